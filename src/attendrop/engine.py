@@ -1,0 +1,186 @@
+"""One regularised step, for any training loop; no Trainer in sight.
+
+engine = Engine(model, [ADDrop(p=0.3, q=0.3)], epochs=3, steps_per_epoch=len(loader))
+for batch in loader:
+    with engine.micro_batch(batch) as inputs:
+        outputs = model(**inputs)
+        engine.loss(outputs).backward()
+    engine.before_optimizer()
+    optimizer.step()
+    engine.after_optimizer()
+engine.close()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .plan import Plan
+from .regularizer import Regularizer, Step
+from .schedule import Progress
+from .seams import Seams, bind
+
+
+class Engine:
+    """Binds `model` and runs the verbs of `regularizers` at their places in the step.
+
+    Where `epochs` is not known (None), nothing that depends on it is checked. `rank`, `world` and `batch_size` (of one process and micro-batch) place each example in the global batch, so that
+    several processes draw what one would.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        regularizers: Sequence[Regularizer],
+        *,
+        epochs: int | None = 1,
+        steps_per_epoch: int = 1,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        batch_size: int | None = None,
+        example: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.model = model
+        self.regularizers = list(regularizers)
+        check_regularizers(self.regularizers)
+        self.seams: Seams = bind(model, example)
+        try:
+            for regularizer in self.regularizers:
+                regularizer.check(model, self.seams, epochs)
+            check_checkpointing(model)
+        except BaseException:
+            self.seams.unbind()
+            raise
+        self.views = max((regularizer.views for regularizer in self.regularizers), default=1)
+        self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
+        self._steps_per_epoch = steps_per_epoch
+        self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
+        self._step: Step | None = None
+        self._micro_batches = 0
+        self._metrics: dict[str, list[Tensor]] = {}
+
+    def begin_step(self, progress: Progress | None = None, measure: bool = False) -> None:
+        """Opens the optimizer step at `progress` (by default: the next one). `micro_batch` does this by itself."""
+        if progress is not None:
+            self._progress = progress
+        self._step = Step(self.model, self.seams, self._progress, seed=self.seed, measure=measure)
+        self._micro_batches = 0
+        for regularizer in self.regularizers:
+            regularizer.on_step_begin(self._step)
+
+    @contextmanager
+    def micro_batch(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside."""
+        if not self.model.training:
+            raise ValueError(
+                f"{self.seams.name} is in eval mode, in which nothing is regularised; call model.train() first."
+            )
+        if self._step is None:
+            self.begin_step()
+        assert self._step is not None
+        step = self._step
+        step.batch_size = _size(batch)
+        if self.batch_size is None:
+            self.batch_size = step.batch_size
+        step.first_position = (self._micro_batches * self.world + self.rank) * self.batch_size
+        self._micro_batches += 1
+        plan = Plan()
+        for regularizer in self.regularizers:
+            plan = plan | regularizer.plan(batch, step)
+        with self.seams.applied(plan.repeated(self.views)):
+            yield _repeated(batch, self.views)
+
+    def loss(self, outputs: Any, loss: Tensor | None = None) -> Tensor:
+        """The loss of the tracked pass with all penalties added."""
+        assert self._step is not None, "loss() belongs inside micro_batch()"
+        total: Tensor = outputs["loss"] if loss is None else loss
+        for regularizer in self.regularizers:
+            penalty = regularizer.penalty(outputs, self._step)
+            if penalty is not None:
+                total = total + penalty
+        return total
+
+    def before_optimizer(self) -> None:
+        """When all gradients of the step are there, before the optimizer's step."""
+        assert self._step is not None, "before_optimizer() comes after micro_batch()"
+        for regularizer in self.regularizers:
+            regularizer.on_gradients(self._step)
+
+    def after_optimizer(self) -> None:
+        """When the optimizer's step is done."""
+        assert self._step is not None, "after_optimizer() comes after before_optimizer()"
+        for regularizer in self.regularizers:
+            regularizer.on_step_end(self._step)
+        for name, value in self._step.metrics.items():
+            self._metrics.setdefault(name, []).append(value.detach().float())
+        self._step = None
+        done = self._progress.step + 1
+        self._progress = Progress(
+            done, self._progress.total_steps, done // self._steps_per_epoch, self._progress.epochs
+        )
+
+    def pop_metrics(self) -> dict[str, Tensor]:
+        """The mean of what was measured since the last call."""
+        found = {name: torch.stack(values).mean() for name, values in self._metrics.items()}
+        self._metrics = {}
+        return found
+
+    def close(self) -> None:
+        """Gives the model back as it was."""
+        self.seams.unbind()
+
+
+def check_regularizers(regularizers: Sequence[Any]) -> None:
+    for regularizer in regularizers:
+        if not isinstance(regularizer, Regularizer):
+            raise ValueError(
+                f"regularizers has {regularizer!r}, which is not a regulariser; it must be an instance such as "
+                "ADDrop(p=0.3, q=0.3), or what parse_method('addrop:p=0.3,q=0.3') returns."
+            )
+    editors = [type(r).__name__ for r in regularizers if r.edits_weights]
+    if len(editors) > 1:
+        raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")
+
+
+def check_checkpointing(model: nn.Module) -> None:
+    """Reentrant checkpointing gives no gradients to recorded tensors: refused before it can train wrongly."""
+    for module in model.modules():
+        function = getattr(module, "_gradient_checkpointing_func", None)
+        if getattr(module, "gradient_checkpointing", False) and isinstance(function, partial):
+            refuse_reentrant(function.keywords)
+
+
+def refuse_reentrant(options: Mapping[str, Any] | None) -> None:
+    if options and options.get("use_reentrant"):
+        raise ValueError(
+            "gradient_checkpointing_kwargs has use_reentrant=True, which gives attributions no gradient; it must be "
+            "{'use_reentrant': False}."
+        )
+
+
+def _size(batch: Mapping[str, Any]) -> int:
+    for value in batch.values():
+        if isinstance(value, Tensor) and value.dim() > 0:
+            return value.shape[0]
+    raise ValueError(
+        f"the batch has no tensor with a batch dimension; it has {', '.join(map(str, batch)) or 'nothing'}."
+    )
+
+
+def _repeated(batch: Mapping[str, Any], views: int) -> dict[str, Any]:
+    if views == 1:
+        return dict(batch)
+    size = _size(batch)
+    return {
+        name: torch.cat([value] * views)
+        if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
+        else value
+        for name, value in batch.items()
+    }

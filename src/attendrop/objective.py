@@ -1,0 +1,144 @@
+"""What a model's prediction is, as one number to differentiate: the `F` of an attribution, for every kind of head.
+
+    classification     Σ_b F_{b, c̃}, the logit of the predicted class (or of the gold one)
+    regression         −loss against the gold value
+    everything else    Σ_i log P(c̃_i), over choices, labels, span ends or positions that are neither padding nor ignored
+
+`c̃` is the model's own prediction (`label="pseudo"`) or the gold label (`label="gold"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+IGNORED = -100
+LABEL_SOURCES = ("pseudo", "gold")
+
+Objective = Callable[[Any], Tensor]
+
+
+def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
+    """The kind of head: causal, choice, span, regression, multilabel, classification or token."""
+    name = type(_base(model)).__name__
+    config = _base(model).config
+    if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        return "causal"
+    if name.endswith("ForMultipleChoice"):
+        return "choice"
+    if name.endswith("ForQuestionAnswering"):
+        return "span"
+    if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForVideoClassification")):
+        labels = batch.get("labels")
+        problem = getattr(config, "problem_type", None)
+        floating = labels is not None and labels.is_floating_point()
+        if problem == "regression" or (problem is None and config.num_labels == 1):
+            return "regression"
+        if problem == "multi_label_classification" or (problem is None and floating):
+            return "multilabel"
+        return "classification"
+    if name.endswith(("ForTokenClassification", "ForMaskedLM", "ForConditionalGeneration", "MTModel", "MTForCausalLM")):
+        return "token"
+    if getattr(config, "is_encoder_decoder", False) and "labels" in batch and batch["labels"].dim() == 2:
+        return "token"
+    raise ValueError(
+        f"{name} has no head whose prediction is known; supported are sequence, image and token classification, "
+        "regression, multiple choice, question answering, masked, causal and sequence-to-sequence language models."
+    )
+
+
+def needs_labels(head: str) -> bool:
+    """Whether the model itself must be given the labels, because its loss is the objective."""
+    return head == "regression"
+
+
+def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseudo") -> Objective:
+    """The objective of `model` on `batch`. Targets are fixed at the first call: an integrated path keeps its label."""
+    head = head_of(model, batch)
+    if label not in LABEL_SOURCES:
+        raise ValueError(f"label is {label!r}; it must be one of {', '.join(map(repr, LABEL_SOURCES))}.")
+    wanted = ("start_positions", "end_positions") if head == "span" else ("labels",)
+    if (label == "gold" or head == "regression") and not all(name in batch for name in wanted):
+        raise ValueError(
+            f"the batch has no {' and '.join(wanted)} (it has {', '.join(sorted(batch))}), which "
+            + ("regression" if head == "regression" else "label='gold'")
+            + " needs."
+        )
+    gold = label == "gold"
+    fixed: list[Tensor] = []
+
+    def target(choose: Callable[[], Tensor]) -> Tensor:
+        if not fixed:
+            fixed.append(choose().detach())
+        return fixed[0]
+
+    def regression(outputs: Any) -> Tensor:
+        return -outputs["loss"]
+
+    def classification(outputs: Any) -> Tensor:
+        logits = outputs["logits"].float()
+        classes = target(lambda: batch["labels"].view(-1) if gold else logits.argmax(-1))
+        return logits.gather(-1, classes.unsqueeze(-1)).sum()
+
+    def multilabel(outputs: Any) -> Tensor:
+        logits = outputs["logits"].float()
+        present = target(lambda: (batch["labels"] if gold else logits > 0).float())
+        return -functional.binary_cross_entropy_with_logits(logits, present, reduction="sum")
+
+    def choice(outputs: Any) -> Tensor:
+        logits = outputs["logits"].float()
+        chosen = target(lambda: batch["labels"].view(-1) if gold else logits.argmax(-1))
+        return -functional.cross_entropy(logits, chosen, reduction="sum")
+
+    def span(outputs: Any) -> Tensor:
+        logits = torch.stack([outputs["start_logits"], outputs["end_logits"]]).float()
+        ends = target(
+            lambda: torch.stack([batch["start_positions"], batch["end_positions"]]) if gold else logits.argmax(-1)
+        )
+        # A gold end beyond the text is the library's way of saying "cut off", and is ignored as it is in the loss.
+        ends = ends.masked_fill((ends < 0) | (ends >= logits.shape[-1]), IGNORED)
+        return -functional.cross_entropy(logits.flatten(0, 1), ends.flatten(), reduction="sum", ignore_index=IGNORED)
+
+    def token(outputs: Any) -> Tensor:
+        logits = outputs["logits"].float()
+        counted = _counted(batch, logits, shift=head == "causal")
+        if head == "causal":
+            logits = logits[:, :-1]
+
+        def choose() -> Tensor:
+            labels = batch["labels"][:, 1:] if head == "causal" and gold else batch.get("labels")
+            return (labels if gold else logits.argmax(-1)).masked_fill(~counted, IGNORED)
+
+        return -functional.cross_entropy(logits.transpose(1, 2), target(choose), reduction="sum", ignore_index=IGNORED)
+
+    heads: dict[str, Objective] = {
+        "regression": regression,
+        "classification": classification,
+        "multilabel": multilabel,
+        "choice": choice,
+        "span": span,
+        "token": token,
+        "causal": token,
+    }
+    return heads[head]
+
+
+def _counted(batch: Mapping[str, Any], logits: Tensor, shift: bool) -> Tensor:
+    """The positions that are neither padding nor ignored, [B, T]; of the next token where predictions are shifted."""
+    if "labels" in batch:
+        counted = batch["labels"] != IGNORED
+    elif batch.get("attention_mask") is not None and batch["attention_mask"].shape == logits.shape[:2]:
+        counted = batch["attention_mask"].bool()
+    else:
+        counted = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    return counted[:, 1:] if shift else counted
+
+
+def _base(model: nn.Module) -> nn.Module:
+    base = getattr(model, "get_base_model", None)  # PEFT
+    return base() if base is not None else model

@@ -1,0 +1,80 @@
+"""The untracked pass: what a method may ask a model before the pass that trains it.
+
+A probe leaves the random state, the modes of all modules and their gradients as it found them. Because the random
+state is put back, the pass that follows draws the same ordinary dropout: the probe asks the very network that is
+about to be trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .plan import Plan
+from .random import preserved
+from .seams import Record, Seams
+
+# Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that taking it back is exact.
+_FP16_SCALE = 1024.0
+
+LABELS = ("labels", "label", "start_positions", "end_positions", "next_sentence_label")
+
+
+@dataclass
+class Probe:
+    """Asks `model`, bound to `seams`, about `batch`."""
+
+    model: nn.Module
+    seams: Seams
+    batch: Mapping[str, Any]
+
+    @contextmanager
+    def untracked(self, training: bool = True) -> Iterator[None]:
+        """Whatever runs inside leaves no trace. With `training=False` the model is in eval mode inside."""
+        device = next(self.model.parameters()).device
+        modes = [] if training else [(module, module.training) for module in self.model.modules()]
+        with preserved(device):
+            try:
+                if not training:
+                    self.model.eval()
+                yield
+            finally:
+                for module, mode in modes:
+                    module.training = mode
+
+    def forward(self, plan: Plan, with_labels: bool = False) -> tuple[Any, dict[int, Record]]:
+        """One pass under `plan`: the outputs and what it recorded."""
+        with self.seams.applied(plan):
+            outputs = self.model(**(self.batch if with_labels else self._without_labels()))
+            return outputs, self.seams.records
+
+    def gradients(
+        self, plan: Plan, objective: Callable[[Any], Tensor], sites: Sequence[int], with_labels: bool = False
+    ) -> tuple[dict[int, Tensor], dict[int, Record]]:
+        """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records."""
+        with torch.enable_grad(), self.seams.applied(Plan(record=frozenset(sites)) | plan):
+            outputs = self.model(**(self.batch if with_labels else self._without_labels()))
+            records = self.seams.records
+            tensors = [records[site].output for site in sites]
+            scale = _FP16_SCALE if any(t.dtype == torch.float16 for t in tensors) else 1.0
+            grads = torch.autograd.grad(objective(outputs) * scale, tensors, allow_unused=True)
+        found = {
+            site: torch.zeros_like(tensor) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
+            for site, tensor, grad in zip(sites, tensors, grads, strict=True)
+        }
+        return found, records
+
+    def _without_labels(self) -> dict[str, Any]:
+        """No loss is wanted, so none is computed; where the labels are the decoder's input, only that is kept."""
+        inputs = {name: value for name, value in self.batch.items() if name not in LABELS}
+        shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        if "labels" in self.batch and "decoder_input_ids" not in inputs and shift is not None:
+            inputs["decoder_input_ids"] = shift(labels=self.batch["labels"])
+        elif "labels" in self.batch and getattr(self.model.config, "is_encoder_decoder", False):
+            inputs["labels"] = self.batch["labels"]
+        return inputs

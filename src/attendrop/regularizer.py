@@ -1,0 +1,106 @@
+"""What a method is: a dataclass whose fields are its hyper-parameters, with up to five verbs.
+
+    for each optimizer step
+        on_step_begin(step)                    # mixout mixes the weights
+        for each micro-batch
+            plan(batch, step)     -> Plan      # AD-DROP probes; LayerDrop draws
+            one tracked pass under the plan, over `views` copies of each example
+            penalty(outputs, step) -> Tensor   # R-Drop compares the views
+            backward                           # the plan lives until this has ended
+        on_gradients(step)                     # Child-Tuning masks the gradients
+        optimizer.step()
+        on_step_end(step)                      # AttendOut rewards
+
+There is one tracked pass for each micro-batch. What else a method wants to know it learns from a probe, or from more
+views of the batch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from . import random
+from .plan import Plan
+from .probe import Probe
+from .schedule import Progress, Schedule
+from .seams import Seams
+
+CONFIG_FILE = "regularizers.json"
+
+
+@dataclass
+class Step:
+    """What a method is told about the step that it takes part in."""
+
+    model: nn.Module
+    seams: Seams
+    progress: Progress
+    seed: int = 0
+    first_position: int = 0  # of the micro-batch's first example in the global batch
+    batch_size: int = 1  # examples in this micro-batch
+    measure: bool = False  # whether this step's figures will be logged
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+
+    def probe(self, batch: Mapping[str, Any]) -> Probe:
+        return Probe(self.model, self.seams, batch)
+
+    def uniform(self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str) -> Tensor:
+        """Local draws in [0, 1) of `shape` [B, H, Q, K], the same however the global batch is dealt out."""
+        rows = shape[0] // self.batch_size  # more than one where a head flattens its choices into the batch
+        positions = self.first_position * rows + torch.arange(shape[0])
+        return random.uniform(random.key_of(self.seed, self.progress.step, site, stream), positions, shape[1:], device)
+
+    def shared_generator(self, name: str) -> torch.Generator:
+        """Draws that are the same on every process."""
+        return random.shared_generator(self.seed, self.progress.step, name)
+
+
+@dataclass
+class Regularizer:
+    """The base of every method. All verbs do nothing here."""
+
+    name: ClassVar[str] = ""
+    views: ClassVar[int] = 1
+    edits_weights: ClassVar[bool] = False
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        """Raises a `ValueError` where this method cannot do its work on this model for this long."""
+
+    def on_step_begin(self, step: Step) -> None: ...
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        return Plan()
+
+    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+        return None
+
+    def on_gradients(self, step: Step) -> None: ...
+
+    def on_step_end(self, step: Step) -> None: ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole configuration, ready for JSON."""
+        fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"method": self.name or type(self).__name__, **fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Schedule):
+        return [list(point) for point in value.points]
+    if isinstance(value, slice):
+        return ":".join("" if part is None else str(part) for part in (value.start, value.stop, value.step))
+    return value
+
+
+def save_regularizers(regularizers: Sequence[Regularizer], folder: str | Path, **extra: Any) -> None:
+    """Writes the configuration of all methods beside a model."""
+    record = {**extra, "regularizers": [regularizer.to_dict() for regularizer in regularizers]}
+    Path(folder, CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

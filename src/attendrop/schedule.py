@@ -1,0 +1,95 @@
+"""When a method is on and how strong. Pure functions of the training's progress, so that resuming needs no state."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands when a step begins."""
+
+    step: int = 0
+    total_steps: int = 1
+    epoch: int = 0
+    epochs: int = 1
+
+    @property
+    def fraction(self) -> float:
+        """The share of training that is over, from 0 to 1."""
+        return min(1.0, self.step / max(1, self.total_steps))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A piecewise-linear function of the share of training that is over.
+
+    `Schedule([(0, 0.1), (1, 0.5)])` rises from 0.1 to 0.5; `Schedule.parse("0.1..0.5")` is the same.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __init__(self, points: Any) -> None:
+        pairs = tuple((float(at), float(value)) for at, value in points)
+        object.__setattr__(self, "points", pairs)
+        times = [at for at, _ in pairs]
+        if len(pairs) < 2 or times != sorted(set(times)) or times[0] != 0 or times[-1] != 1:
+            raise ValueError(
+                f"Schedule.points is {list(pairs)}; it must be two or more (share, value) pairs with shares rising "
+                "from 0 to 1."
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Schedule:
+        values = text.split("..")
+        return cls([(i / (len(values) - 1), float(value)) for i, value in enumerate(values)])
+
+    def __call__(self, fraction: float) -> float:
+        right = min(max(1, bisect_right([at for at, _ in self.points], fraction)), len(self.points) - 1)
+        (t0, v0), (t1, v1) = self.points[right - 1], self.points[right]
+        return v0 + (v1 - v0) * (fraction - t0) / (t1 - t0)
+
+
+Strength = float | Schedule
+
+_NUMBERS = re.compile(r"[-+.0-9eE]+(\.\.[-+.0-9eE]+)+")
+
+
+def as_strength(owner: str, field: str, value: Any, low: float, high: float) -> Strength:
+    """`value` as a number or a schedule, or a `ValueError` that names the field, the value and the range."""
+    try:
+        if isinstance(value, str) and _NUMBERS.fullmatch(value):
+            value = Schedule.parse(value)
+        elif isinstance(value, (list, tuple)):
+            value = Schedule(value)
+        strength: Strength = value if isinstance(value, Schedule) else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{owner}.{field} is {value!r}; it must be a number from {low:g} to {high:g}, or a schedule such as "
+            f"'{low:g}..{high:g}'."
+        ) from None
+    values = [v for _, v in strength.points] if isinstance(strength, Schedule) else [strength]
+    if not all(low <= v <= high for v in values):
+        raise ValueError(f"{owner}.{field} is {value!r}; it must be from {low:g} to {high:g}.")
+    return strength
+
+
+def value_at(strength: Strength, progress: Progress) -> float:
+    return strength(progress.fraction) if isinstance(strength, Schedule) else strength
+
+
+END_ON = ("plain", "method", "either")
+
+
+def is_method_epoch(epoch: int, epochs: int, end_on: str) -> bool:
+    """Cross-tuning: every other epoch is the method's, counted so that training ends on the wanted kind.
+
+    "plain" and "method" count backwards from the last epoch; "either" is the paper's order, epochs 1, 3, 5 … plain.
+    """
+    if end_on == "either":
+        return epoch % 2 == 1
+    from_the_end = max(0, epochs - 1 - epoch)
+    return from_the_end % 2 == (1 if end_on == "plain" else 0)

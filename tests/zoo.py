@@ -1,0 +1,153 @@
+"""Tiny models of every supported architecture and head, with padded batches. Real transformers classes throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as hf
+
+VOCABULARY = 60
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+TEXT = {"vocab_size": VOCABULARY, "max_position_embeddings": 40}
+ENCODER_DECODER = {
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+CAUSAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def _config(kind: str) -> Any:
+    grouped = {**SMALL, **TEXT, **CAUSAL, "num_key_value_heads": 2}
+    configs: dict[str, Callable[[], Any]] = {
+        "bert": lambda: hf.BertConfig(**SMALL, **TEXT),
+        "roberta": lambda: hf.RobertaConfig(**SMALL, **TEXT, pad_token_id=0),
+        "electra": lambda: hf.ElectraConfig(**SMALL, **TEXT, embedding_size=16),
+        "albert": lambda: hf.AlbertConfig(**{**SMALL, "num_hidden_layers": 3}, **TEXT, embedding_size=16),
+        "distilbert": lambda: hf.DistilBertConfig(dim=32, n_layers=2, n_heads=4, hidden_dim=48, **TEXT),
+        "xlm_roberta": lambda: hf.XLMRobertaConfig(**SMALL, **TEXT, pad_token_id=0),
+        "modernbert": lambda: hf.ModernBertConfig(
+            **SMALL, **TEXT, **CAUSAL, cls_token_id=1, sep_token_id=2, local_attention=6, global_attn_every_n_layers=2
+        ),
+        "mpnet": lambda: hf.MPNetConfig(**SMALL, **TEXT, pad_token_id=0),
+        "deberta_v2": lambda: hf.DebertaV2Config(
+            **SMALL, **TEXT, relative_attention=True, position_buckets=8, pos_att_type=["c2p", "p2c"],
+            norm_rel_ebd="layer_norm", share_att_key=True, position_biased_input=False,
+        ),
+        "gpt2": lambda: hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=40, vocab_size=VOCABULARY, **CAUSAL),
+        "llama": lambda: hf.LlamaConfig(**grouped),
+        "qwen2": lambda: hf.Qwen2Config(**grouped),
+        "bart": lambda: hf.BartConfig(**ENCODER_DECODER, **TEXT),
+        "marian": lambda: hf.MarianConfig(**ENCODER_DECODER, **TEXT),
+        "t5": lambda: hf.T5Config(
+            d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=VOCABULARY, pad_token_id=0,
+            eos_token_id=2, decoder_start_token_id=0, relative_attention_num_buckets=8,
+        ),
+        "vit": lambda: hf.ViTConfig(**SMALL, image_size=16, patch_size=4),
+    }  # fmt: skip
+    return configs[kind]()
+
+
+_CLASSES = {
+    "albert": hf.AlbertForSequenceClassification,
+    "bart": hf.BartForConditionalGeneration,
+    "bert": hf.BertForSequenceClassification,
+    "deberta_v2": hf.DebertaV2ForSequenceClassification,
+    "distilbert": hf.DistilBertForSequenceClassification,
+    "electra": hf.ElectraForSequenceClassification,
+    "gpt2": hf.GPT2LMHeadModel,
+    "llama": hf.LlamaForCausalLM,
+    "marian": hf.MarianMTModel,
+    "modernbert": hf.ModernBertForSequenceClassification,
+    "mpnet": hf.MPNetForSequenceClassification,
+    "qwen2": hf.Qwen2ForCausalLM,
+    "roberta": hf.RobertaForSequenceClassification,
+    "t5": hf.T5ForConditionalGeneration,
+    "vit": hf.ViTForImageClassification,
+    "xlm_roberta": hf.XLMRobertaForSequenceClassification,
+}
+ARCHITECTURES = sorted(_CLASSES)
+ADAPTED = {"deberta_v2", "mpnet"}  # transformers has only eager attention for these
+NO_CHECKPOINTING = {"albert", "mpnet"}
+
+# The heads beside sequence classification, causal and sequence-to-sequence language models, each on a BERT.
+HEADS = ["multilabel", "regression", "token", "choice", "span", "masked"]
+_HEAD_CLASSES = {
+    "multilabel": hf.BertForSequenceClassification,
+    "regression": hf.BertForSequenceClassification,
+    "token": hf.BertForTokenClassification,
+    "choice": hf.BertForMultipleChoice,
+    "span": hf.BertForQuestionAnswering,
+    "masked": hf.BertForMaskedLM,
+}
+
+
+def make_model(kind: str, seed: int = 0, dropout: bool = True, attention: str = "sdpa") -> Any:
+    """A tiny model of an architecture or, with BERT, of a head."""
+    torch.manual_seed(seed)
+    config = _config(kind if kind in _CLASSES else "bert")
+    config.num_labels = {"regression": 1, "multilabel": 4, "token": 5, "span": 2}.get(kind, 3)
+    if kind == "multilabel":
+        config.problem_type = "multi_label_classification"
+    if not dropout:
+        for name in list(vars(config)):
+            if "drop" in name and isinstance(getattr(config, name), float):
+                setattr(config, name, 0.0)
+    if kind not in ADAPTED:
+        config._attn_implementation = attention
+    model = (_CLASSES[kind] if kind in _CLASSES else _HEAD_CLASSES[kind])(config)
+    # Fresh weights are so small that attention is nearly uniform; larger ones make every position matter.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 2 and "embed" not in name:
+                parameter.mul_(5 if kind != "t5" else 2)
+    return model
+
+
+def make_batch(kind: str, size: int = 3, length: int = 9, seed: int = 1) -> dict[str, torch.Tensor]:
+    """A batch for the model of the same name; from the second example on, each is shorter than the one before."""
+    g = torch.Generator().manual_seed(seed)
+
+    def integers(high: int, *shape: int, low: int = 0) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=g)
+
+    if kind == "vit":
+        return {"pixel_values": torch.randn(size, 3, 16, 16, generator=g), "labels": integers(3, size)}
+    shape = (size, 2, length) if kind == "choice" else (size, length)
+    ids = integers(VOCABULARY, *shape, low=5)
+    mask = torch.ones(shape, dtype=torch.long)
+    for i in range(1, size):
+        mask[i, ..., max(2, length - 2 * i) :] = 0
+    batch = {"input_ids": ids.masked_fill(mask == 0, 0), "attention_mask": mask}
+    if kind in ("gpt2", "llama", "qwen2"):
+        batch["labels"] = ids.masked_fill(mask == 0, -100)
+    elif kind in ("bart", "marian", "t5"):
+        labels = integers(VOCABULARY, size, 6, low=5)
+        labels[1:, 4:] = -100
+        batch["labels"] = labels
+    elif kind == "multilabel":
+        batch["labels"] = integers(2, size, 4).float()
+    elif kind == "regression":
+        batch["labels"] = torch.randn(size, generator=g)
+    elif kind == "token":
+        batch["labels"] = integers(5, size, length).masked_fill(mask == 0, -100)
+    elif kind == "masked":
+        batch["labels"] = ids.masked_fill((torch.rand(shape, generator=g) > 0.3) | (mask == 0), -100)
+        batch["labels"][:, 1] = ids[:, 1]
+    elif kind == "choice":
+        batch["labels"] = integers(2, size)
+    elif kind == "span":
+        batch["start_positions"], batch["end_positions"] = integers(3, size), integers(3, size)
+    else:
+        batch["labels"] = integers(3, size)
+    return batch
