@@ -30,8 +30,8 @@ from .seams import Seams, bind
 class Engine:
     """Binds `model` and runs the verbs of `regularizers` at their places in the step.
 
-    Where `epochs` is not known (None), nothing that depends on it is checked. `rank`, `world` and `batch_size` (of one process and micro-batch) place each example in the global batch, so that
-    several processes draw what one would.
+    Where `epochs` is not known (None), nothing that depends on it is checked. `rank`, `world` and `batch_size` (of one
+    process and micro-batch) place each example in the global batch, so that several processes draw what one would.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ Objective = Callable[[Any], Tensor]
 def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
     """The kind of head: causal, choice, span, regression, multilabel, classification or token."""
     name = type(_base(model)).__name__
-    config = _base(model).config
+    config: Any = _base(model).config
     if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return "causal"
     if name.endswith("ForMultipleChoice"):
@@ -111,8 +111,8 @@ def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseu
             logits = logits[:, :-1]
 
         def choose() -> Tensor:
-            labels = batch["labels"][:, 1:] if head == "causal" and gold else batch.get("labels")
-            return (labels if gold else logits.argmax(-1)).masked_fill(~counted, IGNORED)
+            labels = (batch["labels"][:, 1:] if head == "causal" else batch["labels"]) if gold else logits.argmax(-1)
+            return labels.masked_fill(~counted, IGNORED)
 
         return -functional.cross_entropy(logits.transpose(1, 2), target(choose), reduction="sum", ignore_index=IGNORED)
 

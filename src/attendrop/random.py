@@ -60,27 +60,34 @@ def key_of(seed: int, step: int, site: int, stream: str = "keep") -> int:
     return key
 
 
-def uniform(key: int, positions: Tensor, shape: tuple[int, int, int], device: torch.device | str = "cpu") -> Tensor:
-    """Draws in [0, 1) for the examples at `positions` of the global batch: [len(positions), H, Q, K] of 24 bits each.
+def uniform(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
+    """Draws in [0, 1) for the examples at `positions` of the global batch: [len(positions), *shape], 24 bits each.
 
-    The CPU takes numpy, which is three times as fast as torch at this; every device gives the same numbers.
+    `shape` is (H, Q, K). The CPU takes numpy, which is three times as fast as torch at this; every device gives the
+    same numbers.
     """
-    heads, queries, keys = shape
-    if torch.device(device).type == "cpu":
-        x = np.full((len(positions), 1, 1, 1), key, dtype=np.uint32)
-        for axis, counter in enumerate((positions.numpy(), np.arange(heads), np.arange(queries), np.arange(keys))):
-            view = [1, 1, 1, 1]
-            view[axis] = -1
-            x = _mix_numpy(x + (counter.astype(np.uint32) * np.uint32(_GOLDEN)).reshape(view))
-        return torch.from_numpy((x >> np.uint32(8)).astype(np.float32) * np.float32(2**-24))
-    y = torch.full((1, 1, 1, 1), _signed(key), dtype=torch.int32, device=device)
-    sizes = (heads, queries, keys)
-    counters = [positions.to(device), *(torch.arange(n, device=device) for n in sizes)]
-    for axis, counter in enumerate(counters):
-        view = [1, 1, 1, 1]
-        view[axis] = -1
-        y = _mix_torch(y + (counter.to(torch.int32) * _signed(_GOLDEN)).reshape(view))
-    return ((y >> 8) & 0xFFFFFF).to(torch.float32) * 2**-24
+    draw = _uniform_numpy if torch.device(device).type == "cpu" else _uniform_torch
+    return draw(key, positions, shape, device)
+
+
+def _axis(rank: int, axis: int) -> tuple[int, ...]:
+    return tuple(-1 if i == axis else 1 for i in range(rank))
+
+
+def _uniform_numpy(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    rank = 1 + len(shape)
+    x = np.full((1,) * rank, key, dtype=np.uint32)
+    for axis, counter in enumerate([positions.cpu().numpy(), *(np.arange(n) for n in shape)]):
+        x = _mix_numpy(x + (counter.astype(np.uint32) * np.uint32(_GOLDEN)).reshape(_axis(rank, axis)))
+    return torch.from_numpy((x >> np.uint32(8)).astype(np.float32) * np.float32(2**-24))
+
+
+def _uniform_torch(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    rank = 1 + len(shape)
+    x = torch.full((1,) * rank, _signed(key), dtype=torch.int32, device=device)
+    for axis, counter in enumerate([positions.to(device), *(torch.arange(n, device=device) for n in shape)]):
+        x = _mix_torch(x + (counter.to(torch.int32) * _signed(_GOLDEN)).reshape(_axis(rank, axis)))
+    return ((x >> 8) & 0xFFFFFF).to(torch.float32) * 2**-24
 
 
 def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
@@ -99,5 +106,5 @@ def preserved(device: torch.device | None = None) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(cpu)
-        if cuda is not None:
+        if cuda is not None and device is not None:
             torch.cuda.set_rng_state(cuda, device)

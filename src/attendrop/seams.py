@@ -275,11 +275,15 @@ class _BlockSeam:
         return after if isinstance(result, Tensor) else (after, *result[1:])
 
 
-@functools.cache
-def _with_seam(cls: type, seam: type) -> type:
+_subclasses: dict[tuple[type, type], type] = {}
+
+
+def _with_seam(cls: Any, seam: Any) -> type:
     """A subclass of the same name, as FSDP2 makes: one for each class, so that isinstance checks hold among blocks."""
-    body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_attendrop_original": cls}
-    return type(cls.__name__, (seam, cls), body)
+    if (cls, seam) not in _subclasses:
+        body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_attendrop_original": cls}
+        _subclasses[cls, seam] = type(cls.__name__, (seam, cls), body)
+    return _subclasses[cls, seam]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -291,7 +295,7 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return base() if base is not None else model
 
 
-def bind(model: nn.Module, batch: Mapping[str, Any] | None = None) -> Seams:
+def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
     """Puts the seams into `model`: afterwards it computes what it did before, until a plan is applied.
 
     `batch` is an example for the dry run that finds the attention calls; text and image models need none.
@@ -312,7 +316,7 @@ def bind(model: nn.Module, batch: Mapping[str, Any] | None = None) -> Seams:
             if "_attendrop" not in call.module.__dict__:
                 call.module._attendrop = _Handle(seams)
                 seams._modules.append(call.module)
-            call.module._attendrop.sites.append(site.index)  # type: ignore[union-attr]
+            call.module._attendrop.sites.append(site.index)
         for index, name in enumerate(blocks):
             block = model.get_submodule(name)
             block.__class__ = _with_seam(type(block), _BlockSeam)
@@ -324,7 +328,7 @@ def bind(model: nn.Module, batch: Mapping[str, Any] | None = None) -> Seams:
     return seams
 
 
-def _swap_attention(model: nn.Module, seams: Seams) -> None:
+def _swap_attention(model: Any, seams: Seams) -> None:
     seen: set[int] = set()
     for module in model.modules():
         config = getattr(module, "config", None)

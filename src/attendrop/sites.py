@@ -39,7 +39,7 @@ class Site:
 class Call:
     """What the dry run saw of one attention call."""
 
-    module: nn.Module
+    module: Any
     queries: int
     keys: int
 
@@ -51,7 +51,8 @@ _seen: list[Call] | None = None  # the calls of the dry run that is going on
 def watching() -> Iterator[list[Call]]:
     """Every attention call inside is noted."""
     global _seen
-    _seen = calls = []
+    calls: list[Call] = []
+    _seen = calls
     try:
         yield calls
     finally:

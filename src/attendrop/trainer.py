@@ -35,10 +35,10 @@ logger = logging.get_logger(__name__)
 class RegularizerMixin:
     """Put before a Trainer in the bases of a class: adds `regularizers=[...]`."""
 
-    def __init__(self, *args: Any, regularizers: Sequence[Regularizer] = (), **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, regularizers: Sequence[Regularizer] = (), **kwargs: Any) -> None:
         check_regularizers(regularizers)
         self.regularizers = list(regularizers)
-        self.engine: Engine | None = None
+        self.engine = None
         super().__init__(*args, **kwargs)
         self._check_arguments()
         if self.model is not None:
@@ -63,7 +63,7 @@ class RegularizerMixin:
             )
 
     def _check_labels(self: Any) -> None:
-        """A batch without labels is refused before training starts. Only a data set with an index can be looked into."""
+        """A batch without labels is refused before training starts, where the data set has an index to look into."""
         if not self.regularizers or not hasattr(self.train_dataset, "__getitem__") or not self.label_names:
             return
         batch = self._example_batch()

@@ -1,0 +1,127 @@
+"""GA and IGA against literal autograd through eager attention, on every architecture and head."""
+
+from __future__ import annotations
+
+import copy
+
+import oracles
+import pytest
+import torch
+import zoo
+
+import attendrop
+from attendrop import IntegrationRule, attribute
+
+
+def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
+def test_ga_equals_literal_autograd(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    expected = oracles.literal_ga(kind, copy.deepcopy(model), batch)
+    found = attribute(model, batch)
+    assert len(found) == len(expected)
+    for layer, values in found.items():
+        assert relative_error(values, expected[layer]) < 1e-5
+
+
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
+def test_iga_equals_the_literal_sum(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    rule = IntegrationRule("sum", 4)
+    assert rule.nodes() == [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (1.0, 0.25)]
+    expected = oracles.literal_iga(kind, copy.deepcopy(model), batch, rule.nodes())
+    found = attribute(model, batch, method="iga", rule=rule)
+    for layer, values in found.items():
+        assert relative_error(values, expected[layer]) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "t5", "deberta_v2"])
+def test_aa_is_the_attention_map(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    literal = oracles.LiteralAttention()
+    oracle = copy.deepcopy(model)
+    literal.attach(oracle)
+    oracle(**batch)
+    real = batch["attention_mask"].bool()
+    for layer, values in attribute(model, batch, method="aa").items():
+        expected = literal.maps[layer]
+        if kind == "deberta_v2":  # the rows of padding tokens, which nobody reads, see everything there
+            values, expected = values.transpose(1, 2)[real], expected.transpose(1, 2)[real]
+        torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_five_gauss_nodes_are_no_worse_than_the_twenty_step_sum() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
+    exact = attribute(model, batch, "iga", "first", rule=IntegrationRule("sum", 200))[0]
+    twenty = attribute(model, batch, "iga", "first", rule=IntegrationRule("sum", 20))[0]
+    gauss = attribute(model, batch, "iga", "first", rule=IntegrationRule("gauss", 5))[0]
+    assert relative_error(gauss, exact) <= relative_error(twenty, exact)
+
+
+def test_gold_labels_change_the_attribution_where_the_prediction_is_wrong() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
+    predicted = model(**batch).logits.argmax(-1)
+    batch["labels"] = predicted.clone()
+    same = attribute(model, batch, label="gold")[0]
+    torch.testing.assert_close(same, attribute(model, batch)[0], rtol=0, atol=0)
+    batch["labels"] = (predicted + 1) % 3
+    assert relative_error(attribute(model, batch, label="gold")[0], same) > 0.1
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "token", "span", "choice", "multilabel"])
+def test_gold_labels_equal_minus_the_gradient_of_the_summed_loss(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    literal = oracles.LiteralAttention()
+    oracle = copy.deepcopy(model)
+    literal.attach(oracle)
+    grads = torch.autograd.grad(oracle(**batch).loss, literal.maps)
+    for layer, values in attribute(model, batch, label="gold").items():
+        # the model's own loss is a mean, so the two agree up to a factor
+        expected = -grads[layer] * (values.norm() / grads[layer].norm())
+        assert relative_error(values, expected) < 1e-5
+
+
+def test_the_probe_leaves_no_trace() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    model.bert.encoder.layer[0].eval()  # a mixed mode must come back as it was
+    modes = [module.training for module in model.modules()]
+    model(**batch).loss.backward()
+    grads = [parameter.grad.clone() for parameter in model.parameters()]
+    state = torch.get_rng_state()
+    for method in ("ga", "iga", "aa"):
+        attribute(model, batch, method=method, rule=IntegrationRule("gauss", 2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert modes == [module.training for module in model.modules()]
+    assert all(torch.equal(g, parameter.grad) for g, parameter in zip(grads, model.parameters(), strict=True))
+
+
+def test_the_attribution_is_of_the_network_that_is_about_to_be_trained() -> None:
+    """Ordinary dropout is on in the probe, and the pass after it draws the same."""
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    torch.manual_seed(5)
+    first = attribute(model, batch)[0]
+    again = attribute(model, batch)[0]
+    assert torch.equal(first, again)
+    torch.manual_seed(6)
+    assert not torch.equal(first, attribute(model, batch)[0])
+
+
+def test_layers_are_chosen_in_each_stack() -> None:
+    model, batch = zoo.make_model("bart").eval(), zoo.make_batch("bart")
+    seams = attendrop.bind(model)
+    kinds = [(site.stack.split(".")[1], site.kind, site.layer) for site in seams.sites]
+    assert kinds == [
+        ("encoder", "self", 0),
+        ("encoder", "self", 1),
+        ("decoder", "self", 0),
+        ("decoder", "cross", 0),
+        ("decoder", "self", 1),
+        ("decoder", "cross", 1),
+    ]
+    seams.unbind()
+    assert sorted(attribute(model, batch, layers="first")) == [0, 2, 3]
+    assert sorted(attribute(model, batch, layers=[-1])) == [1, 4, 5]
+    assert sorted(attribute(model, batch, layers=slice(0, 1))) == [0, 2, 3]
