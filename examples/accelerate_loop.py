@@ -1,7 +1,7 @@
 """AD-DROP in a bare accelerate loop, with no Trainer.
 
     python examples/accelerate_loop.py
-    accelerate launch --cpu --num_processes 2 examples/accelerate_loop.py
+    ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 examples/accelerate_loop.py
 
 It runs in seconds on a CPU and downloads nothing: the model is a tiny BERT with random weights and the data are made
 up. Put your own model and data set in the place of `make_model` and `make_data`; the loop stays as it is.
@@ -36,7 +36,7 @@ def make_model() -> BertForSequenceClassification:
     return BertForSequenceClassification(config)
 
 
-def make_data(size: int = 512, length: int = 12) -> list[dict[str, torch.Tensor]]:
+def make_data(size: int = 256, length: int = 12) -> list[dict[str, torch.Tensor]]:
     """Sentences of 6 to 12 random tokens, padded; the label says whether MARKER is among them."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(10, 40, (size, length), generator=generator)

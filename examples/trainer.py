@@ -64,8 +64,8 @@ def main() -> None:
         trainer = RegularizedTrainer(
             model_init=make_model,  # made after the seed is set; model=... does as well
             args=args,
-            train_dataset=make_data(512, seed=0),
-            eval_dataset=make_data(128, seed=1),
+            train_dataset=make_data(256, seed=0),
+            eval_dataset=make_data(64, seed=1),
             regularizers=[ADDrop(p=0.3, q=0.3, layers="first")],
         )
         trainer.train()

@@ -192,10 +192,10 @@ def _attend_by_plan(
     output, weights = base(module, query, key, value, attention_mask, **kwargs)
     if site in plan.scale:
         output = output * plan.scale[site]
+    if site in plan.record and torch.is_grad_enabled() and not output.requires_grad:
+        output.requires_grad_()  # in a replay too, which must save for the backward what the first pass saved
     if site in plan.record and site not in seams.records:
         # A replay under gradient checkpointing comes here again and must not replace the tensors of the first pass.
-        if torch.is_grad_enabled() and not output.requires_grad:
-            output.requires_grad_()
         scaling = kwargs.get("scaling")
         if original_bias is None:
             original_bias = bias

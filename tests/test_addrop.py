@@ -1,0 +1,227 @@
+"""AD-DROP against literal versions: the mask, the masked attention, the whole step."""
+
+from __future__ import annotations
+
+import copy
+
+import oracles
+import pytest
+import torch
+import zoo
+
+from attendrop import ADDrop, Engine, Plan, Progress, attribute, bind
+from attendrop.methods.addrop import candidates, keep_mask, random_keep_mask
+from attendrop.random import key_of, uniform
+
+P_Q = [(0.3, 0.3), (0.9, 0.5), (0.1, 1.0), (1.0, 1.0), (0.0, 0.7), (0.7, 0.0), (0.55, 0.4)]
+
+
+def rows(causal: bool = False, ties: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(3)
+    scores = torch.randn(4, 2, 11, 11, generator=g)
+    if ties:
+        scores = (scores * 2).round()
+    valid = torch.ones(4, 1, 1, 11, dtype=torch.bool)
+    for b, n in enumerate((11, 10, 4, 1)):
+        valid[b, ..., n:] = False
+    if causal:
+        valid = valid & torch.ones(11, 11, dtype=torch.bool).tril()
+    return scores, valid
+
+
+@pytest.mark.parametrize("direction", ["high", "low"])
+@pytest.mark.parametrize(("p", "q"), P_Q)
+@pytest.mark.parametrize(("causal", "ties"), [(False, False), (True, False), (False, True)])
+def test_the_mask_equals_a_literal_sort(p: float, q: float, causal: bool, ties: bool, direction: str) -> None:
+    scores, valid = rows(causal, ties)
+    draws = torch.rand(scores.shape, generator=torch.Generator().manual_seed(4))
+    keep, region = oracles.literal_keep(scores, valid, p, q, draws, direction)
+    assert torch.equal(candidates(scores, valid, p, direction), region)
+    assert torch.equal(keep_mask(scores, valid, p, q, draws, direction), keep)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
+def test_candidates_for_each_row_are_counted_exactly(p: float, dtype: torch.dtype) -> None:
+    _, valid = rows()
+    # all entries of a row differ in every precision
+    scores = torch.stack([torch.randperm(11, generator=torch.Generator().manual_seed(i)) for i in range(88)])
+    scores = scores.view(4, 2, 11, 11).to(dtype)
+    region = candidates(scores, valid, p)
+    assert not (region & ~valid).any()
+    for b, n in enumerate((11, 10, 4, 1)):
+        assert (region[b].sum(-1) == n - int(n * (1 - p))).all()
+        low = candidates(scores, valid, p, "low")[b]
+        assert (low.sum(-1) == int(n * p)).all()
+
+
+def test_the_measured_drop_rate_is_q() -> None:
+    g = torch.Generator().manual_seed(0)
+    scores, valid = torch.randn(8, 4, 64, 64, generator=g), torch.ones(1, 1, 1, 64, dtype=torch.bool)
+    draws = uniform(key_of(0, 1, 2), torch.arange(8), (4, 64, 64))
+    region = candidates(scores, valid, 0.4)
+    for q in (0.1, 0.5, 0.9):
+        dropped = ~keep_mask(scores, valid, 0.4, q, draws)
+        n = region.sum().item()
+        assert abs(dropped.sum().item() / n - q) < 4 * (q * (1 - q) / n) ** 0.5
+        assert not (dropped & ~region).any()
+    dropped = ~random_keep_mask(tuple(scores.shape), valid, 0.4, 0.5, draws)
+    assert abs(dropped.float().mean() - 0.2) < 4 * (0.16 / dropped.numel()) ** 0.5
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_dropped_row_is_the_mean_of_the_valid_values(attention: str, dtype: torch.dtype) -> None:
+    """Forward and gradient against the literal formula: no NaN, no weight on padding, nothing to query and key."""
+    model = zoo.make_model("bert", dropout=False, attention=attention).to(dtype)
+    module = model.bert.encoder.layer[0].attention.self
+    seams = bind(model)
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 6, 8, generator=g).to(dtype).requires_grad_() for _ in range(3))
+    valid = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    valid[1, ..., 4:] = False
+    keep = torch.rand(2, 4, 6, 6, generator=g) > 0.5
+    keep[:, 1] = False  # a head in which every row is dropped
+    keep[1, :, 2] = False
+    mask = valid if attention == "sdpa" else torch.zeros(2, 1, 1, 6, dtype=dtype).masked_fill(
+        ~valid, torch.finfo(dtype).min
+    )
+    from transformers import AttentionInterface
+
+    attend = AttentionInterface()[f"attendrop_{attention}"]
+    with seams.applied(Plan(keep={0: keep})):
+        found, _ = attend(module, q, k, v, mask, dropout=0.0, scaling=8**-0.5, is_causal=False)
+    found = found.transpose(1, 2)
+    weight = torch.randn(found.shape, generator=g)
+    grads = torch.autograd.grad((found.float() * weight).sum(), (q, k, v))
+
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    expected = oracles.literal_masked_attention(*exact, valid, keep)
+    expected_grads = torch.autograd.grad((expected * weight).sum(), exact)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.03
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        assert grad.isfinite().all()
+        torch.testing.assert_close(grad.double(), expected_grad, rtol=tolerance, atol=4 * tolerance)
+    assert (grads[0][:, 1] == 0).all()
+    mean = v[1, 1, :4].float().mean(0)
+    torch.testing.assert_close(found[1, 1].float(), mean.expand(6, -1), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5", "albert", "mpnet", "deberta_v2"])
+def test_everything_dropped_everywhere_is_finite(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
+    engine = Engine(model, [ADDrop(p=1, q=1, layers="all", cross_tuning=False)])
+    with engine.micro_batch(batch) as inputs:
+        loss = model(**inputs).loss
+        loss.backward()
+    assert loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
+def test_a_whole_step_equals_the_literal_step(kind: str) -> None:
+    """Attribution, mask and second pass by hand, through eager attention, give the loss and the gradients of the step."""
+    p, q = 0.5, 0.6
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
+    scores = oracles.literal_ga(kind, copy.deepcopy(model), batch)
+
+    engine = Engine(model, [ADDrop(p=p, q=q, layers="all", cross_tuning=False)], seed=11)
+    engine.begin_step(Progress(step=5, total_steps=10))
+    with engine.micro_batch(batch) as inputs:
+        plan = engine.seams.plan
+        found = model(**inputs)
+        engine.loss(found).backward()
+    for site, keep in plan.keep.items():
+        score = scores[site]
+        valid = _valid(kind, batch, engine.seams.sites[site], score)
+        draws = uniform(key_of(11, 5, site, "addrop"), torch.arange(score.shape[0]), tuple(score.shape[1:]))
+        expected = keep_mask(score, valid, p, q, draws)
+        # scores that differ in the last bit may stand on either side of their row's threshold
+        assert (keep == expected)[valid.expand_as(keep)].float().mean() > 0.99
+    engine.close()
+
+    literal = _MaskedLiteral(plan.keep)
+    oracle = copy.deepcopy(model)
+    oracle.zero_grad()
+    literal.attach(oracle)
+    outputs = oracle(**batch)
+    outputs.loss.backward()
+    torch.testing.assert_close(found.loss, outputs.loss, rtol=1e-5, atol=1e-6)
+    for (name, a), b in zip(model.named_parameters(), oracle.parameters(), strict=True):
+        if a.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5 * max(1.0, b.grad.abs().max()), msg=name)
+
+
+def _valid(kind: str, batch: dict, site, score: torch.Tensor) -> torch.Tensor:
+    queries, keys = score.shape[-2:]
+    decoder_self = kind in ("gpt2", "llama", "qwen2") or ("decoder" in site.stack and site.kind == "self")
+    valid = torch.ones(1, 1, queries, keys, dtype=torch.bool)
+    if decoder_self:
+        valid = valid.tril()
+    if "attention_mask" in batch and not ("decoder" in site.stack and site.kind == "self"):
+        valid = valid & batch["attention_mask"].view(-1, 1, 1, keys).bool()
+    if kind == "modernbert" and site.layer % 2 == 1:
+        near = (torch.arange(queries)[:, None] - torch.arange(keys)).abs() <= 3
+        valid = valid & near
+    return valid
+
+
+class _MaskedLiteral(oracles.LiteralAttention):
+    """Eager attention with the kept mask applied to the map itself: zero what is dropped, renormalise."""
+
+    def __init__(self, keep: dict[int, torch.Tensor]) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def _see(self, attention: torch.Tensor) -> torch.Tensor:
+        keep = self.keep[len(self.maps)]
+        self.maps.append(attention)
+        kept = attention * keep
+        total = kept.sum(-1, keepdim=True)
+        valid = attention > 0
+        even = valid / valid.sum(-1, keepdim=True)
+        return torch.where(total > 0, kept / total.where(total > 0, 1.0), even)
+
+
+def test_strength_zero_probes_nothing() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    for method in (ADDrop(p=0, cross_tuning=False), ADDrop(q=0, cross_tuning=False)):
+        engine = Engine(model, [method])
+        with engine.micro_batch(batch):
+            assert not engine.seams.plan
+        engine.close()
+
+
+def test_the_low_direction_spares_what_the_prediction_leans_on() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
+    scores = attribute(model, batch, layers="first")[0]
+    means = {}
+    for direction in ("high", "low"):
+        engine = Engine(model, [ADDrop(p=0.4, q=1, direction=direction, cross_tuning=False)])
+        with engine.micro_batch(batch):
+            means[direction] = scores[~engine.seams.plan.keep[0]].mean()
+        engine.close()
+    assert means["high"] > scores.mean() > means["low"]
+
+
+def test_scheduled_strengths_follow_the_progress_of_training() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=8, length=20)
+    engine = Engine(model, [ADDrop(p=1, q="0..1", cross_tuning=False)])
+    rates = []
+    for step in (0, 5, 10):
+        engine.begin_step(Progress(step=step, total_steps=10), measure=True)
+        with engine.micro_batch(batch) as inputs:
+            model(**inputs).loss.backward()
+        engine.before_optimizer()
+        engine.after_optimizer()
+        metrics = engine.pop_metrics()
+        rates.append(metrics["addrop/drop_rate_layer_0"].item() if metrics else 0.0)
+        if metrics:
+            assert metrics["addrop/candidate_share_layer_0"] == 1
+            assert abs(metrics["addrop/dropped_mass_layer_0"] - rates[-1]) < 0.1
+    assert rates[0] == 0
+    assert abs(rates[1] - 0.5) < 0.05
+    assert rates[2] == 1
+    engine.close()

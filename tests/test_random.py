@@ -1,0 +1,55 @@
+"""Counter-based draws: uniform, independent of how the batch is dealt out, the same on every device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from attendrop import random
+
+
+def test_numpy_and_torch_draw_the_same() -> None:
+    positions = torch.tensor([0, 3, 70_000])
+    for key in (0, 1, 2**31, 2**32 - 1):
+        a = random._uniform_numpy(key, positions, (2, 5, 7), "cpu")
+        b = random._uniform_torch(key, positions, (2, 5, 7), "cpu")
+        assert torch.equal(a, b)
+        assert a.min() >= 0
+        assert a.max() < 1
+
+
+def test_a_draw_belongs_to_its_example_not_to_its_batch() -> None:
+    key = random.key_of(seed=7, step=3, site=1)
+    whole = random.uniform(key, torch.arange(6), (4, 9, 9))
+    half = random.uniform(key, torch.arange(3, 6), (4, 9, 9))
+    assert torch.equal(whole[3:], half)
+    longer = random.uniform(key, torch.arange(6), (4, 12, 12))
+    assert torch.equal(whole, longer[:, :, :9, :9])
+
+
+@pytest.mark.parametrize("other", [{"seed": 8}, {"seed": 7 + 2**32}, {"step": 4}, {"site": 2}, {"stream": "x"}])
+def test_every_counter_changes_the_draws(other: dict) -> None:
+    base = {"seed": 7, "step": 3, "site": 1}
+    a = random.uniform(random.key_of(**base), torch.arange(4), (4, 16, 16))
+    b = random.uniform(random.key_of(**{**base, **other}), torch.arange(4), (4, 16, 16))
+    correlation = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
+    assert abs(correlation) < 4 / a.numel() ** 0.5
+
+
+def test_draws_are_uniform_and_neighbours_are_independent() -> None:
+    x = random.uniform(random.key_of(0, 0, 0), torch.arange(16), (8, 64, 64))
+    n = x.numel()
+    assert abs(x.mean() - 0.5) < 4 * (1 / 12 / n) ** 0.5
+    counts = torch.histc(x, bins=64, min=0, max=1)
+    chi2 = ((counts - n / 64) ** 2 / (n / 64)).sum()
+    assert chi2 < 63 + 4 * (2 * 63) ** 0.5
+    for dim in range(4):
+        a, b = x.narrow(dim, 0, x.shape[dim] - 1), x.narrow(dim, 1, x.shape[dim] - 1)
+        correlation = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
+        assert abs(correlation) < 4 / a.numel() ** 0.5
+
+
+def test_the_shared_stream_is_the_same_everywhere_and_changes_with_the_step() -> None:
+    a, b, c = (torch.rand(8, generator=random.shared_generator(1, step, "layers")) for step in (5, 5, 6))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
