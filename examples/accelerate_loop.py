@@ -55,25 +55,29 @@ def main() -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = DataLoader(make_data(), batch_size=BATCH_SIZE, shuffle=True, drop_last=True)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
-    # The engine is given the model without its data-parallel wrapper: what it asks before the training pass must not
-    # start a gradient reduction. With gradient accumulation, `steps_per_epoch` counts optimizer steps.
+    # Before `prepare`, because finding the attention calls runs the model once: it must not be sharded yet.
+    # With gradient accumulation, `steps_per_epoch` counts optimizer steps.
     engine = Engine(
-        accelerator.unwrap_model(model),
+        model,
         [ADDrop(p=0.3, q=0.3, layers="first")],
         epochs=EPOCHS,
-        steps_per_epoch=len(loader),
+        steps_per_epoch=len(loader) // accelerator.num_processes,
         seed=0,
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         batch_size=BATCH_SIZE,
     )
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    # What the engine asks before the training pass must not start a gradient reduction: it gets the model without its
+    # data-parallel wrapper.
+    engine.model = accelerator.unwrap_model(model)
     for epoch in range(EPOCHS):
         model.train()
         total = torch.zeros((), device=accelerator.device)
         for number, batch in enumerate(loader):
-            # Figures cost a little, so they are taken only where they will be shown.
+            # Figures cost a little, so they are taken only where they will be shown. (With gradient accumulation: once for
+            # each optimizer step, before its first micro-batch.)
             engine.begin_step(measure=number == len(loader) - 1)
             # Forward and backward both belong inside: gradient checkpointing replays blocks in the backward.
             with engine.micro_batch(batch) as inputs:

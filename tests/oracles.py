@@ -29,7 +29,9 @@ class LiteralAttention:
         self.maps.append(attention)
         return attention
 
-    def __call__(self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Any:
+    def __call__(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+    ) -> Any:
         heads = query.shape[1]
         key = key.repeat_interleave(heads // key.shape[1], dim=1)
         value = value.repeat_interleave(heads // value.shape[1], dim=1)
@@ -105,7 +107,9 @@ def literal_ga(kind: str, model: nn.Module, batch: dict[str, Tensor]) -> list[Te
     return [torch.autograd.grad(f, a, retain_graph=True)[0] for a in literal.maps]
 
 
-def literal_iga(kind: str, model: nn.Module, batch: dict[str, Tensor], nodes: list[tuple[float, float]]) -> list[Tensor]:
+def literal_iga(
+    kind: str, model: nn.Module, batch: dict[str, Tensor], nodes: list[tuple[float, float]]
+) -> list[Tensor]:
     """A ⊙ Σ w ∂F(αA)/∂A, one layer at a time, the label from the unscaled pass."""
     literal = LiteralAttention()
     literal.attach(model)

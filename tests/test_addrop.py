@@ -83,8 +83,10 @@ def test_a_dropped_row_is_the_mean_of_the_valid_values(attention: str, dtype: to
     keep = torch.rand(2, 4, 6, 6, generator=g) > 0.5
     keep[:, 1] = False  # a head in which every row is dropped
     keep[1, :, 2] = False
-    mask = valid if attention == "sdpa" else torch.zeros(2, 1, 1, 6, dtype=dtype).masked_fill(
-        ~valid, torch.finfo(dtype).min
+    mask = (
+        valid
+        if attention == "sdpa"
+        else torch.zeros(2, 1, 1, 6, dtype=dtype).masked_fill(~valid, torch.finfo(dtype).min)
     )
     from transformers import AttentionInterface
 
@@ -122,7 +124,7 @@ def test_everything_dropped_everywhere_is_finite(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
 def test_a_whole_step_equals_the_literal_step(kind: str) -> None:
-    """Attribution, mask and second pass by hand, through eager attention, give the loss and the gradients of the step."""
+    """Attribution, mask and second pass by hand, through eager attention, give the step's loss and gradients."""
     p, q = 0.5, 0.6
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     scores = oracles.literal_ga(kind, copy.deepcopy(model), batch)

@@ -1,4 +1,4 @@
-"""A user's mistake gets one clear `ValueError`, before training starts, with the field, the value and what is allowed."""
+"""A user's mistake gets one `ValueError` before training starts: the field, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ def test_parse_method_says_what_is_wrong(text: str, message: str) -> None:
 def test_parse_method_reads_every_kind_of_value() -> None:
     assert parse_method("addrop") == ADDrop()
     found = parse_method("addrop:p=0.2, q=0.1..0.5, layers=[0, 1], cross_tuning=false, attribution=iga, ig_steps=5")
-    assert found == ADDrop(
-        p=0.2, q="0.1..0.5", layers=[0, 1], cross_tuning=False, attribution="iga", ig_steps=5
-    )
+    assert found == ADDrop(p=0.2, q="0.1..0.5", layers=[0, 1], cross_tuning=False, attribution="iga", ig_steps=5)
     assert parse_method("addrop:layers=0:2").layers == slice(0, 2)
 
 
@@ -116,7 +114,9 @@ def test_missing_labels_are_refused_before_training(tmp_path) -> None:
 
 def test_a_run_without_an_addrop_epoch_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=1)
-    with pytest.raises(ValueError, match=r"num_train_epochs is 1 .* at least 2 epochs or set ADDrop\(cross_tuning=False"):
+    with pytest.raises(
+        ValueError, match=r"num_train_epochs is 1 .* at least 2 epochs or set ADDrop\(cross_tuning=False"
+    ):
         trainer.train()
     assert traces(trainer.model) == []
 
@@ -124,8 +124,10 @@ def test_a_run_without_an_addrop_epoch_is_refused(tmp_path) -> None:
 def test_a_model_in_eval_mode_is_refused() -> None:
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     engine = Engine(model, [ADDrop(cross_tuning=False)])
-    with pytest.raises(ValueError, match="BertForSequenceClassification is in eval mode.*model.train()"), \
-            engine.micro_batch(batch):
+    with (
+        pytest.raises(ValueError, match="BertForSequenceClassification is in eval mode.*model.train()"),
+        engine.micro_batch(batch),
+    ):
         pass
 
 

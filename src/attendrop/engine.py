@@ -59,6 +59,7 @@ class Engine:
             self.seams.unbind()
             raise
         self.views = max((regularizer.views for regularizer in self.regularizers), default=1)
+        self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)

@@ -41,7 +41,7 @@ class RegularizerMixin:
         self.engine = None
         super().__init__(*args, **kwargs)
         self._check_arguments()
-        if self.model is not None:
+        if self.regularizers and self.model is not None:
             # What is wrong with the model is said now, not when training starts.
             self._make_engine(self.model, epochs=None).close()
 
@@ -163,7 +163,8 @@ class RegularizerMixin:
     def compute_loss(
         self: Any, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        if self.engine is None or not model.training:
+        # Outputs that nobody reads are not asked for: TRL makes them with a second pass, which draws dropout of its own.
+        if self.engine is None or not self.engine.reads_outputs or not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)  # type: ignore[misc]
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)  # type: ignore[misc]
         loss = self.engine.loss(outputs, loss)

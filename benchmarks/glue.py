@@ -1,0 +1,213 @@
+"""Fine-tunes a model on a GLUE task with each method and seed, and tables score and loss, last and best epoch.
+
+    python -m benchmarks.glue --model DIR --data DIR --task mrpc --seeds 0 1 2 \\
+        --methods plain addrop:p=0.3,q=0.3 addrop:p=0.8,q=0.3,layers=all
+
+`--data` is a folder with one Parquet file for each split and the Hub's column names, as `train.parquet`. Every epoch of
+every run is appended to a CSV; the table is made from those rows. One seed sets the data order, the new head and all
+draws, so that methods can be compared seed by seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import datetime
+import multiprocessing
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# task -> the columns of the text, the metric that is reported, whether the label is a number
+TASKS = {
+    "cola": (("sentence", None), "mcc", False),
+    "mrpc": (("sentence1", "sentence2"), "accuracy", False),
+    "rte": (("sentence1", "sentence2"), "accuracy", False),
+    "sst2": (("sentence", None), "accuracy", False),
+    "stsb": (("sentence1", "sentence2"), "pearson", True),
+}
+FIELDS = [
+    "date", "model", "task", "method", "seed", "epoch", "score", "loss", "train_loss", "seconds", "learning_rate",
+    "batch", "length", "epochs", "dtype", "device", "torch", "transformers", "attendrop",
+]  # fmt: skip
+
+
+def score_of(metric: str, predictions: Any, labels: Any) -> float:
+    from scipy.stats import pearsonr
+    from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+    if metric == "pearson":
+        return float(pearsonr(predictions.squeeze(-1), labels).statistic)
+    metrics = {"accuracy": accuracy_score, "mcc": matthews_corrcoef}
+    return float(metrics[metric](labels, predictions.argmax(-1)))
+
+
+def read(folder: Path, split: str, task: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    import pandas
+
+    path = next(iter(sorted(folder.glob(f"{split}*.parquet"))))
+    frame = pandas.read_parquet(path)
+    (first, second), _, number = TASKS[task]
+    texts = [frame[first].tolist()] + ([frame[second].tolist()] if second else [])
+    encoded = tokenizer(*texts, truncation=True, max_length=length)
+    labels = [float(y) if number else int(y) for y in frame["label"]]
+    return [{**{name: encoded[name][i] for name in encoded}, "labels": label} for i, label in enumerate(labels)]
+
+
+def run(options: argparse.Namespace, method: str, seed: int) -> list[dict[str, Any]]:
+    """One fine-tuning; a row for each epoch."""
+    import torch
+    import transformers
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
+
+    import attendrop
+    from attendrop import RegularizedTrainer, parse_method
+
+    transformers.logging.set_verbosity_error()
+    transformers.set_seed(seed)
+    _, metric, number = TASKS[options.task]
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    train = read(options.data, "train", options.task, tokenizer, options.length)
+    dev = read(options.data, "validation", options.task, tokenizer, options.length)
+    labels = 1 if number else 1 + max(example["labels"] for example in train)
+    model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=labels)
+    with tempfile.TemporaryDirectory() as folder:
+        args = transformers.TrainingArguments(
+            folder,
+            seed=seed,
+            per_device_train_batch_size=options.batch,
+            per_device_eval_batch_size=128,
+            learning_rate=options.learning_rate,
+            num_train_epochs=options.epochs,
+            warmup_steps=0.1,
+            weight_decay=0.01,
+            eval_strategy="epoch",
+            logging_strategy="epoch",
+            save_strategy="no",
+            bf16=options.dtype == "bfloat16",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        trainer = RegularizedTrainer(
+            model=model,
+            args=args,
+            train_dataset=train,
+            eval_dataset=dev,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            compute_metrics=lambda p: {"score": score_of(metric, p.predictions, p.label_ids)},
+            regularizers=[] if method == "plain" else [parse_method(m) for m in method.split("+")],
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        seconds = trainer.train().metrics["train_runtime"]
+    history = trainer.state.log_history
+    losses = {round(entry["epoch"]): entry["loss"] for entry in history if "loss" in entry}
+    conditions = {
+        "date": datetime.date.today().isoformat(),
+        "model": options.name or Path(options.model).name,
+        "task": options.task,
+        "method": method,
+        "seed": seed,
+        "learning_rate": options.learning_rate,
+        "batch": options.batch,
+        "length": options.length,
+        "epochs": options.epochs,
+        "dtype": options.dtype,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "attendrop": attendrop.__version__,
+    }
+    return [
+        {
+            **conditions,
+            "epoch": round(entry["epoch"]),
+            "score": round(entry["eval_score"], 5),
+            "loss": round(entry["eval_loss"], 5),
+            "train_loss": round(losses[round(entry["epoch"])], 5),
+            "seconds": round(seconds, 1),
+        }
+        for entry in history
+        if "eval_score" in entry
+    ]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: mean ± standard deviation over seeds, and the mean difference to plain of the same seeds."""
+    runs: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    for row in rows:
+        runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
+
+    def figures(epochs: list[dict[str, Any]]) -> tuple[float, float, float, float]:
+        last, best = max(epochs, key=lambda r: r["epoch"]), max(epochs, key=lambda r: r["score"])
+        return 100 * last["score"], 100 * best["score"], last["loss"], min(r["loss"] for r in epochs)
+
+    def cell(values: list[float], digits: int, base: list[float] | None) -> str:
+        spread = statistics.stdev(values) if len(values) > 1 else 0.0
+        text = f"{statistics.mean(values):.{digits}f} ± {spread:.{digits}f}"
+        if base is not None:
+            text += f" ({statistics.mean(a - b for a, b in zip(values, base, strict=True)):+.{digits}f})"
+        return text
+
+    lines = [
+        "| method | seeds | score, last epoch | score, best epoch | loss, last epoch | loss, best epoch | seconds |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    plain: list[list[float]] | None = None
+    for method, seeds in runs.items():
+        columns = [list(c) for c in zip(*(figures(seeds[s]) for s in sorted(seeds)), strict=True)]
+        base = plain if method != "plain" and plain and len(plain[0]) == len(columns[0]) else None
+        if method == "plain":
+            plain = columns
+        cells = [cell(c, 1 if i < 2 else 3, base[i] if base else None) for i, c in enumerate(columns)]
+        seconds = statistics.median(epochs[0]["seconds"] for epochs in seeds.values())
+        lines.append(f"| `{method}` | {len(seeds)} | {' | '.join(cells)} | {seconds:.0f} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a Hub name or a folder")
+    parser.add_argument("--name", help="the model's name in the results (default: the last part of --model)")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--methods", nargs="+", default=["plain", "addrop"], help="'plain', or methods joined by +")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "glue.csv")
+    options = parser.parse_args(arguments)
+    if not options.data.is_dir():
+        parser.error(
+            f"--data is {options.data}, which is not a folder; it must hold train*.parquet and validation*.parquet"
+        )
+    jobs = [(method, seed) for seed in options.seeds for method in options.methods]
+    rows: list[dict[str, Any]] = []
+    # Processes of their own: one run leaves nothing to the next, and a GPU takes several small ones at a time.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(options.workers, mp_context=context) as pool:
+        futures = {pool.submit(run, options, *job): job for job in jobs}
+        for future in concurrent.futures.as_completed(futures):
+            found = future.result()
+            rows += found
+            print(f"{futures[future]}: {[row['score'] for row in found]}", flush=True)
+    order = {job: place for place, job in enumerate(jobs)}
+    rows.sort(key=lambda row: (order[row["method"], row["seed"]], row["epoch"]))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    new = not options.output.exists()
+    with options.output.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+    rows.sort(key=lambda row: options.methods.index(row["method"]))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""Time and peak memory of one training step, as multiples of the plain step of the same run.
+
+    python -m benchmarks.steps                     # BERT-base shapes, batch 16 × 128, on the CPU
+    python -m benchmarks.steps --device cuda --dtype bfloat16
+
+Every provider takes the same step: forward, backward, clip, AdamW. Times are medians over rounds in which the providers
+take turns, so that a slow minute hits all of them. Memory is measured in a process of its own for each provider, as the
+growth over the imported libraries. The floor counts matrix products: a forward is 1, a backward to the activations 1,
+one to the weights 1; a plain step is 3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import json
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+import attendrop
+from attendrop import ADDrop, Engine
+
+RESULTS = Path(__file__).parent / "results"
+Step = Callable[[], None]
+
+
+def base_shaped(options: argparse.Namespace, attention: str = "sdpa") -> Any:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(num_hidden_layers=options.layers, attn_implementation=attention)
+    return transformers.BertForSequenceClassification(config).train().to(options.device)
+
+
+def random_batch(options: argparse.Namespace) -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    shape = (options.batch, options.length)
+    batch = {
+        "input_ids": torch.randint(1000, 30000, shape, generator=g),
+        "attention_mask": torch.ones(shape, dtype=torch.long),
+        "labels": torch.randint(0, 2, (options.batch,), generator=g),
+    }
+    return {name: value.to(options.device) for name, value in batch.items()}
+
+
+def finish(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def autocast(options: argparse.Namespace) -> Any:
+    enabled = options.dtype != "float32"
+    return torch.autocast(options.device, dtype=getattr(torch, options.dtype), enabled=enabled)
+
+
+def plain(options: argparse.Namespace) -> Step:
+    model, batch = base_shaped(options), random_batch(options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def step() -> None:
+        with autocast(options):
+            loss = model(**batch).loss
+        loss.backward()
+        finish(model, optimizer)
+
+    return step
+
+
+def with_method(options: argparse.Namespace, **fields: Any) -> Step:
+    model, batch = base_shaped(options), random_batch(options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    engine = Engine(model, [ADDrop(cross_tuning=False, **fields)])
+
+    def step() -> None:
+        with autocast(options), engine.micro_batch(batch) as inputs:
+            engine.loss(model(**inputs)).backward()
+        engine.before_optimizer()
+        finish(model, optimizer)
+        engine.after_optimizer()
+
+    return step
+
+
+def as_published(options: argparse.Namespace) -> Step:
+    """AD-DROP the literal way: eager attention, every map in memory, a backward for each layer, torch's sort."""
+    model, batch = base_shaped(options, "eager"), random_batch(options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    masks: dict[int, Tensor] = {}
+
+    def add_mask(module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        keep = masks.get(module.layer_idx)
+        if keep is not None:
+            kwargs["attention_mask"] = torch.zeros(keep.shape, device=keep.device).masked_fill(~keep, -10000.0)
+        return args, kwargs
+
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.register_forward_pre_hook(add_mask, with_kwargs=True)
+
+    def step() -> None:
+        masks.clear()
+        with autocast(options):
+            outputs = model(**batch, output_attentions=True)
+            chosen = outputs.logits.max(-1).values.sum()
+            valid = batch["attention_mask"].bool().view(options.batch, 1, 1, -1)
+            for number, attention in enumerate(outputs.attentions):
+                score = torch.autograd.grad(chosen, attention, retain_graph=True)[0].float()
+                index = int(options.length * 0.7)
+                threshold = score.sort(-1).values[..., index : index + 1]
+                masks[number] = ~((score >= threshold) & valid & (torch.rand_like(score) < 0.3))
+            del outputs, chosen
+            loss = model(**batch).loss
+        loss.backward()
+        finish(model, optimizer)
+        masks.clear()
+
+    return step
+
+
+# name -> (how to make the step, the floor in thirds of a plain step as a function of the number of layers)
+PROVIDERS: dict[str, tuple[Callable[[argparse.Namespace], Step], Callable[[int], float]]] = {
+    "plain": (plain, lambda n: 3),
+    "addrop all layers": (lambda o: with_method(o, layers="all"), lambda n: 5),
+    "addrop first layer": (lambda o: with_method(o, layers="first"), lambda n: 5),
+    "addrop all layers, as published": (as_published, lambda n: 4 + (n + 1) / 2),
+    "addrop iga first, 20-step sum": (lambda o: with_method(o, attribution="iga"), lambda n: 4 + 20 * 2),
+    "addrop iga first, 5 gauss nodes": (
+        lambda o: with_method(o, attribution="iga", ig_rule="gauss", ig_steps=5),
+        lambda n: 4 + 5 * 2,
+    ),
+}
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def times(options: argparse.Namespace, names: list[str]) -> dict[str, float]:
+    """Seconds for each provider: the median over rounds, after one step to warm up."""
+    steps = {name: PROVIDERS[name][0](options) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for round_number in range(options.rounds + 1):
+        for name, step in steps.items():
+            synchronize(options.device)
+            start = time.perf_counter()
+            step()
+            synchronize(options.device)
+            if round_number:
+                seconds[name].append(time.perf_counter() - start)
+        print(f"  round {round_number} of {options.rounds}", file=sys.stderr, flush=True)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def peak_bytes(options: argparse.Namespace, name: str) -> int:
+    """What two steps add to the process at their peak."""
+    if options.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    else:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    step = PROVIDERS[name][0](options)
+    for _ in range(2):
+        step()
+    if options.device == "cuda":
+        return torch.cuda.max_memory_allocated() - before
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+
+
+def peak_in_own_process(arguments: list[str], name: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.steps", *arguments, "--peak-of", name],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), help="providers to run; plain always runs")
+    parser.add_argument("--output", type=Path, default=None, help="a CSV to append to (default: benchmarks/results)")
+    parser.add_argument("--peak-of", choices=list(PROVIDERS), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.peak_of:
+        print(json.dumps(peak_bytes(options, options.peak_of)))
+        return
+    names = [name for name in PROVIDERS if not options.only or name in options.only or name == "plain"]
+    peaks = {name: peak_in_own_process(arguments, name) for name in names}
+    seconds = times(options, names)
+    write(options, rows(options, seconds, peaks))
+
+
+def rows(options: argparse.Namespace, seconds: dict[str, float], peaks: dict[str, int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "provider": name,
+            "milliseconds": round(seconds[name] * 1e3, 2),
+            "time x plain": round(seconds[name] / seconds["plain"], 2),
+            "floor x plain": round(PROVIDERS[name][1](options.layers) / 3, 2),
+            "peak MiB": round(peaks[name] / 2**20),
+            "memory x plain": round(peaks[name] / peaks["plain"], 2),
+        }
+        for name in seconds
+    ]
+
+
+def write(options: argparse.Namespace, table: list[dict[str, Any]]) -> None:
+    width = max(len(row["provider"]) for row in table)
+    print(f"{'step':<{width}}  {'ms':>9}  {'× plain':>7}  {'floor':>6}  {'peak MiB':>8}  {'× plain':>7}")
+    for row in table:
+        print(
+            f"{row['provider']:<{width}}  {row['milliseconds']:>9.1f}  {row['time x plain']:>7.2f}  "
+            f"{row['floor x plain']:>6.2f}  {row['peak MiB']:>8}  {row['memory x plain']:>7.2f}"
+        )
+    path = options.output or RESULTS / f"steps-{options.device}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    conditions = {
+        "date": datetime.date.today().isoformat(),
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "dtype": options.dtype,
+        "layers": options.layers,
+        "batch": options.batch,
+        "length": options.length,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "attendrop": attendrop.__version__,
+    }
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*conditions, *table[0]])
+        if new:
+            writer.writeheader()
+        writer.writerows({**conditions, **row} for row in table)
+    print(f"appended to {path}")
+
+
+if __name__ == "__main__":
+    main()

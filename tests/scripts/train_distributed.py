@@ -1,0 +1,77 @@
+"""Trains a tiny model on two CPU processes: `torchrun --nproc_per_node 2 train_distributed.py ddp|fsdp FOLDER`.
+
+Each rank leaves what it saw in FOLDER/rank<r>.pt.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from accelerate import DistributedType, PartialState
+from data import SGD, make_arguments, make_examples, pad
+from torch.distributed.tensor import DTensor
+from zoo import make_model
+
+from attendrop import ADDrop, RegularizedTrainer, Seams
+
+STEPS = 6
+MODES: dict[str, dict[str, Any]] = {
+    "alone": {"per_device_train_batch_size": 8},
+    "ddp": {"per_device_train_batch_size": 4},
+    "fsdp": {
+        "per_device_train_batch_size": 4,
+        "fsdp": True,
+        "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]},
+    },
+}
+
+
+def make_trainer(mode: str, folder: str, q: float = 0.5) -> Any:
+    """The same run however it is dealt out: no dropout of the model's own, batches padded to their longest example."""
+    options = {**SGD, "max_steps": STEPS, "logging_strategy": "steps", "logging_steps": 1, **MODES[mode]}
+    args = make_arguments(folder, **options)
+    if mode == "fsdp":
+        # Accelerate lets FSDP be used with several GPUs only, though nothing in it needs one: on CPUs it would train
+        # with DDP instead and say nothing.
+        PartialState().distributed_type = DistributedType.MULTI_GPU
+    return RegularizedTrainer(
+        model=make_model("bert", dropout=False),
+        args=args,
+        train_dataset=make_examples("bert", 64),
+        data_collator=pad,
+        regularizers=[ADDrop(p=0.5, q=q, layers="all", cross_tuning=False)],
+    )
+
+
+def full_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The weights, put together from all processes where they are sharded."""
+    return {
+        name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+        for name, value in model.state_dict().items()
+    }
+
+
+def main() -> None:
+    mode, folder = sys.argv[1:]
+    torch.set_num_threads(1)
+    trainer = make_trainer(mode, folder)
+    trainer.train()
+    found = {
+        "weights": full_weights(trainer.model),
+        "logs": trainer.state.log_history,
+        "world": trainer.args.world_size,
+        "strategy": trainer.accelerator.distributed_type.value,
+        "sharded": sum(isinstance(parameter, DTensor) for parameter in trainer.model.parameters()),
+        "unbound": Seams.of(trainer.model) is None,
+    }
+    torch.save(found, Path(folder, f"rank{trainer.args.process_index}.pt"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What every method promises, on every tiny model: driven by the table in settings.py alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zoo
+from settings import SETTINGS
+from test_seams import traces
+from transformers import Trainer, TrainingArguments
+
+from attendrop import METHODS, Engine, RegularizedTrainer, load_regularizers
+from attendrop.methods import make_method
+
+ROOT = Path(__file__).parent.parent
+CASES = [(method, kind) for method, setting in SETTINGS.items() for kind in setting.models]
+each_case = pytest.mark.parametrize(("method", "kind"), CASES)
+
+
+def train(
+    folder: Path, kind: str, regularizers: list, resume: bool = False, model: Any = None, **arguments: Any
+) -> tuple[Any, Trainer]:
+    """A short run with dropout on; the trained model and its trainer."""
+    batch = zoo.make_batch(kind, size=12, seed=4)
+    data = [{k: v[i] for k, v in batch.items()} for i in range(12)]
+    model = zoo.make_model(kind) if model is None else model
+    options = {
+        "per_device_train_batch_size": 4, "num_train_epochs": 2, "learning_rate": 1e-3, "save_strategy": "no",
+        "logging_steps": 1, "use_cpu": True, "report_to": [], "disable_tqdm": True, "seed": 3,
+    }  # fmt: skip
+    args = TrainingArguments(folder, **{**options, **arguments})
+    stock = regularizers is None
+    trainer = (
+        Trainer(model=model, args=args, train_dataset=data)
+        if stock
+        else RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=regularizers)
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer.model, trainer
+
+
+def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@each_case
+def test_it_trains_and_leaves_nothing_behind(method: str, kind: str, tmp_path: Path) -> None:
+    plain, _ = train(tmp_path, kind, None)
+    model, trainer = train(tmp_path, kind, [make_method(method, SETTINGS[method].usual)])
+    assert trainer.state.global_step == 6
+    assert all(torch.tensor(entry["loss"]).isfinite() for entry in trainer.state.log_history if "loss" in entry)
+    assert not same(model, plain)
+    assert traces(model) == []
+    again, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].usual)])
+    assert same(model, again)
+
+
+@each_case
+def test_strength_zero_is_plain_fine_tuning_bit_for_bit(method: str, kind: str, tmp_path: Path) -> None:
+    plain, _ = train(tmp_path, kind, None)
+    model, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].zero)])
+    assert same(model, plain)
+
+
+@each_case
+def test_evaluation_is_untouched(method: str, kind: str) -> None:
+    model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
+    before = model(**batch).logits
+    engine = Engine(model, [make_method(method, SETTINGS[method].usual)])
+    assert torch.equal(before, model(**batch).logits)
+    engine.close()
+
+
+@each_case
+def test_resumed_equals_uninterrupted(method: str, kind: str, tmp_path: Path) -> None:
+    regularizers = [make_method(method, SETTINGS[method].usual)]
+    whole, _ = train(tmp_path / "a", kind, regularizers, save_strategy="steps", save_steps=4)
+    resumed, _ = train(tmp_path / "a", kind, regularizers, resume=True, save_strategy="no")
+    assert same(whole, resumed)
+    assert load_regularizers(tmp_path / "a" / "checkpoint-4") == regularizers
+
+
+@each_case
+def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
+    if kind in zoo.NO_CHECKPOINTING:
+        pytest.skip("transformers does not support checkpointing here")
+    batch = zoo.make_batch(kind)
+    gradients = []
+    for checkpointing in (False, True):
+        model = zoo.make_model(kind).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        engine = Engine(model, [make_method(method, SETTINGS[method].usual)])
+        torch.manual_seed(9)
+        with engine.micro_batch(batch) as inputs:
+            engine.loss(model(**inputs)).backward()
+        engine.close()
+        gradients.append([p.grad for p in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        if a is not None or b is not None:
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+
+
+@each_case
+def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    targets = {"gpt2": ["c_attn"], "bert": ["query", "value"], "mpnet": ["q", "v"]}.get(kind, ["q_proj", "v_proj"])
+    model = peft.get_peft_model(
+        zoo.make_model(kind), peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
+    )
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    trained, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].usual)], model=model)
+    changed = {name for name, p in trained.named_parameters() if not torch.equal(p, before[name])}
+    assert changed
+    assert all("lora" in name or "classifier" in name for name in changed)
+
+
+@each_case
+def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str, tmp_path: Path) -> None:
+    model, trainer = train(
+        tmp_path,
+        kind,
+        [make_method(method, SETTINGS[method].strongest)],
+        bf16=True,
+        max_steps=20,
+        logging_nan_inf_filter=False,
+    )
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 20
+    assert torch.tensor(losses).isfinite().all()
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_the_configuration_survives_json(method: str) -> None:
+    for fields in (SETTINGS[method].usual, SETTINGS[method].zero, SETTINGS[method].strongest):
+        regularizer = make_method(method, fields)
+        plain = json.loads(json.dumps(regularizer.to_dict()))
+        assert make_method(plain.pop("method"), plain) == regularizer
+
+
+def test_every_method_is_in_its_five_places() -> None:
+    """Its file, its line in METHODS, its row of settings, its test, its card — and its row in the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, cls in METHODS.items():
+        assert cls.name == name
+        assert (ROOT / "src/attendrop/methods" / f"{name}.py").is_file()
+        assert name in SETTINGS
+        assert (ROOT / "tests" / f"test_{name}.py").is_file()
+        assert (ROOT / "docs/methods" / f"{name}.md").is_file()
+        assert f"docs/methods/{name}.md" in readme
+    files = {path.stem for path in (ROOT / "src/attendrop/methods").glob("*.py")} - {"__init__"}
+    assert files == set(METHODS)
+    assert set(SETTINGS) == set(METHODS)
