@@ -76,8 +76,8 @@ def main() -> None:
         model.train()
         total = torch.zeros((), device=accelerator.device)
         for number, batch in enumerate(loader):
-            # Figures cost a little, so they are taken only where they will be shown. (With gradient accumulation: once for
-            # each optimizer step, before its first micro-batch.)
+            # Figures cost a little, so they are taken only where they will be shown. With gradient accumulation this is
+            # called once for each optimizer step, before its first micro-batch.
             engine.begin_step(measure=number == len(loader) - 1)
             # Forward and backward both belong inside: gradient checkpointing replays blocks in the backward.
             with engine.micro_batch(batch) as inputs:

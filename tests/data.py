@@ -57,9 +57,9 @@ def make_arguments(folder: str | Path, of: type[TrainingArguments] = TrainingArg
     return of(output_dir=str(folder), **{**quiet, **shape, **options})
 
 
-# Adam divides a gradient by its own size, so that rounding noise in a gradient that should be zero becomes a whole
-# step; where two runs are to agree up to rounding they use this.
-SGD = {"optim": "sgd", "learning_rate": 0.05, "lr_scheduler_type": "constant"}
+# For runs that are to agree up to rounding. Adam divides a gradient by its own size, which makes a whole step of the
+# rounding noise in a gradient that should be zero; and clipping would hide a gradient of the wrong scale.
+SGD = {"optim": "sgd", "learning_rate": 0.02, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:

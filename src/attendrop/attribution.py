@@ -12,7 +12,7 @@ do. Scaling A of a layer is scaling its O, so the same identity serves the integ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .objective import head_of, needs_labels, objective_for
+from .objective import Objective, head_of, needs_labels, objective_for
 from .plan import Plan
 from .probe import Probe
 from .seams import Record, Seams, bind
@@ -51,7 +51,10 @@ class IntegrationRule:
 def of_map(gradient: Tensor, record: Record) -> Tensor:
     """∂F/∂A from ∂F/∂O: [B, H, Q, K]"""
     value = record.value_of_heads()
-    return gradient.transpose(1, 2).to(value.dtype) @ value.transpose(-1, -2)
+    # An fp16 gradient comes scaled back, in fp32: a product in fp16, which autocast would choose, would lose it again.
+    dtype = torch.promote_types(gradient.dtype, value.dtype)
+    with torch.autocast(value.device.type, enabled=False):
+        return gradient.transpose(1, 2).to(dtype) @ value.to(dtype).transpose(-1, -2)
 
 
 def scores(
@@ -60,40 +63,43 @@ def scores(
     method: str = "ga",
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
-) -> tuple[dict[int, Tensor], dict[int, Record]]:
-    """The attribution of each site, [B, H, Q, K], higher = leaned on more; and the records of the unscaled pass.
+) -> Iterator[tuple[int, Tensor | None, Record]]:
+    """For each site its attribution, [B, H, Q, K], higher = leaned on more, and the record of the unscaled pass.
 
-    For "rd" there is nothing to attribute, and the scores are empty.
+    The probe has ended before the first site is handed out, and each map is made when it is asked for: there need
+    never be more than one. For "rd" there is nothing to attribute.
     """
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
             _, records = probe.forward(Plan(record=frozenset(sites)))
-        return ({site: records[site].attention() for site in sites} if method == "aa" else {}), records
-    head = head_of(probe.model, probe.batch)
+        for site in sites:
+            yield site, records[site].attention() if method == "aa" else None, records[site]
+        return
     objective = objective_for(probe.model, probe.batch, label)
+    with_labels = needs_labels(head_of(probe.model, probe.batch))
     if method == "ga":
         with probe.untracked():
-            gradients, records = probe.gradients(Plan(), objective, sites, needs_labels(head))
-        return {site: of_map(gradients[site], records[site]) for site in sites}, records
-    return _integrated(probe, sites, objective, rule or IntegrationRule(), needs_labels(head))
+            gradients, records = probe.gradients(Plan(), objective, sites, with_labels)
+    else:
+        gradients, records = _integrated(probe, sites, objective, rule or IntegrationRule(), with_labels)
+    for site in sites:
+        record, score = records[site], of_map(gradients.pop(site), records[site])
+        yield site, score if method == "ga" else record.attention() * score, record
 
 
 def _integrated(
-    probe: Probe, sites: Sequence[int], objective: Any, rule: IntegrationRule, with_labels: bool
+    probe: Probe, sites: Sequence[int], objective: Objective, rule: IntegrationRule, with_labels: bool
 ) -> tuple[dict[int, Tensor], dict[int, Record]]:
+    """Σ_k w_k ∂F/∂O along the path, for each site, and the records of the unscaled pass."""
     found: dict[int, Tensor] = {}
     with probe.untracked(training=False):
         with torch.no_grad():
             outputs, records = probe.forward(Plan(record=frozenset(sites)), with_labels)
             objective(outputs)  # fixes the label
         for site in sites:
-            total: Tensor | None = None
             for at, weight in rule.nodes():
                 gradients, _ = probe.gradients(Plan(scale={site: at}), objective, [site], with_labels)
-                step = gradients[site] * weight
-                total = step if total is None else total + step
-            assert total is not None
-            found[site] = records[site].attention() * of_map(total, records[site])
+                found[site] = gradients[site] * weight + found[site] if site in found else gradients[site] * weight
     return found, records
 
 
@@ -117,8 +123,8 @@ def attribute(
     if seams is None:
         seams = bind(model)
     try:
-        found, _ = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule)
-        return found
+        found = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule)
+        return {site: score for site, score, _ in found if score is not None}
     finally:
         if bound_here:
             seams.unbind()

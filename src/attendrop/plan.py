@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -58,12 +58,15 @@ class Plan:
 
     def repeated(self, views: int) -> Plan:
         """The same plan for `views` copies of the batch, laid one after the other."""
-        if views == 1 or not self.keep:
+        if views == 1:
             return self
-        keep = {
-            site: mask if mask.shape[0] == 1 else torch.cat([mask] * views, dim=0) for site, mask in self.keep.items()
-        }
-        return Plan(keep, self.uniform, self.scale, self.skip, self.edits, self.record)
+
+        def tiled(x: Tensor) -> Tensor:
+            return x if x.dim() == 0 or x.shape[0] == 1 else torch.cat([x] * views)
+
+        keep = {site: tiled(mask) for site, mask in self.keep.items()}
+        scale = {site: tiled(x) if isinstance(x, Tensor) else x for site, x in self.scale.items()}
+        return replace(self, keep=keep, scale=scale)
 
     def touches(self, site: int) -> bool:
         """Whether attention site `site` does anything out of the ordinary."""

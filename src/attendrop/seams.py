@@ -319,7 +319,8 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
             call.module._attendrop.sites.append(site.index)
         for index, name in enumerate(blocks):
             block = model.get_submodule(name)
-            block.__class__ = _with_seam(type(block), _BlockSeam)
+            if not isinstance(block, _BlockSeam):  # FSDP2 keeps the seam's class below its own, where it does nothing
+                block.__class__ = _with_seam(type(block), _BlockSeam)
             block._attendrop_block = _BlockHandle(seams, index)
             seams._modules.append(block)
     except BaseException:
@@ -373,4 +374,15 @@ def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> list[Call]:
     finally:
         for module, training in modes:
             module.training = training
+        _reshard(model)
     return calls
+
+
+def _reshard(model: nn.Module) -> None:
+    """A pass without a backward leaves FSDP2's root gathered, and an optimizer made now would take those tensors."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        from torch.distributed.fsdp import FSDPModule
+
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()

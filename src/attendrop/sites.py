@@ -30,6 +30,7 @@ class Site:
     stack: str  # the list of blocks that it is in
     kind: str  # "self" or "cross"
     layer: int  # its number among the calls of its stack and kind
+    label: str  # a short name: "layer_3", or "decoder_cross_layer_3" where layer numbers are not unique
 
     def __str__(self) -> str:
         return f"{self.index}: {self.name} ({self.kind} attention, layer {self.layer})"
@@ -82,18 +83,23 @@ def number(calls: Sequence[Call], model: nn.Module) -> tuple[list[Site], list[st
     """Sites and the names of the blocks, both in calling order."""
     modules = dict(model.named_modules())
     names = {id(module): name for name, module in modules.items()}
-    layers: Counter[tuple[str, str]] = Counter()
-    sites: list[Site] = []
+    places: list[tuple[str, str, str]] = []
     blocks: list[str] = []
-    for index, call in enumerate(calls):
+    for call in calls:
         name = names[id(call.module)]
         stack, block = stack_and_block(name, modules)
         is_cross = call.queries != call.keys or _CROSS.search(name) is not None
-        kind = "cross" if is_cross else "self"
-        sites.append(Site(index, name, stack, kind, layers[stack, kind]))
-        layers[stack, kind] += 1
+        places.append((name, stack, "cross" if is_cross else "self"))
         if block not in blocks:
             blocks.append(block)
+    several = len({place[1:] for place in places}) > 1
+    layers: Counter[tuple[str, str]] = Counter()
+    sites: list[Site] = []
+    for index, (name, stack, kind) in enumerate(places):
+        layer = layers[stack, kind]
+        layers[stack, kind] += 1
+        prefix = f"{(stack.split('.')[-2:] or ['model'])[0]}_{kind}_" if several else ""
+        sites.append(Site(index, name, stack, kind, layer, f"{prefix}layer_{layer}"))
     return sites, blocks
 
 

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from accelerate import DistributedType, PartialState
 from data import SGD, make_arguments, make_examples, pad
 from torch.distributed.tensor import DTensor
+from transformers.distributed import DistributedConfig
 from zoo import make_model
 
-from attendrop import ADDrop, RegularizedTrainer, Seams
+from attendrop import ADDrop, Plan, RegularizedTrainer, Seams, bind
 
 STEPS = 6
 MODES: dict[str, dict[str, Any]] = {
@@ -29,19 +30,35 @@ MODES: dict[str, dict[str, Any]] = {
         "fsdp": True,
         "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]},
     },
+    "sharded_at_load": {"per_device_train_batch_size": 4},
 }
+
+
+def load_sharded(folder: str) -> Any:
+    """The other way to FSDP2: transformers shards the model while it loads it, before the seams are put in."""
+    model, path = make_model("bert", dropout=False), Path(folder, "model")
+    model.save_pretrained(path)  # the first process writes
+    PartialState().wait_for_everyone()
+    return type(model).from_pretrained(path, distributed_config=DistributedConfig(fsdp_size=2))
 
 
 def make_trainer(mode: str, folder: str, q: float = 0.5) -> Any:
     """The same run however it is dealt out: no dropout of the model's own, batches padded to their longest example."""
-    options = {**SGD, "max_steps": STEPS, "logging_strategy": "steps", "logging_steps": 1, **MODES[mode]}
-    args = make_arguments(folder, **options)
+    # Averaging over tokens is for language models: BERT's loss ignores it, and the Trainer would double the gradient.
+    args = make_arguments(
+        folder,
+        max_steps=STEPS,
+        average_tokens_across_devices=False,
+        logging_strategy="steps",
+        logging_steps=1,
+        **{**SGD, **MODES[mode]},
+    )
     if mode == "fsdp":
         # Accelerate lets FSDP be used with several GPUs only, though nothing in it needs one: on CPUs it would train
         # with DDP instead and say nothing.
         PartialState().distributed_type = DistributedType.MULTI_GPU
     return RegularizedTrainer(
-        model=make_model("bert", dropout=False),
+        model=load_sharded(folder) if mode == "sharded_at_load" else make_model("bert", dropout=False),
         args=args,
         train_dataset=make_examples("bert", 64),
         data_collator=pad,
@@ -57,6 +74,21 @@ def full_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
+def edits_of_block(model: torch.nn.Module) -> int:
+    """How often an edit behind one block runs in one pass, when the trained model is bound again."""
+    runs = []
+
+    def edit(hidden: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        return hidden
+
+    seams = bind(model)
+    with torch.no_grad(), seams.applied(Plan(edits={0: (edit,)})):
+        model(**pad(make_examples("bert", 2)))
+    seams.unbind()
+    return len(runs)
+
+
 def main() -> None:
     mode, folder = sys.argv[1:]
     torch.set_num_threads(1)
@@ -69,6 +101,7 @@ def main() -> None:
         "strategy": trainer.accelerator.distributed_type.value,
         "sharded": sum(isinstance(parameter, DTensor) for parameter in trainer.model.parameters()),
         "unbound": Seams.of(trainer.model) is None,
+        "edits": edits_of_block(trainer.model),
     }
     torch.save(found, Path(folder, f"rank{trainer.args.process_index}.pt"))
 

@@ -149,25 +149,21 @@ class ADDrop(Regularizer):
             return Plan()
         sites = step.seams.select(self.layers, "ADDrop.layers")
         rule = IntegrationRule(self.ig_rule, self.ig_steps)
-        found, records = scores(step.probe(batch), sites, self.attribution, self.label, rule)
         keep: dict[int, Tensor] = {}
-        for site in sites:
-            record = records[site]
+        for site, score, record in scores(step.probe(batch), sites, self.attribution, self.label, rule):
             shape = (*record.query.shape[:3], record.key.shape[2])
             draws = step.uniform(site, shape, record.query.device, self.name)
-            if self.attribution == "rd":
+            if score is None:
                 keep[site] = random_keep_mask(shape, record.valid, p, q, draws)
             else:
-                # popped, so that only one layer's map is in memory at a time
-                score = found.pop(site)
-                if step.measure:
-                    region = candidates(score, record.valid, p, self.direction)
-                    step.metrics[f"addrop/candidate_share_layer_{site}"] = _share(region, record.valid)
                 keep[site] = keep_mask(score, record.valid, p, q, draws, self.direction)
             if step.measure:
-                dropped = ~keep[site]
-                step.metrics[f"addrop/drop_rate_layer_{site}"] = _share(dropped, record.valid)
-                step.metrics[f"addrop/dropped_mass_layer_{site}"] = _mass(dropped, record)
+                place = step.seams.sites[site].label
+                if score is not None:
+                    region = candidates(score, record.valid, p, self.direction)
+                    step.metrics[f"addrop/candidate_share_{place}"] = _share(region, record.valid)
+                step.metrics[f"addrop/drop_rate_{place}"] = _share(~keep[site], record.valid)
+                step.metrics[f"addrop/dropped_mass_{place}"] = _mass(~keep[site], record)
         return Plan(keep=keep)
 
 

@@ -29,10 +29,10 @@ def panels(
     seams = bind(model)
     try:
         site = seams.select([layer])[0]
-        found, records = scores(Probe(model, seams, batch), [site])
+        _, score, record = next(scores(Probe(model, seams, batch), [site]))
     finally:
         seams.unbind()
-    record, score = records[site], found[site]
+    assert score is not None
     if not 0 <= head < score.shape[1]:
         raise ValueError(f"head is {head}; this model has heads 0 to {score.shape[1] - 1}.")
     draws = uniform(key_of(seed, 0, site), torch.zeros(1, dtype=torch.long), tuple(score.shape[1:]))
