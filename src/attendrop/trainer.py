@@ -163,7 +163,7 @@ class RegularizerMixin:
     def compute_loss(
         self: Any, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        # Outputs that nobody reads are not asked for: TRL makes them with a second pass, which draws dropout of its own.
+        # Outputs that nobody reads are not asked for: TRL makes them with a second pass, which draws dropout too.
         if self.engine is None or not self.engine.reads_outputs or not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)  # type: ignore[misc]
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)  # type: ignore[misc]
