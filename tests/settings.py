@@ -20,4 +20,13 @@ SETTINGS = {
         zero={"q": 0.0, "cross_tuning": False},
         strongest={"p": 1.0, "q": 1.0, "layers": "all", "cross_tuning": False},
     ),
+    "attendout": Setting(
+        usual={"T": 3, "init_drop": 0.4, "reward_on": "noisy", "samples": 6, "select": "attacker"},
+        zero={"T": 3, "init_drop": 0.0, "reward_on": "cached"},
+        strongest={"T": 3, "init_drop": 0.999, "reward_on": "cached", "select": "attacker"},
+    ),
+    "attention_layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0.0}, strongest={"p": 1.0}),
+    "scheduled_dropout": Setting(
+        usual={}, zero={"start": 0, "slopes": [0, 0]}, strongest={"start": 1, "slopes": [0, 0]}
+    ),
 }

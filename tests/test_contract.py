@@ -13,7 +13,7 @@ from settings import SETTINGS
 from test_seams import traces
 from transformers import Trainer, TrainingArguments
 
-from attendrop import METHODS, Engine, RegularizedTrainer, load_regularizers
+from attendrop import METHODS, Engine, RegularizedTrainer, Surroundings, load_regularizers
 from attendrop.methods import make_method
 
 ROOT = Path(__file__).parent.parent
@@ -94,7 +94,8 @@ def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
         model = zoo.make_model(kind).train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        engine = Engine(model, [make_method(method, SETTINGS[method].usual)])
+        around = Surroundings(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        engine = Engine(model, [make_method(method, SETTINGS[method].usual)], surroundings=around)
         torch.manual_seed(9)
         with engine.micro_batch(batch) as inputs:
             engine.loss(model(**inputs)).backward()

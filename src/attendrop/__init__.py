@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .methods import METHODS, load_regularizers, parse_method
     from .methods.addrop import ADDrop
+    from .methods.attendout import AttendOut
+    from .methods.attention_layerdrop import AttentionLayerDrop
+    from .methods.scheduled_dropout import ScheduledDropout, fit_schedule
     from .plan import Plan
-    from .regularizer import Regularizer, Step
+    from .regularizer import Regularizer, Step, Surroundings
     from .schedule import Progress, Schedule
     from .seams import Seams, bind
     from .trainer import RegularizedTrainer, RegularizerMixin, regularized
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 # Where each public name lives. Imported on first use: `import attendrop` must not load torch and transformers.
 _HOMES = {
     "ADDrop": "methods.addrop",
+    "AttendOut": "methods.attendout",
+    "AttentionLayerDrop": "methods.attention_layerdrop",
     "Engine": "engine",
     "IntegrationRule": "attribution",
     "METHODS": "methods",
@@ -30,10 +35,13 @@ _HOMES = {
     "Regularizer": "regularizer",
     "RegularizerMixin": "trainer",
     "Schedule": "schedule",
+    "ScheduledDropout": "methods.scheduled_dropout",
     "Seams": "seams",
     "Step": "regularizer",
+    "Surroundings": "regularizer",
     "attribute": "attribution",
     "bind": "seams",
+    "fit_schedule": "methods.scheduled_dropout",
     "load_regularizers": "methods",
     "parse_method": "methods",
     "regularized": "trainer",
@@ -42,6 +50,8 @@ _HOMES = {
 __all__ = [
     "METHODS",
     "ADDrop",
+    "AttendOut",
+    "AttentionLayerDrop",
     "Engine",
     "IntegrationRule",
     "Plan",
@@ -50,10 +60,13 @@ __all__ = [
     "Regularizer",
     "RegularizerMixin",
     "Schedule",
+    "ScheduledDropout",
     "Seams",
     "Step",
+    "Surroundings",
     "attribute",
     "bind",
+    "fit_schedule",
     "load_regularizers",
     "parse_method",
     "regularized",

@@ -13,16 +13,19 @@ engine.close()
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .plan import Plan
-from .regularizer import Regularizer, Step
+from .regularizer import Regularizer, Step, Surroundings
 from .schedule import Progress
 from .seams import Seams, bind
 
@@ -46,6 +49,7 @@ class Engine:
         world: int = 1,
         batch_size: int | None = None,
         example: Mapping[str, Any] | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self.model = model
         self.regularizers = list(regularizers)
@@ -61,6 +65,7 @@ class Engine:
         self.views = max((regularizer.views for regularizer in self.regularizers), default=1)
         self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
+        self.surroundings = surroundings or Surroundings(world=world)
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
         self._step: Step | None = None
@@ -71,7 +76,9 @@ class Engine:
         """Opens the optimizer step at `progress` (by default: the next one). `micro_batch` does this by itself."""
         if progress is not None:
             self._progress = progress
-        self._step = Step(self.model, self.seams, self._progress, seed=self.seed, measure=measure)
+        self._step = Step(
+            self.model, self.seams, self._progress, seed=self.seed, measure=measure, trainer=self.surroundings
+        )
         self._micro_batches = 0
         for regularizer in self.regularizers:
             regularizer.on_step_begin(self._step)
@@ -132,6 +139,26 @@ class Engine:
         found = {name: torch.stack(values).mean() for name, values in self._metrics.items()}
         self._metrics = {}
         return found
+
+    def networks(self) -> dict[str, nn.Module]:
+        return {name: network for r in self.regularizers for name, network in r.networks().items()}
+
+    def save_state(self, folder: str | Path) -> None:
+        """Writes what a resumed run needs beside the checkpoint's weights."""
+        for regularizer in self.regularizers:
+            tensors, values = regularizer.state()
+            if tensors or values:
+                contiguous = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+                save_file(contiguous, Path(folder, f"{regularizer.name}.safetensors"))
+                Path(folder, f"{regularizer.name}.json").write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+    def load_state(self, folder: str | Path) -> None:
+        """Takes up what `save_state` wrote."""
+        for regularizer in self.regularizers:
+            path = Path(folder, f"{regularizer.name}.safetensors")
+            if path.is_file():
+                values = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+                regularizer.load_state(load_file(path), values)
 
     def close(self) -> None:
         """Gives the model back as it was."""

@@ -128,6 +128,39 @@ def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseu
     return heads[head]
 
 
+def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> tuple[Tensor, Tensor]:
+    """For each example its score, higher = better (the mean log-likelihood of the gold labels, or minus the squared
+    error), and the share of its labels that is predicted right: [B] and [B]."""
+    head = head_of(model, batch)
+    logits = None if head == "span" else outputs["logits"].float()
+    if head == "regression":
+        error = (logits.flatten() - batch["labels"].flatten().float()).abs()  # type: ignore[union-attr]
+        return -error.square(), -error
+    if head == "multilabel":
+        assert logits is not None
+        labels = batch["labels"].float()
+        losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return -losses.mean(-1), ((logits > 0) == labels.bool()).float().mean(-1)
+    if head == "span":
+        logits = torch.stack([outputs["start_logits"], outputs["end_logits"]], 1).float().transpose(1, 2)
+        labels = torch.stack([batch["start_positions"], batch["end_positions"]], 1)
+        labels = labels.masked_fill((labels < 0) | (labels >= logits.shape[1]), IGNORED)
+    elif head == "causal":
+        assert logits is not None
+        logits, labels = logits[:, :-1].transpose(1, 2), batch["labels"][:, 1:]
+    elif head == "token":
+        assert logits is not None
+        logits, labels = logits.transpose(1, 2), batch["labels"]
+    else:
+        assert logits is not None
+        logits, labels = logits.unsqueeze(-1), batch["labels"].reshape(-1, 1)
+    counted = labels != IGNORED
+    n = counted.sum(-1).clamp(min=1)
+    losses = functional.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
+    right = (logits.argmax(1) == labels) & counted
+    return -(losses * counted).sum(-1) / n, right.sum(-1) / n
+
+
 def _counted(batch: Mapping[str, Any], logits: Tensor, shift: bool) -> Tensor:
     """The positions that are neither padding nor ignored, [B, T]; of the next token where predictions are shifted."""
     if "labels" in batch:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +36,25 @@ from .seams import Seams
 CONFIG_FILE = "regularizers.json"
 
 
+def _backward(network: nn.Module, batch: Mapping[str, Any]) -> None:
+    network(**batch)["loss"].backward()
+
+
+@dataclass
+class Surroundings:
+    """What the training loop lends to methods that train a network of their own beside the model."""
+
+    optimizer: torch.optim.Optimizer | None = None
+    max_grad_norm: float = 0.0
+    world: int = 1
+    # forward, loss and backward of another network, just as the loop does it for the model
+    backward: Callable[[nn.Module, Mapping[str, Any]], Any] = _backward
+    # gives another network what the loop gave to the model's forward: autocast, say
+    prepare: Callable[[nn.Module], nn.Module] = field(default=lambda network: network)
+    # a batch of so many fresh examples of "dev", "train" or "held_out", drawn with a generator
+    examples: Callable[[str, int, torch.Generator], Mapping[str, Any]] | None = None
+
+
 @dataclass
 class Step:
     """What a method is told about the step that it takes part in."""
@@ -47,6 +66,7 @@ class Step:
     first_position: int = 0  # of the micro-batch's first example in the global batch
     batch_size: int = 1  # examples in this micro-batch
     measure: bool = False  # whether this step's figures will be logged
+    trainer: Surroundings = field(default_factory=lambda: Surroundings())
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
     def probe(self, batch: Mapping[str, Any]) -> Probe:
@@ -85,6 +105,25 @@ class Regularizer:
     def on_gradients(self, step: Step) -> None: ...
 
     def on_step_end(self, step: Step) -> None: ...
+
+    @property
+    def held_out(self) -> float:
+        """The share of the training set that this method wants for itself."""
+        return 0.0
+
+    def networks(self) -> dict[str, nn.Module]:
+        """Networks trained beside the model, whose score is logged too, and one of which may be the better one."""
+        return {}
+
+    def record(self) -> list[dict[str, Any]]:
+        """What this method learned, round by round, ready for JSON and for `attendrop.report`."""
+        return []
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint must hold of this method: tensors, and values ready for JSON."""
+        return {}, {}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None: ...
 
     def to_dict(self) -> dict[str, Any]:
         """The whole configuration, ready for JSON."""

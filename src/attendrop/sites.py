@@ -30,6 +30,8 @@ class Site:
     stack: str  # the list of blocks that it is in
     kind: str  # "self" or "cross"
     layer: int  # its number among the calls of its stack and kind
+    queries: int  # of the dry run: a model of images has no other length
+    keys: int
     label: str  # a short name: "layer_3", or "decoder_cross_layer_3" where layer numbers are not unique
 
     def __str__(self) -> str:
@@ -83,24 +85,40 @@ def number(calls: Sequence[Call], model: nn.Module) -> tuple[list[Site], list[st
     """Sites and the names of the blocks, both in calling order."""
     modules = dict(model.named_modules())
     names = {id(module): name for name, module in modules.items()}
-    places: list[tuple[str, str, str]] = []
+    places: list[tuple[str, str, str, int, int]] = []
     blocks: list[str] = []
     for call in calls:
         name = names[id(call.module)]
         stack, block = stack_and_block(name, modules)
         is_cross = call.queries != call.keys or _CROSS.search(name) is not None
-        places.append((name, stack, "cross" if is_cross else "self"))
+        places.append((name, stack, "cross" if is_cross else "self", call.queries, call.keys))
         if block not in blocks:
             blocks.append(block)
-    several = len({place[1:] for place in places}) > 1
+    several = len({place[1:3] for place in places}) > 1
     layers: Counter[tuple[str, str]] = Counter()
     sites: list[Site] = []
-    for index, (name, stack, kind) in enumerate(places):
+    for index, (name, stack, kind, queries, keys) in enumerate(places):
         layer = layers[stack, kind]
         layers[stack, kind] += 1
         prefix = f"{(stack.split('.')[-2:] or ['model'])[0]}_{kind}_" if several else ""
-        sites.append(Site(index, name, stack, kind, layer, f"{prefix}layer_{layer}"))
+        sites.append(Site(index, name, stack, kind, layer, queries, keys, f"{prefix}layer_{layer}"))
     return sites, blocks
+
+
+def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Rows, queries and keys of the site's attention map on `batch`, without running the model."""
+    ids = batch.get("input_ids")
+    if ids is None:
+        rows = next(value for value in batch.values() if isinstance(value, Tensor) and value.dim()).shape[0]
+        return rows, site.queries, site.keys
+    rows, length = ids.numel() // ids.shape[-1], ids.shape[-1]
+    if site.kind == "self" and "decoder" not in site.stack:
+        return rows, length, length
+    target = batch.get("decoder_input_ids", batch.get("labels"))
+    if "decoder" not in site.stack or target is None or target.dim() < 2:
+        target = ids
+    queries = target.shape[-1]
+    return rows, queries, length if site.kind == "cross" else queries
 
 
 def few_tokens(model: nn.Module, config: Any) -> dict[str, Tensor]:

@@ -25,8 +25,8 @@ from transformers.utils import logging
 
 from . import __version__
 from .engine import Engine, check_regularizers, refuse_reentrant
-from .random import preserved
-from .regularizer import CONFIG_FILE, Regularizer, save_regularizers
+from .random import preserved, shared_generator
+from .regularizer import CONFIG_FILE, Regularizer, Surroundings, save_regularizers
 from .schedule import Progress
 
 logger = logging.get_logger(__name__)
@@ -39,6 +39,8 @@ class RegularizerMixin:
         check_regularizers(regularizers)
         self.regularizers = list(regularizers)
         self.engine = None
+        self._is_beside = False
+        self._held_out = None
         super().__init__(*args, **kwargs)
         self._check_arguments()
         if self.regularizers and self.model is not None:
@@ -93,6 +95,12 @@ class RegularizerMixin:
             rank=self.args.process_index,
             world=self.args.world_size,
             batch_size=self._train_batch_size,
+            surroundings=Surroundings(
+                max_grad_norm=self.args.max_grad_norm or 0.0,
+                world=self.args.world_size,
+                prepare=lambda network: self.accelerator.prepare_model(network, evaluation_mode=True),
+                examples=self._draw_examples,
+            ),
         )
         try:
             return make()
@@ -107,8 +115,12 @@ class RegularizerMixin:
 
     def train(self: Any, *args: Any, **kwargs: Any) -> Any:
         self._check_labels()
+        self._check_networks()
         try:
-            return super().train(*args, **kwargs)  # type: ignore[misc]
+            result = super().train(*args, **kwargs)  # type: ignore[misc]
+            if self.engine is not None and not self.args.load_best_model_at_end:
+                self._keep_the_best_network()
+            return result
         finally:
             if self.engine is not None:
                 self.engine.close()
@@ -125,7 +137,12 @@ class RegularizerMixin:
             self.engine = self._make_engine(self.model, epochs)
             self.add_callback(_StepCallback(self))
             self._compare_with_checkpoint(resume_from_checkpoint)
-        return super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)  # type: ignore[misc]
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)  # type: ignore[misc]
+        if self.engine is not None:
+            self.engine.surroundings.optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
+            if resume_from_checkpoint is not None:
+                self.engine.load_state(resume_from_checkpoint)
+        return prepared
 
     def _progress(self: Any) -> Progress:
         state = self.state
@@ -154,6 +171,10 @@ class RegularizerMixin:
         if num_items_in_batch is not None:
             num_items_in_batch = num_items_in_batch * engine.views
         # The plan is cleared only after super() has run the backward: checkpointing replays blocks in it.
+        plain_step = super().training_step  # type: ignore[misc]
+        engine.surroundings.backward = lambda network, batch: self._beside(
+            plain_step, network, batch, num_items_in_batch
+        )
         with engine.micro_batch(inputs) as views:
             loss = super().training_step(model, views, num_items_in_batch)  # type: ignore[misc]
         if self.accelerator.sync_gradients:
@@ -164,11 +185,76 @@ class RegularizerMixin:
         self: Any, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         # Outputs that nobody reads are not asked for: TRL makes them with a second pass, which draws dropout too.
-        if self.engine is None or not self.engine.reads_outputs or not model.training:
+        if self.engine is None or not self.engine.reads_outputs or not model.training or self._is_beside:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)  # type: ignore[misc]
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)  # type: ignore[misc]
         loss = self.engine.loss(outputs, loss)
         return (loss, outputs) if return_outputs else loss
+
+    # ---- networks beside the model -----------------------------------------------------------------------------
+
+    def _check_networks(self: Any) -> None:
+        """What methods ask for that train a network of their own."""
+        wanted = {getattr(regularizer, "reward_on", None) for regularizer in self.regularizers}
+        if "dev" in wanted and not (hasattr(self.eval_dataset, "__getitem__") and len(self.eval_dataset)):
+            raise ValueError(
+                "eval_dataset is missing, and a regulariser has reward_on='dev'; pass one, or reward on 'held_out', "
+                "'noisy' or 'cached' training examples."
+            )
+        trains_beside = any(type(r).networks is not Regularizer.networks for r in self.regularizers)
+        if trains_beside and (self.args.fp16 or self.is_fsdp_enabled):
+            what = "args.fp16 is True" if self.args.fp16 else "args.fsdp is on"
+            raise ValueError(f"{what}, which a method that trains two networks does not support; use bf16 or DDP.")
+        share = max((r.held_out for r in self.regularizers), default=0.0)
+        if share and self._held_out is None:
+            order = torch.randperm(
+                len(self.train_dataset), generator=shared_generator(self.args.seed, 0, "held-out")
+            ).tolist()
+            count = max(1, round(share * len(order)))
+            self._held_out = torch.utils.data.Subset(self.train_dataset, sorted(order[:count]))
+            self.train_dataset = torch.utils.data.Subset(self.train_dataset, sorted(order[count:]))
+            logger.info(f"{count} of {len(order)} training examples are held out for rewards.")
+
+    def _draw_examples(self: Any, source: str, count: int, generator: torch.Generator) -> Mapping[str, Any]:
+        """A batch of fresh examples, the same on every process."""
+        dataset = {"dev": self.eval_dataset, "train": self.train_dataset, "held_out": self._held_out}[source]
+        chosen = torch.randperm(len(dataset), generator=generator)[:count].tolist()
+        with _all_random_states_preserved():
+            collate = self.get_eval_dataloader(dataset).collate_fn
+            return self._prepare_inputs(collate([dataset[i] for i in chosen]))
+
+    def _beside(self: Any, plain_step: Any, network: nn.Module, batch: Mapping[str, Any], num_items: Any) -> Tensor:
+        """Forward, loss and backward of another network, as the Trainer does it for the model."""
+        self._is_beside = True
+        try:
+            return plain_step(network, batch, num_items)
+        finally:
+            self._is_beside = False
+
+    def evaluate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        metrics = super().evaluate(*args, **kwargs)  # type: ignore[misc]
+        if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
+            for name, network in self.engine.networks().items():
+                with _exchanged(self.model, network):
+                    super().evaluate(*args, metric_key_prefix=f"eval_{name}", **kwargs)  # type: ignore[misc]
+        return metrics
+
+    def _keep_the_best_network(self: Any) -> None:
+        """The model that the user gets is the better one on the development set."""
+        networks = self.engine.networks()
+        if not networks or self.eval_dataset is None:
+            return
+        metric = self.args.metric_for_best_model or "loss"
+        metric = metric if metric.startswith("eval_") else f"eval_{metric}"
+        sign = 1 if (self.args.greater_is_better if self.args.metric_for_best_model else False) else -1
+        best = sign * super().evaluate()[metric]  # type: ignore[misc]
+        for name, network in networks.items():
+            with _exchanged(self.model, network):
+                score = sign * super().evaluate()[metric]  # type: ignore[misc]
+            if score > best:
+                best = score
+                _exchange(self.model, network)
+                logger.info(f"the {name} is better on {metric}, and is the model from here on.")
 
     # ---- what is logged and saved ------------------------------------------------------------------------------
 
@@ -188,6 +274,17 @@ class RegularizerMixin:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
             save_regularizers(self.regularizers, folder, attendrop=__version__, seed=self.args.seed)
+            for regularizer in self.regularizers:
+                if regularizer.record():
+                    path = folder / f"{regularizer.name}_run.json"
+                    path.write_text(json.dumps(regularizer.record(), indent=1) + "\n", encoding="utf-8")
+
+    def _save_checkpoint(self: Any, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        if self.engine is not None and self.args.should_save:
+            folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
+            if folder.is_dir():
+                self.engine.save_state(folder)
 
     def _compare_with_checkpoint(self: Any, checkpoint: str | None) -> None:
         if checkpoint is None:
@@ -210,6 +307,22 @@ class _StepCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.engine.after_optimizer()
+
+
+@torch.no_grad()
+def _exchange(a: nn.Module, b: nn.Module) -> None:
+    """The two networks swap weights."""
+    for x, y in zip([*a.parameters(), *a.buffers()], [*b.parameters(), *b.buffers()], strict=True):
+        x.data, y.data = y.data, x.data
+
+
+@contextmanager
+def _exchanged(a: nn.Module, b: nn.Module) -> Iterator[None]:
+    _exchange(a, b)
+    try:
+        yield
+    finally:
+        _exchange(a, b)
 
 
 @contextmanager

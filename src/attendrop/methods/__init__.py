@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _CLASSES = {
     "addrop": "ADDrop",
+    "attendout": "AttendOut",
+    "attention_layerdrop": "AttentionLayerDrop",
+    "scheduled_dropout": "ScheduledDropout",
 }
 
 

@@ -167,14 +167,24 @@ class ADDrop(Regularizer):
         return Plan(keep=keep)
 
 
+def _read(valid: Tensor, like: Tensor) -> Tensor:
+    """The valid positions in the rows of real tokens. In self attention a token is real where it may see itself."""
+    valid = valid.expand_as(like)
+    if like.shape[-2] == like.shape[-1]:
+        valid = valid & valid.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+    return valid
+
+
 def _share(chosen: Tensor, valid: Tensor) -> Tensor:
     """Chosen positions among the valid ones."""
-    return chosen.sum() / valid.expand_as(chosen).sum()
+    read = _read(valid, chosen)
+    return (chosen & read).sum() / read.sum()
 
 
 def _mass(dropped: Tensor, record: Record) -> Tensor:
     """The attention that was on the dropped positions, mean over rows."""
-    return (record.attention() * dropped).sum(-1).mean()
+    read = _read(record.valid, dropped)
+    return (record.attention() * (dropped & read)).sum() / read.any(-1).sum()
 
 
 if __name__ == "__main__":

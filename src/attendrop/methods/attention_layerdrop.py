@@ -1,0 +1,37 @@
+"""Attention LayerDrop: for one step a layer's attention is the constant 1/n.
+
+    A_l = 1/n over the valid positions, with probability p for each layer and step
+
+Wu, Zhao and Zhang, "Not All Attention Is All You Need", arXiv 2104.04692 v2, section 7 and Eq. 4.
+Differs from the paper in: nothing known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, value_at
+
+
+@dataclass
+class AttentionLayerDrop(Regularizer):
+    """p is the probability that a layer's attention is uniform for the step, a number from 0 to 1 or a schedule."""
+
+    name: ClassVar[str] = "attention_layerdrop"
+
+    p: Strength = 0.2
+
+    def __post_init__(self) -> None:
+        self.p = as_strength("AttentionLayerDrop", "p", self.p, 0, 1)
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        # structure: every process must draw the same
+        draws = torch.rand(len(step.seams.sites), generator=step.shared_generator(self.name))
+        p = value_at(self.p, step.progress)
+        return Plan(uniform=frozenset(site.index for site in step.seams.sites if draws[site.index] < p))

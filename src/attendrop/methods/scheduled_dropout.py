@@ -1,0 +1,120 @@
+"""Scheduled dropout: random scores dropout whose probability for each layer is a function of the training step.
+
+    S'_ij = −∞ with probability p_l(t), before the softmax          t: the share of training that is over
+
+p_l is piecewise linear: `start` plus a slope for each layer, or curves fitted to a finished AttendOut run by
+`fit_schedule`, which are then replayed on another task at no extra cost.
+
+Wu, Zhao and Zhang, "Not All Attention Is All You Need", arXiv 2104.04692 v2, section 7.
+Differs from the paper in: the paper gives no numbers for the slopes; the default falls in the lower layers and rises in
+the upper ones, as its curves do. One mask for each example and layer, shared by the heads, as AttendOut's are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import nn
+
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Schedule
+from ..seams import Seams
+from ..sites import map_shape
+
+
+@dataclass
+class ScheduledDropout(Regularizer):
+    """Bernoulli scores dropout with a schedule for each layer.
+
+    start   probability at the beginning, 0 to 1, on every layer
+    slopes  change of it over the whole training: for the first and the last layer, evenly spaced between them
+    curves  instead of both: for each layer a list of (share of training, probability) points
+    """
+
+    name: ClassVar[str] = "scheduled_dropout"
+
+    start: float = 0.6
+    slopes: Sequence[float] = (-0.4, 0.3)
+    curves: Sequence[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.start, (int, float)) or not 0 <= self.start <= 1:
+            raise ValueError(f"ScheduledDropout.start is {self.start!r}; it must be from 0 to 1.")
+        if len(self.slopes) != 2 or not all(isinstance(slope, (int, float)) for slope in self.slopes):
+            raise ValueError(
+                f"ScheduledDropout.slopes is {self.slopes!r}; it must be two numbers, for the first and the last layer."
+            )
+        self.slopes = tuple(self.slopes)
+        if self.curves is not None:
+            self.curves = [curve if isinstance(curve, Schedule) else Schedule(curve) for curve in self.curves]
+            if not all(0 <= value <= 1 for curve in self.curves for _, value in curve.points):
+                raise ValueError("ScheduledDropout.curves has a probability outside of 0 to 1.")
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        layers = 1 + max(site.layer for site in seams.sites)
+        if self.curves is not None and len(self.curves) != layers:
+            raise ValueError(
+                f"ScheduledDropout.curves has {len(self.curves)} layers; {seams.name} has {layers}. "
+                "A schedule can be replayed on models of the same depth."
+            )
+
+    def probability(self, layer: int, layers: int, fraction: float) -> float:
+        """p_l(t)"""
+        if self.curves is not None:
+            return float(self.curves[layer](fraction))
+        first, last = self.slopes
+        slope = first + (last - first) * (layer / (layers - 1) if layers > 1 else 0.0)
+        return min(1.0, max(0.0, self.start + slope * fraction))
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        layers = 1 + max(site.layer for site in step.seams.sites)
+        device = next(step.model.parameters()).device
+        keep = {}
+        for site in step.seams.sites:
+            p = self.probability(site.layer, layers, step.progress.fraction)
+            if p > 0:
+                rows, queries, keys = map_shape(site, batch)
+                draws = step.uniform(site.index, (rows, 1, queries, keys), device, self.name)
+                keep[site.index] = draws >= p
+        return Plan(keep=keep)
+
+    def to_dict(self) -> dict[str, Any]:
+        curves = None if self.curves is None else [[list(point) for point in curve.points] for curve in self.curves]
+        return {**super().to_dict(), "slopes": list(self.slopes), "curves": curves}
+
+
+def fit_schedule(run: Any, knots: int = 5) -> ScheduledDropout:
+    """The learned curves of an AttendOut run, as piecewise-linear functions with `knots` evenly spaced points.
+
+    `run` is the regulariser after training, its `history`, or the path of a saved `attendout_run.json`. Least squares
+    for each layer.
+    """
+    if isinstance(run, (str, Path)):
+        run = json.loads(Path(run).read_text(encoding="utf-8"))
+    history = run if isinstance(run, list) else run.history
+    if len(history) < 2:
+        raise ValueError(f"the run has {len(history)} dropout steps; a schedule needs at least 2.")
+    knots = min(knots, len(history))
+    if knots < 2:
+        raise ValueError(f"knots is {knots}; it must be at least 2.")
+    times = np.array([entry["step"] for entry in history], dtype=float)
+    at = times / times[-1]
+    corners = np.linspace(0, 1, knots)
+    hats = np.maximum(0, 1 - np.abs(at[:, None] - corners[None]) * (knots - 1))
+    learned = np.array([entry["drop_probability"] for entry in history])
+    # a light pull towards the line between neighbours keeps corners that no round falls on in place
+    bend = np.zeros((max(0, knots - 2), knots))
+    for row in range(len(bend)):
+        bend[row, row : row + 3] = (1e-3, -2e-3, 1e-3)
+    system = np.vstack([hats, bend])
+    values = np.linalg.lstsq(system, np.vstack([learned, np.zeros((len(bend), learned.shape[1]))]), rcond=None)[0]
+    values = values.clip(0, 1)
+    return ScheduledDropout(
+        curves=[[(float(t), float(v)) for t, v in zip(corners, column, strict=True)] for column in values.T]
+    )

@@ -1,0 +1,333 @@
+"""AttendOut: the policy gradient by enumeration, a planted task, and the two networks kept in step."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import data
+import pytest
+import torch
+import zoo
+from torch import nn
+
+from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
+from attendrop.generator import Generator, ids_and_mask, pairs
+from attendrop.methods.attendout import log_likelihood, sample
+from attendrop.report.curves import plot_run
+
+
+def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator:
+    torch.manual_seed(0)
+    return Generator(torch.randn(10, width), torch.randn(8, width), layers, **options)
+
+
+def literal_logits(g: Generator, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The equations of the generator, one example and one layer at a time."""
+    found = torch.zeros(g.layers, *ids.shape, ids.shape[1])
+    for b in range(len(ids)):
+        n = int(mask[b].sum())
+        h = g.norm(g.tokens[ids[b, :n]] + g.positions[:n])
+        for layer in range(g.layers):
+            s = (g.q(h) @ g.k(h).T) / h.shape[1] ** 0.5
+            found[layer, b, :n, :n] = s / g.temperature + g.offsets[layer]
+            h = g.norm(h + g.o(s.softmax(-1) @ g.v(h)))
+    return found
+
+
+def test_the_generator_computes_its_equations() -> None:
+    g = tiny_generator(3, init_drop=0.3, temperature=2.0)
+    ids = torch.randint(0, 10, (4, 7), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(4, 7, dtype=torch.long)
+    mask[1, 5:], mask[2, 2:] = 0, 0
+    valid = pairs(mask)
+    torch.testing.assert_close(g(ids, mask) * valid, literal_logits(g, ids, mask) * valid)
+    p = g.drop_probabilities({"input_ids": ids, "attention_mask": mask})
+    assert p.shape == (3,)
+    assert ((p - 0.3).abs() < 0.15).all()
+
+
+@pytest.mark.parametrize("baseline", [0.0, 0.7])
+def test_the_policy_gradient_equals_enumeration(baseline: float) -> None:
+    """Two tokens, two layers: E[(r − b) ∇ log P(d)] over all 2^8 actions, and its average over draws."""
+    g = tiny_generator()
+    ids, mask = torch.tensor([[3, 4]]), torch.ones(1, 2, dtype=torch.long)
+    weights = torch.randn(2, 1, 2, 2, generator=torch.Generator().manual_seed(5))
+
+    def reward(drop: torch.Tensor) -> float:
+        return float((weights * drop).sum() + drop[0].all())
+
+    # The exact gradient of the expected reward, by enumeration.
+    p = g(ids, mask).sigmoid()
+    expected = torch.zeros(())
+    for bits in itertools.product([0.0, 1.0], repeat=8):
+        drop = torch.tensor(bits).view(2, 1, 2, 2)
+        expected = expected + torch.where(drop.bool(), p, 1 - p).prod() * reward(drop)
+    parameters = [g.q.weight, g.k.weight, g.tokens]
+    exact = [x / 8 for x in torch.autograd.grad(expected, parameters)]  # Eq. 5 divides by layers · n²
+
+    # Eq. 5, averaged over draws. Every distinct action is differentiated once and weighted by how often it was drawn.
+    logits = g(ids, mask)
+    count = 40_000
+    draws = torch.rand(count, 2, 1, 2, 2, generator=torch.Generator().manual_seed(6))
+    actions, times = torch.unique(sample(logits.detach(), draws), dim=0, return_counts=True)
+    total = [torch.zeros_like(x) for x in parameters]
+    squares = [torch.zeros_like(x) for x in parameters]
+    for action, n in zip(actions, times.tolist(), strict=True):
+        valid = pairs(mask).unsqueeze(0)
+        surrogate = (reward(action.float()) - baseline) * log_likelihood(logits, action, valid)
+        for i, grad in enumerate(torch.autograd.grad(surrogate, parameters, retain_graph=True)):
+            total[i] += n * grad
+            squares[i] += n * grad**2
+    for i, x in enumerate(exact):
+        mean = total[i] / count
+        error = ((squares[i] / count - mean**2) / count).clamp(min=0).sqrt()
+        assert ((mean - x).abs() <= 5 * error + 1e-7).all()
+        assert (mean - x).norm() < 0.2 * x.norm()
+
+
+class Planted(AttendOut):
+    """The reward is minus the share of kept positions in one layer: dropping there is all that helps."""
+
+    layer = 1
+
+    def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        ids, mask, (at, first) = self._round.ids[-1], self._round.masks[-1], self._round.places[-1]
+        drop = self._actions(self.generator(ids, mask).detach(), step.seed, at, first)[self.layer]
+        valid = pairs(mask)
+        reward = -((~drop) & valid).sum() / valid.sum()
+        return reward.view(1), reward, reward
+
+
+def run_planted(**fields: Any) -> list[list[float]]:
+    model = zoo.make_model("albert", dropout=False).train()  # three layers
+    method = Planted(T=1, init_drop=0.3, select="better", **fields)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    engine = Engine(model, [method], surroundings=Surroundings(optimizer=optimizer))
+    batch = zoo.make_batch("albert", size=8)
+    for step in range(500):
+        engine.begin_step(Progress(step=step, total_steps=500))
+        with engine.micro_batch(batch) as inputs:
+            model(**inputs).loss.backward()
+        engine.before_optimizer()
+        optimizer.step()
+        optimizer.zero_grad()
+        engine.after_optimizer()
+    engine.close()
+    return [entry["drop_probability"] for entry in method.history]
+
+
+def test_the_generator_learns_which_layer_to_drop() -> None:
+    curve = run_planted()
+    first = next(i for i, p in enumerate(curve) if p[1] > 0.9)
+    assert first < 500
+    late = torch.tensor(curve[-50:]).mean(0)
+    assert late[1] > 0.9
+    assert late[1] - max(late[0], late[2]) > 0.3
+
+
+def test_shared_weights_alone_can_hardly_tell_layers_apart() -> None:
+    """What `layer_offsets` is for: without it the other layers are dragged along."""
+    late = torch.tensor(run_planted(layer_offsets=False, generator_lr=3e-3)[-50:]).mean(0)
+    assert late[1] > 0.6
+    assert late[1] - late[2] < 0.3
+
+
+def trained(tmp_path, method: AttendOut, steps: int = 12, kind: str = "bert", **options: Any) -> RegularizedTrainer:
+    arguments = {"max_steps": steps, "logging_strategy": "steps", "logging_steps": 1, **options}
+    trainer = RegularizedTrainer(
+        model=zoo.make_model(kind),
+        args=data.make_arguments(tmp_path, **arguments),
+        train_dataset=data.make_examples(kind, 48),
+        eval_dataset=data.make_examples(kind, 16, seed=8),
+        data_collator=data.pad,
+        regularizers=[method],
+    )
+    trainer.train()
+    return trainer
+
+
+class Watched(AttendOut):
+    """Notes, before and after each dropout step, whether the two networks and their optimizers are equal."""
+
+    def on_step_end(self, step: Any) -> None:
+        self.notes = getattr(self, "notes", [])
+        self.notes.append(("before", self.equal(step)))
+        super().on_step_end(step)
+        if self._steps_in_round == 0:
+            self.notes.append(("after", self.equal(step)))
+
+    def equal(self, step: Any) -> bool:
+        networks = data.same_bits(data.weights_of(step.model), data.weights_of(self.defender))
+        mine, theirs = (o.state_dict()["state"] for o in (step.trainer.optimizer, self._defender_optimizer))
+        return networks and all(
+            torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[number][name]))
+            for number, state in mine.items()
+            for name, value in state.items()
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"bf16": True}])
+def test_an_attacker_with_nothing_dropped_is_the_defender_bit_for_bit(tmp_path, options: dict) -> None:
+    method = Watched(T=50, init_drop=0.0)
+    trained(tmp_path, method, **options)
+    assert [equal for _, equal in method.notes] == [True] * 12
+
+
+@pytest.mark.parametrize("select", ["sample", "better", "attacker"])
+def test_after_a_dropout_step_the_two_are_bit_equal_moments_too(tmp_path, select: str) -> None:
+    method = Watched(T=4, init_drop=0.5, select=select, samples=8)
+    trained(tmp_path, method)
+    assert [equal for when, equal in method.notes if when == "after"] == [True] * 3
+    assert not any(equal for when, equal in method.notes if when == "before")
+    assert len(method.history) == 3
+
+
+@pytest.mark.parametrize("reward_on", ["dev", "held_out", "noisy", "cached"])
+@pytest.mark.parametrize("reward", ["loss", "metric", "win"])
+def test_every_source_and_kind_of_reward(tmp_path, reward_on: str, reward: str) -> None:
+    method = AttendOut(T=3, init_drop=0.5, reward_on=reward_on, reward=reward, samples=8)
+    trainer = trained(tmp_path, method, steps=6)
+    assert len(method.history) == 2
+    for entry in method.history:
+        assert entry["winner"] in ("attacker", "defender")
+        assert all(0 < p < 1 for p in entry["drop_probability"])
+    if reward == "win":
+        assert abs(method.history[0]["reward"]) <= 1
+    assert len(trainer.train_dataset) == (43 if reward_on == "held_out" else 48)
+    logged = [entry for entry in trainer.state.log_history if "attendout/reward" in entry]
+    assert len(logged) == 2
+    assert {"attendout/baseline", "attendout/attacker_won", "attendout/drop_probability_layer_1"} <= logged[0].keys()
+
+
+def test_the_reward_is_the_difference_of_the_scores_on_the_same_examples(tmp_path) -> None:
+    seen = {}
+
+    class Spy(AttendOut):
+        def _rewards(self, step: Any) -> Any:
+            batch = self._reward_batches(step)[0]
+            for name, network in (("attacker", step.model), ("defender", self.defender)):
+                twin = copy.deepcopy(network).eval()
+                logits = twin(**batch).logits
+                seen[name] = -nn.functional.cross_entropy(logits, batch["labels"], reduction="none")
+            found = super()._rewards(step)
+            seen["found"] = found[0]
+            assert step.model.training
+            return found
+
+    trained(tmp_path, Spy(T=5, init_drop=0.5, samples=8), steps=5)
+    torch.testing.assert_close(seen["found"], seen["attacker"] - seen["defender"], atol=1e-5, rtol=1e-4)
+    assert len(seen["found"]) == 8
+
+
+@pytest.mark.parametrize(
+    "kind", ["token", "choice", "masked", "span", "multilabel", "regression", "gpt2", "t5", "deberta_v2"]
+)
+def test_every_head_has_scores_for_each_example(kind: str) -> None:
+    from attendrop.objective import example_scores
+
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    with torch.no_grad():
+        outputs = model(**batch)
+        scores, right = example_scores(model, batch, outputs)
+        assert scores.shape == right.shape == (3,)
+        for b in range(3):  # an example by itself scores the same, and its score is minus its loss
+            alone = {name: value[b : b + 1] for name, value in batch.items()}
+            one = model(**alone)
+            assert abs(-one.loss.item() - scores[b].item()) < 1e-4
+
+
+def test_the_user_gets_the_better_of_the_two(tmp_path) -> None:
+    class Spoiled(AttendOut):
+        def on_step_end(self, step: Any) -> None:
+            super().on_step_end(step)
+            if step.progress.step == 5:
+                with torch.no_grad():
+                    for p in step.model.parameters():
+                        p.mul_(3.0)
+
+    method = Spoiled(T=50, init_drop=0.2)
+    trainer = trained(tmp_path, method, steps=6)
+    defender = method.defender
+    assert trainer.evaluate()["eval_loss"] < 5
+    spoiled = data.weights_of(defender)  # the two were exchanged
+    assert not data.same_bits(data.weights_of(trainer.model), spoiled)
+
+
+def test_fewer_active_layers_are_masked_in_a_round(tmp_path) -> None:
+    class Seen(AttendOut):
+        def plan(self, batch: Any, step: Any) -> Any:
+            plan = super().plan(batch, step)
+            self.seen = [*getattr(self, "seen", []), tuple(sorted(plan.keep))]
+            return plan
+
+    method = Seen(T=4, init_drop=0.5, active=0.5, samples=8)
+    trained(tmp_path, method, steps=16)
+    assert all(len(sites) == 1 for sites in method.seen)
+    assert all(len(set(method.seen[i : i + 4])) == 1 for i in range(0, 16, 4))
+
+
+def test_evaluation_logs_both_and_the_run_is_saved_and_drawn(tmp_path) -> None:
+    method = AttendOut(T=4, init_drop=0.4, samples=8)
+    trainer = trained(tmp_path, method, steps=24, eval_strategy="epoch")
+    keys = {key for entry in trainer.state.log_history for key in entry}
+    assert {"eval_loss", "eval_defender_loss"} <= keys
+    trainer.save_model(tmp_path / "final")
+    run = tmp_path / "final" / "attendout_run.json"
+    assert run.is_file()
+    for path, source in ((tmp_path / "a.png", run), (tmp_path / "b.png", method)):
+        plot_run(source, path, trainer.state.log_history)
+        assert path.stat().st_size > 10_000
+    schedule = fit_schedule(run, knots=3)
+    assert len(schedule.curves) == 2
+    assert all(isinstance(curve, Schedule) for curve in schedule.curves)
+
+
+def test_prune_mode_ends_with_a_score_for_each_layer(tmp_path) -> None:
+    method = AttendOut(T=4, mode="prune", init_drop=0.5)
+    assert (method.reward_on, method.select) == ("cached", "attacker")
+    trained(tmp_path, method, steps=8)
+    batch = data.pad(data.make_examples("bert", 8))
+    scores = method.generator.drop_probabilities(batch)
+    assert scores.shape == (2,)
+    ids, mask = ids_and_mask(batch)
+    p = method.generator(ids, mask).sigmoid()
+    literal = [p[layer][pairs(mask)].mean().item() for layer in range(2)]
+    assert scores.tolist() == pytest.approx(literal, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"T": 0}, r"AttendOut\.T is 0; it must be a whole number of at least 1"),
+        ({"T": 1.5}, r"AttendOut\.T is 1\.5"),
+        ({"reward_on": "test"}, r"AttendOut\.reward_on is 'test'.*'dev', 'held_out'"),
+        ({"reward": "f1"}, r"AttendOut\.reward is 'f1'"),
+        ({"select": "both"}, r"AttendOut\.select is 'both'"),
+        ({"mode": "x"}, r"AttendOut\.mode is 'x'"),
+        ({"init_drop": 1.0}, r"AttendOut\.init_drop is 1"),
+        ({"init_drop": -1}, r"AttendOut\.init_drop is -1; it must be from 0 to 1"),
+        ({"temperature": 0}, r"AttendOut\.temperature is 0"),
+        ({"monte_carlo": 0}, r"AttendOut\.monte_carlo is 0"),
+    ],
+)
+def test_fields_out_of_range(fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AttendOut(**fields)
+
+
+def test_rewards_on_dev_need_an_eval_set(tmp_path) -> None:
+    trainer = RegularizedTrainer(
+        model=zoo.make_model("bert"), args=data.make_arguments(tmp_path), train_dataset=data.make_examples("bert", 8),
+        data_collator=data.pad, regularizers=[AttendOut()],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="eval_dataset is missing, and a regulariser has reward_on='dev'"):
+        trainer.train()
+
+
+def test_models_without_token_ids_or_heads_are_refused() -> None:
+    with pytest.raises(ValueError, match="ViTForImageClassification does not take token ids"):
+        Engine(zoo.make_model("vit"), [AttendOut()])
+    with pytest.raises(ValueError, match="BertModel has no head"):
+        Engine(zoo.make_model("bert").bert, [AttendOut()])

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import zoo
+
+from attendrop import Engine, Progress, ScheduledDropout, fit_schedule
+from attendrop.methods import make_method
+
+
+def test_the_measured_rate_follows_the_schedule_of_each_layer() -> None:
+    model, batch = zoo.make_model("albert").train(), zoo.make_batch("albert", size=16, length=32)
+    method = ScheduledDropout(start=0.6, slopes=(-0.4, 0.2))
+    engine = Engine(model, [method])
+    for step, expected in ((0, (0.6, 0.6, 0.6)), (50, (0.4, 0.55, 0.7)), (100, (0.2, 0.5, 0.8))):
+        engine.begin_step(Progress(step=step, total_steps=100))
+        with engine.micro_batch(batch):
+            keep = engine.seams.plan.keep
+        for layer, p in enumerate(expected):
+            n = keep[layer].numel()
+            assert keep[layer].shape == (16, 1, 32, 32)
+            assert abs((~keep[layer]).float().mean() - p) < 4 * (p * (1 - p) / n) ** 0.5
+
+
+@pytest.mark.parametrize("kind", [*zoo.ARCHITECTURES, "choice"])
+def test_masks_fit_every_attention_map(kind: str) -> None:
+    model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
+    engine = Engine(model, [ScheduledDropout()])
+    with engine.micro_batch(batch) as inputs:
+        assert len(engine.seams.plan.keep) == len(engine.seams.sites)
+        model(**inputs).loss.backward()
+    engine.close()
+
+
+def test_a_schedule_is_fitted_to_learned_curves_and_survives_json() -> None:
+    # layer 0 falls, layer 1 rises and then stays: both are piecewise linear with corners at 0, 1/2 and 1
+    history = []
+    for step in range(1, 101):
+        t = step / 100
+        history.append({"step": step, "drop_probability": [0.6 - 0.5 * t, 0.2 + min(t, 0.5)]})
+    found = fit_schedule(history, knots=3)
+    for t in (0.0, 0.2, 0.5, 0.9, 1.0):
+        assert found.probability(0, 2, t) == pytest.approx(0.6 - 0.5 * t, abs=0.01)
+        assert found.probability(1, 2, t) == pytest.approx(0.2 + min(t, 0.5), abs=0.01)
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert make_method(plain.pop("method"), plain) == found
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"ScheduledDropout\.start is 1\.5"):
+        ScheduledDropout(start=1.5)
+    with pytest.raises(ValueError, match=r"ScheduledDropout\.slopes is \[1\]"):
+        ScheduledDropout(slopes=[1])
+    with pytest.raises(ValueError, match=r"ScheduledDropout\.curves has 1 layers; .* has 2"):
+        Engine(zoo.make_model("bert"), [ScheduledDropout(curves=[[(0, 0.1), (1, 0.2)]])])
+    with pytest.raises(ValueError, match="has 1 dropout steps; a schedule needs at least 2"):
+        fit_schedule([{"step": 1, "drop_probability": [0.1]}])
