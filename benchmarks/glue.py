@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import csv
 import datetime
+import json
 import multiprocessing
 import statistics
 import tempfile
@@ -56,8 +57,41 @@ def read(folder: Path, split: str, task: str, tokenizer: Any, length: int) -> li
     return [{**{name: encoded[name][i] for name in encoded}, "labels": label} for i, label in enumerate(labels)]
 
 
-def run(options: argparse.Namespace, method: str, seed: int) -> list[dict[str, Any]]:
-    """One fine-tuning; a row for each epoch."""
+def pruned_scores(trainer: Any, order: list[int]) -> list[float]:
+    """The development score with the attention of the first k layers of `order` made constant, for every k."""
+    from attendrop import Plan, bind
+
+    seams = bind(trainer.model)
+    try:
+        found = []
+        for k in range(len(order) + 1):
+            with seams.applied(Plan(uniform=frozenset(order[:k]))):
+                found.append(round(trainer.evaluate()["eval_score"], 5))
+        return found
+    finally:
+        seams.unbind()
+
+
+def learned(trainer: Any, dev: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a run leaves beside its scores: AttendOut's rounds, and the score after pruning k layers.
+
+    AttendOut's generator orders the layers; for other methods they go from the top.
+    """
+    from attendrop import AttendOut
+
+    games = [r for r in trainer.regularizers if isinstance(r, AttendOut)]
+    if games and games[0].generator is not None:
+        batch = {k: v.to(trainer.args.device) for k, v in trainer.data_collator(dev[:256]).items()}
+        scores = games[0].generator.drop_probabilities(batch).tolist()
+        order = sorted(range(len(scores)), key=lambda layer: -scores[layer])
+    else:
+        scores, order = None, list(range(trainer.model.config.num_hidden_layers))[::-1]
+    history = games[0].history if games else []
+    return {"history": history, "drop_scores": scores, "order": order, "pruned": pruned_scores(trainer, order)}
+
+
+def run(options: argparse.Namespace, method: str, seed: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """One fine-tuning: a row for each epoch, and what it learned."""
     import torch
     import transformers
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
@@ -101,7 +135,8 @@ def run(options: argparse.Namespace, method: str, seed: int) -> list[dict[str, A
         )
         trainer.remove_callback(transformers.PrinterCallback)
         seconds = trainer.train().metrics["train_runtime"]
-    history = trainer.state.log_history
+        history = list(trainer.state.log_history)
+        extras = learned(trainer, dev) if options.learned else {}
     losses = {round(entry["epoch"]): entry["loss"] for entry in history if "loss" in entry}
     conditions = {
         "date": datetime.date.today().isoformat(),
@@ -119,18 +154,22 @@ def run(options: argparse.Namespace, method: str, seed: int) -> list[dict[str, A
         "transformers": transformers.__version__,
         "attendrop": attendrop.__version__,
     }
-    return [
+    epochs = {}  # the choice between two networks at the end evaluates the last epoch again
+    for entry in history:
+        if "eval_score" in entry:
+            epochs.setdefault(round(entry["epoch"]), entry)
+    rows = [
         {
             **conditions,
-            "epoch": round(entry["epoch"]),
+            "epoch": epoch,
             "score": round(entry["eval_score"], 5),
             "loss": round(entry["eval_loss"], 5),
-            "train_loss": round(losses[round(entry["epoch"])], 5),
+            "train_loss": round(losses[epoch], 5),
             "seconds": round(seconds, 1),
         }
-        for entry in history
-        if "eval_score" in entry
+        for epoch, entry in epochs.items()
     ]
+    return rows, {"task": options.task, "method": method, "seed": seed, **extras}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -180,6 +219,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--learned", type=Path, help="a JSON file for AttendOut's rounds and the scores after pruning")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "glue.csv")
     options = parser.parse_args(arguments)
     if not options.data.is_dir():
@@ -188,14 +228,19 @@ def main(arguments: list[str] | None = None) -> None:
         )
     jobs = [(method, seed) for seed in options.seeds for method in options.methods]
     rows: list[dict[str, Any]] = []
+    extras: list[dict[str, Any]] = []
     # Processes of their own: one run leaves nothing to the next, and a GPU takes several small ones at a time.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.workers, mp_context=context) as pool:
         futures = {pool.submit(run, options, *job): job for job in jobs}
         for future in concurrent.futures.as_completed(futures):
-            found = future.result()
+            found, extra = future.result()
             rows += found
+            extras.append(extra)
             print(f"{futures[future]}: {[row['score'] for row in found]}", flush=True)
+    if options.learned:
+        options.learned.parent.mkdir(parents=True, exist_ok=True)
+        options.learned.write_text(json.dumps(extras), encoding="utf-8")
     order = {job: place for place, job in enumerate(jobs)}
     rows.sort(key=lambda row: (order[row["method"], row["seed"]], row["epoch"]))
     options.output.parent.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,7 @@ class RegularizerMixin:
         self.engine = None
         self._is_beside = False
         self._held_out = None
+        self._collate = None
         super().__init__(*args, **kwargs)
         self._check_arguments()
         if self.regularizers and self.model is not None:
@@ -220,8 +221,9 @@ class RegularizerMixin:
         dataset = {"dev": self.eval_dataset, "train": self.train_dataset, "held_out": self._held_out}[source]
         chosen = torch.randperm(len(dataset), generator=generator)[:count].tolist()
         with _all_random_states_preserved():
-            collate = self.get_eval_dataloader(dataset).collate_fn
-            return self._prepare_inputs(collate([dataset[i] for i in chosen]))
+            if self._collate is None:
+                self._collate = self.get_eval_dataloader(dataset).collate_fn
+            return self._prepare_inputs(self._collate([dataset[i] for i in chosen]))
 
     def _beside(self: Any, plain_step: Any, network: nn.Module, batch: Mapping[str, Any], num_items: Any) -> Tensor:
         """Forward, loss and backward of another network, as the Trainer does it for the model."""
@@ -281,7 +283,7 @@ class RegularizerMixin:
 
     def _save_checkpoint(self: Any, model: nn.Module, trial: Any) -> None:
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
-        if self.engine is not None and self.args.should_save:
+        if self.engine is not None:
             folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
             if folder.is_dir():
                 self.engine.save_state(folder)
