@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup test lint bench-steps
+.PHONY: help setup test lint bench-steps bench-prune
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,3 +27,6 @@ lint: setup  ## Check style and types
 
 bench-steps: setup  ## Time and memory of a training step, as multiples of plain fine-tuning
 	$(BIN)/python -m benchmarks.steps
+
+bench-prune: setup  ## Time of a forward with 11 of 12 attention layers pruned, against the stock model
+	$(BIN)/python -m benchmarks.prune

@@ -268,11 +268,35 @@ def test_fewer_active_layers_are_masked_in_a_round(tmp_path) -> None:
     assert all(len(set(method.seen[i : i + 4])) == 1 for i in range(0, 16, 4))
 
 
+def loss_on_dev(network: nn.Module) -> float:
+    with torch.no_grad():
+        return copy.deepcopy(network).eval()(**data.pad(data.make_examples("bert", 16, seed=8))).loss.item()
+
+
+@pytest.mark.parametrize("reward_on", ["dev", "held_out", "noisy"])
+def test_a_data_set_may_have_columns_that_the_model_does_not_read(tmp_path, reward_on: str) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def with_text(count: int, seed: int) -> Any:
+        rows = [{name: value.tolist() for name, value in e.items()} for e in data.make_examples("bert", count, seed)]
+        return datasets.Dataset.from_list([{**row, "sentence": "text"} for row in rows]).with_format("torch")
+
+    method = AttendOut(T=2, samples=4, reward_on=reward_on)
+    RegularizedTrainer(
+        model=zoo.make_model("bert"), args=data.make_arguments(tmp_path, max_steps=4), train_dataset=with_text(24, 3),
+        eval_dataset=with_text(8, 8), data_collator=data.pad, regularizers=[method],
+    ).train()  # fmt: skip
+    assert len(method.history) == 2
+
+
 def test_evaluation_logs_both_and_the_run_is_saved_and_drawn(tmp_path) -> None:
     method = AttendOut(T=4, init_drop=0.4, samples=8)
-    trainer = trained(tmp_path, method, steps=24, eval_strategy="epoch")
+    trainer = trained(tmp_path, method, steps=23, eval_strategy="epoch")  # at the end the two are not equal
     keys = {key for entry in trainer.state.log_history for key in entry}
     assert {"eval_loss", "eval_defender_loss"} <= keys
+    for name, network in (("eval_loss", trainer.model), ("eval_defender_loss", method.defender)):
+        last = [entry[name] for entry in trainer.state.log_history if name in entry][-1]
+        assert last == pytest.approx(loss_on_dev(network), rel=1e-5), name  # the better one is not logged as the other
     trainer.save_model(tmp_path / "final")
     run = tmp_path / "final" / "attendout_run.json"
     assert run.is_file()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,17 +13,17 @@ from typing import Any
 import pytest
 import torch
 from data import largest_difference, same_bits, weights_of
-from scripts.train_distributed import STEPS, make_trainer
+from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
 from zoo import make_model
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_distributed.py")
 
 
-def _on_two_processes(mode: str, folder: Path) -> list[dict[str, Any]]:
+def _on_two_processes(mode: str, folder: Path, method: str = "addrop", *options: str) -> list[dict[str, Any]]:
     """What each of the two ranks left behind."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [*launch, SCRIPT, mode, str(folder)],
+        [*launch, SCRIPT, mode, method, str(folder), *options],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -36,7 +37,7 @@ def _on_two_processes(mode: str, folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Weights and losses of one process that takes the batches of both."""
-    trainer = make_trainer("alone", str(tmp_path_factory.mktemp("alone")))
+    trainer = make_trainer("alone", "addrop", str(tmp_path_factory.mktemp("alone")))
     trainer.train()
     return weights_of(trainer.model), _losses(trainer.state.log_history)
 
@@ -47,7 +48,7 @@ def _losses(history: list[dict[str, float]]) -> list[float]:
 
 def test_dropping_matters_here(tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]]) -> None:
     """Otherwise the equalities below would say nothing about AD-DROP."""
-    plain = make_trainer("alone", str(tmp_path), q=0)
+    plain = make_trainer("alone", "addrop", str(tmp_path), q=0)
     plain.train()
     assert largest_difference(weights_of(plain.model), alone[0]) > 1e-3
 
@@ -65,11 +66,51 @@ def test_two_processes_train_as_one(
         assert rank["sharded"] == (len(list(make_model("bert").parameters())) if sharded else 0)
         assert rank["unbound"]
         assert rank["edits"] == 1
-    assert same_bits(first["weights"], second["weights"])
+    found = first["networks"]["model"]
+    assert same_bits(found, second["networks"]["model"])
     weights, losses = alone
-    assert largest_difference(first["weights"], weights) < 1e-5
-    assert largest_difference(first["weights"], weights_of(make_model("bert", dropout=False))) > 1e-2
+    assert largest_difference(found, weights) < 1e-5
+    assert largest_difference(found, weights_of(make_model("bert", dropout=False))) > 1e-2
     assert len(losses) == STEPS
     assert all(math.isfinite(loss) for loss in losses)
     assert _losses(first["logs"]) == pytest.approx(losses, rel=1e-5)
     assert first["logs"][0]["addrop/drop_rate_layer_0"] == second["logs"][0]["addrop/drop_rate_layer_0"]
+
+
+@pytest.mark.parametrize("method", ["dev", "cached"])
+def test_two_processes_train_the_three_networks_of_attendout_as_one_does(tmp_path: Path, method: str) -> None:
+    first, second = _on_two_processes("ddp_saved", tmp_path / "two", method)
+    assert (first["world"], first["strategy"]) == (2, "MULTI_CPU")
+    assert first["networks"].keys() == {"model", "defender", "generator"}
+    for name, weights in first["networks"].items():
+        assert same_bits(weights, second["networks"][name]), name
+    assert first["record"] == second["record"]
+
+    alone = make_trainer("alone", method, str(tmp_path / "alone"))
+    alone.train()
+    networks, record = networks_of(alone), alone.regularizers[0].record()
+    for name in ("model", "defender"):
+        assert largest_difference(first["networks"][name], networks[name]) < 1e-5
+    # Adam makes a step of its own size even of a gradient that is rounding noise
+    assert largest_difference(first["networks"]["generator"], networks["generator"]) < 1e-3
+    assert [entry["step"] for entry in record] == list(range(3, ATTENDOUT_STEPS + 1, 3))
+    for two, one in zip(first["record"], record, strict=True):
+        assert two["winner"] == one["winner"]
+        for name in ("reward", "reward_error", "baseline", "attacker", "defender"):
+            assert two[name] == pytest.approx(one[name], abs=1e-5), name
+
+    # Otherwise the equalities would say nothing: the masks matter, and all networks have moved.
+    assert largest_difference(networks["model"], networks["defender"]) > 1e-4
+    plain = make_trainer("alone", method, str(tmp_path / "plain"), init_drop=0.0)
+    plain.train()
+    assert largest_difference(weights_of(plain.model), networks["model"]) > 1e-3
+    assert largest_difference(networks_of(plain)["generator"], networks["generator"]) > 1e-3
+
+    # What only one of the processes knows is saved too: from the middle of a round both go on as if nothing had been.
+    shutil.rmtree(tmp_path / "two" / f"checkpoint-{ATTENDOUT_STEPS}")
+    assert (tmp_path / "two" / f"checkpoint-{SAVE_STEPS}").is_dir()
+    for before, after in zip(
+        (first, second), _on_two_processes("ddp_saved", tmp_path / "two", method, "--resume"), strict=True
+    ):
+        assert all(same_bits(before["networks"][name], after["networks"][name]) for name in before["networks"])
+        assert before["record"] == after["record"]

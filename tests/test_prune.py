@@ -567,10 +567,10 @@ def test_the_gradient_foretells_how_the_loss_changes(kind: str) -> None:
     with torch.no_grad():
         for layer in layers:
             for parameter in layer.module.get_submodule(layer.layout.q).parameters():
-                parameter.mul_(0.01)
+                parameter.mul_(1e-4)
         for name, parameter in model.named_parameters():
             if "relative_attention_bias" in name:
-                parameter.mul_(0.001)
+                parameter.mul_(1e-4)
     estimates = prune.effects_of_uniform(model, [batch]).mean(0)
     seams = bind(model)
     for layer, estimate in zip(layers, estimates.tolist(), strict=True):

@@ -144,21 +144,33 @@ class Engine:
         return {name: network for r in self.regularizers for name, network in r.networks().items()}
 
     def save_state(self, folder: str | Path) -> None:
-        """Writes what a resumed run needs beside the checkpoint's weights."""
+        """Writes what a resumed run needs beside the checkpoint's weights; every process does, into the same folder.
+
+        The first process writes everything, the others only what differs from it.
+        """
         for regularizer in self.regularizers:
             tensors, values = regularizer.state()
             if tensors or values:
-                contiguous = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-                save_file(contiguous, Path(folder, f"{regularizer.name}.safetensors"))
-                Path(folder, f"{regularizer.name}.json").write_text(json.dumps(values) + "\n", encoding="utf-8")
+                path = self._state_file(folder, regularizer, self.rank)
+                local = regularizer.local_state
+                mine = {name: x for name, x in tensors.items() if self.rank == 0 or name.startswith(local)}
+                save_file({name: tensor.detach().contiguous().clone() for name, tensor in mine.items()}, path)
+                path.with_suffix(".json").write_text(json.dumps(values) + "\n", encoding="utf-8")
 
     def load_state(self, folder: str | Path) -> None:
         """Takes up what `save_state` wrote."""
         for regularizer in self.regularizers:
-            path = Path(folder, f"{regularizer.name}.safetensors")
+            path, mine = (self._state_file(folder, regularizer, rank) for rank in (0, self.rank))
             if path.is_file():
-                values = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-                regularizer.load_state(load_file(path), values)
+                tensors = load_file(path)
+                if mine != path and mine.is_file():
+                    shared = {name: x for name, x in tensors.items() if not name.startswith(regularizer.local_state)}
+                    path, tensors = mine, shared | load_file(mine)
+                regularizer.load_state(tensors, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+
+    @staticmethod
+    def _state_file(folder: str | Path, regularizer: Regularizer, rank: int) -> Path:
+        return Path(folder, f"{regularizer.name}{f'_rank{rank}' if rank else ''}.safetensors")
 
     def close(self) -> None:
         """Gives the model back as it was."""

@@ -90,6 +90,7 @@ class Regularizer:
     name: ClassVar[str] = ""
     views: ClassVar[int] = 1
     edits_weights: ClassVar[bool] = False
+    local_state: ClassVar[tuple[str, ...]] = ()  # how the names of tensors begin that differ between processes
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         """Raises a `ValueError` where this method cannot do its work on this model for this long."""

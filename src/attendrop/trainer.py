@@ -222,7 +222,9 @@ class RegularizerMixin:
         chosen = torch.randperm(len(dataset), generator=generator)[:count].tolist()
         with _all_random_states_preserved():
             if self._collate is None:
-                self._collate = self.get_eval_dataloader(dataset).collate_fn
+                # Not the loader for evaluation: with persistent workers the Trainer would keep it and evaluate on it.
+                # The loader of a `datasets.Dataset` drops columns from the data set and not in its collator.
+                self._collate = self._get_collator_with_removed_columns(self.get_test_dataloader(dataset).collate_fn)
             return self._prepare_inputs(self._collate([dataset[i] for i in chosen]))
 
     def _beside(self: Any, plain_step: Any, network: nn.Module, batch: Mapping[str, Any], num_items: Any) -> Tensor:
@@ -252,7 +254,8 @@ class RegularizerMixin:
         best = sign * super().evaluate()[metric]  # type: ignore[misc]
         for name, network in networks.items():
             with _exchanged(self.model, network):
-                score = sign * super().evaluate()[metric]  # type: ignore[misc]
+                scores = super().evaluate(metric_key_prefix=f"eval_{name}")  # type: ignore[misc]
+            score = sign * scores[metric.replace("eval_", f"eval_{name}_", 1)]
             if score > best:
                 best = score
                 _exchange(self.model, network)

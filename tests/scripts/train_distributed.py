@@ -1,6 +1,6 @@
-"""Trains a tiny model on two CPU processes: `torchrun --nproc_per_node 2 train_distributed.py ddp|fsdp FOLDER`.
+"""Trains a tiny model on two CPU processes: `torchrun --nproc_per_node 2 train_distributed.py MODE METHOD FOLDER`.
 
-Each rank leaves what it saw in FOLDER/rank<r>.pt.
+With --resume it goes on from the last checkpoint in FOLDER. Each rank leaves what it saw in FOLDER/rank<r>.pt.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from torch.distributed.tensor import DTensor
 from transformers.distributed import DistributedConfig
 from zoo import make_model
 
-from attendrop import ADDrop, Plan, RegularizedTrainer, Seams, bind
+from attendrop import Plan, RegularizedTrainer, Seams, bind, parse_method
 
 STEPS = 6
+SAVE_STEPS = 4  # in the middle of a round
+ATTENDOUT_STEPS = 8  # two rounds of three and two steps of a third, in which the two networks go different ways
+METHODS = {
+    "addrop": "addrop:p=0.5,q=0.5,layers=all,cross_tuning=false",
+    "dev": "attendout:T=3,init_drop=0.5,samples=8,reward_on=dev,select=attacker",
+    # rewards differ between the processes, and so would the choice, if each went by its own
+    "cached": "attendout:T=3,init_drop=0.5,reward_on=cached,select=better,active=0.5",
+}
 MODES: dict[str, dict[str, Any]] = {
     "alone": {"per_device_train_batch_size": 8},
     "ddp": {"per_device_train_batch_size": 4},
+    "ddp_saved": {"per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": SAVE_STEPS},
     "fsdp": {
         "per_device_train_batch_size": 4,
         "fsdp": True,
@@ -42,12 +51,15 @@ def load_sharded(folder: str) -> Any:
     return type(model).from_pretrained(path, distributed_config=DistributedConfig(fsdp_size=2))
 
 
-def make_trainer(mode: str, folder: str, q: float = 0.5) -> Any:
+def make_trainer(mode: str, method: str, folder: str, **fields: Any) -> Any:
     """The same run however it is dealt out: no dropout of the model's own, batches padded to their longest example."""
     # Averaging over tokens is for language models: BERT's loss ignores it, and the Trainer would double the gradient.
+    regularizer = parse_method(METHODS[method])
+    for name, value in fields.items():
+        setattr(regularizer, name, value)
     args = make_arguments(
         folder,
-        max_steps=STEPS,
+        max_steps=STEPS if method == "addrop" else ATTENDOUT_STEPS,
         average_tokens_across_devices=False,
         logging_strategy="steps",
         logging_steps=1,
@@ -61,8 +73,9 @@ def make_trainer(mode: str, folder: str, q: float = 0.5) -> Any:
         model=load_sharded(folder) if mode == "sharded_at_load" else make_model("bert", dropout=False),
         args=args,
         train_dataset=make_examples("bert", 64),
+        eval_dataset=make_examples("bert", 16, seed=8),
         data_collator=pad,
-        regularizers=[ADDrop(p=0.5, q=q, layers="all", cross_tuning=False)],
+        regularizers=[regularizer],
     )
 
 
@@ -71,6 +84,15 @@ def full_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {
         name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
         for name, value in model.state_dict().items()
+    }
+
+
+def networks_of(trainer: Any) -> dict[str, dict[str, torch.Tensor]]:
+    """The weights of all networks that were trained."""
+    method = trainer.regularizers[0]
+    beside = {name: getattr(method, name, None) for name in ("defender", "generator")}
+    return {"model": full_weights(trainer.model)} | {
+        name: full_weights(network) for name, network in beside.items() if network is not None
     }
 
 
@@ -90,12 +112,13 @@ def edits_of_block(model: torch.nn.Module) -> int:
 
 
 def main() -> None:
-    mode, folder = sys.argv[1:]
+    mode, method, folder, *options = sys.argv[1:]
     torch.set_num_threads(1)
-    trainer = make_trainer(mode, folder)
-    trainer.train()
+    trainer = make_trainer(mode, method, folder)
+    trainer.train(resume_from_checkpoint="--resume" in options)
     found = {
-        "weights": full_weights(trainer.model),
+        "networks": networks_of(trainer),
+        "record": trainer.regularizers[0].record(),
         "logs": trainer.state.log_history,
         "world": trainer.args.world_size,
         "strategy": trainer.accelerator.distributed_type.value,

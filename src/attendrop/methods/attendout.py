@@ -88,6 +88,7 @@ class AttendOut(Regularizer):
     """
 
     name: ClassVar[str] = "attendout"
+    local_state: ClassVar[tuple[str, ...]] = ("round.", "labelled.", "gradient.")
 
     T: int = 15
     reward_on: str = "dev"
@@ -188,7 +189,7 @@ class AttendOut(Regularizer):
         if offsets:
             self._optimizer.add_param_group({"params": offsets, "lr": self.offset_lr})
         self.defender = copy.deepcopy(step.model)
-        # accelerate puts its wrapped forward on the instance, where a copy would run the original's weights, and marks it
+        # accelerate puts its wrapped forward on the instance, where a copy would run the original's weights
         for attribute in ("forward", "_original_forward", "_is_accelerate_prepared"):
             self.defender.__dict__.pop(attribute, None)
         twin = Seams.of(self.defender)
@@ -286,6 +287,8 @@ class AttendOut(Regularizer):
                     outputs = network(**batch)
                 score, right = example_scores(network, batch, outputs)
                 found[place].append(right if self.reward == "metric" else score)
+        if self.reward_on == "cached" and step.trainer.world > 1:  # each process has cached batches of its own
+            found = [_of_all(values, step.trainer.world) for values in found]
         attacker, defender = (torch.cat(values).float() for values in found)
         difference = attacker - defender
         return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
@@ -480,6 +483,13 @@ class AttendOut(Regularizer):
             self._round.labelled.append(labelled)
         self._steps_in_round, self._rounds = values["steps_in_round"], values["rounds"]
         self._baseline, self._size, self.history = values["baseline"], values["size"], values["history"]
+
+
+def _of_all(values: list[Tensor], world: int) -> list[Tensor]:
+    """The values of all processes, in the order in which one process would have seen the batches."""
+    everyone: list[Any] = [None] * world
+    torch.distributed.all_gather_object(everyone, [value.cpu() for value in values])
+    return [value.to(values[0].device) for batches in zip(*everyone, strict=True) for value in batches]
 
 
 @contextmanager
