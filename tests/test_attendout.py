@@ -238,6 +238,36 @@ def test_every_head_has_scores_for_each_example(kind: str) -> None:
             assert abs(-one.loss.item() - scores[b].item()) < 1e-4
 
 
+@pytest.mark.parametrize("kind", ["token", "choice", "masked", "span", "multilabel", "regression"])
+def test_it_trains_every_head(tmp_path, kind: str) -> None:
+    batch = zoo.make_batch(kind, size=12, seed=4)
+    examples = [{name: value[i] for name, value in batch.items()} for i in range(12)]
+    method = AttendOut(T=3, init_drop=0.5, samples=6)
+    trainer = RegularizedTrainer(
+        model=zoo.make_model(kind), args=data.make_arguments(tmp_path, max_steps=6),
+        train_dataset=examples, eval_dataset=examples[:6], regularizers=[method],
+    )  # fmt: skip
+    trainer.train()
+    assert len(method.history) == 2
+    assert all(torch.tensor(entry["reward"]).isfinite() for entry in method.history)
+    assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
+
+
+def test_long_documents(tmp_path) -> None:
+    model = zoo.make_model("modernbert")  # positions without a table
+    batch = zoo.make_batch("modernbert", size=2, length=512)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
+    engine = Engine(model.train(), [method], surroundings=Surroundings(optimizer=optimizer))
+    with engine.micro_batch(batch) as inputs:
+        model(**inputs).loss.backward()
+    engine.before_optimizer()
+    optimizer.step()
+    engine.after_optimizer()
+    assert len(method.history) == 1
+    engine.close()
+
+
 def test_the_user_gets_the_better_of_the_two(tmp_path) -> None:
     class Spoiled(AttendOut):
         def on_step_end(self, step: Any) -> None:

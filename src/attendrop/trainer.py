@@ -197,6 +197,11 @@ class RegularizerMixin:
     def _check_networks(self: Any) -> None:
         """What methods ask for that train a network of their own."""
         wanted = {getattr(regularizer, "reward_on", None) for regularizer in self.regularizers}
+        if "dev" in wanted and isinstance(self.eval_dataset, Mapping):
+            raise ValueError(
+                f"eval_dataset is a dictionary of {', '.join(self.eval_dataset)}, and a regulariser has "
+                "reward_on='dev'; pass one data set, or reward on 'held_out', 'noisy' or 'cached' training examples."
+            )
         if "dev" in wanted and not (hasattr(self.eval_dataset, "__getitem__") and len(self.eval_dataset)):
             raise ValueError(
                 "eval_dataset is missing, and a regulariser has reward_on='dev'; pass one, or reward on 'held_out', "
