@@ -160,7 +160,7 @@ class Watched(AttendOut):
 
     def equal(self, step: Any) -> bool:
         networks = data.same_bits(data.weights_of(step.model), data.weights_of(self.defender))
-        mine, theirs = (o.state_dict()["state"] for o in (step.trainer.optimizer, self._defender_optimizer))
+        mine, theirs = (o.state_dict()["state"] for o in (step.trainer.optimizer, self._twin.optimizer))
         return networks and all(
             torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[number][name]))
             for number, state in mine.items()
@@ -376,8 +376,18 @@ def test_rewards_on_dev_need_an_eval_set(tmp_path) -> None:
         model=zoo.make_model("bert"), args=data.make_arguments(tmp_path), train_dataset=data.make_examples("bert", 8),
         data_collator=data.pad, regularizers=[AttendOut()],
     )  # fmt: skip
-    with pytest.raises(ValueError, match="eval_dataset is missing, and a regulariser has reward_on='dev'"):
+    with pytest.raises(
+        ValueError, match="eval_dataset is NoneType, and AttendOut draws examples from it .reward_on='dev'."
+    ):
         trainer.train()
+
+
+def test_one_object_trains_several_models(tmp_path) -> None:
+    method = AttendOut(T=3, init_drop=0.5, samples=8)
+    first = data.weights_of(trained(tmp_path, method, steps=6).model)
+    second = data.weights_of(trained(tmp_path, method, steps=6).model)
+    assert data.same_bits(first, second)
+    assert len(method.history) == 2
 
 
 def test_models_without_token_ids_or_heads_are_refused() -> None:

@@ -57,6 +57,7 @@ class Engine:
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:
+                regularizer.reset()
                 regularizer.check(model, self.seams, epochs)
             check_checkpointing(model)
         except BaseException:

@@ -8,13 +8,14 @@ about to be trained.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .modes import evaluating
 from .plan import Plan
 from .random import preserved
 from .seams import Record, Seams
@@ -37,15 +38,8 @@ class Probe:
     def untracked(self, training: bool = True) -> Iterator[None]:
         """Whatever runs inside leaves no trace. With `training=False` the model is in eval mode inside."""
         device = next(self.model.parameters()).device
-        modes = [] if training else [(module, module.training) for module in self.model.modules()]
-        with preserved(device):
-            try:
-                if not training:
-                    self.model.eval()
-                yield
-            finally:
-                for module, mode in modes:
-                    module.training = mode
+        with preserved(device), nullcontext() if training else evaluating(self.model):
+            yield
 
     def forward(self, plan: Plan, with_labels: bool = False) -> tuple[Any, dict[int, Record]]:
         """One pass under `plan`: the outputs and what it recorded."""

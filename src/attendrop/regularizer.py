@@ -92,6 +92,9 @@ class Regularizer:
     edits_weights: ClassVar[bool] = False
     local_state: ClassVar[tuple[str, ...]] = ()  # how the names of tensors begin that differ between processes
 
+    def reset(self) -> None:
+        """Forgets an earlier run: the same object may train several models, one after the other."""
+
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         """Raises a `ValueError` where this method cannot do its work on this model for this long."""
 
@@ -111,6 +114,11 @@ class Regularizer:
     def held_out(self) -> float:
         """The share of the training set that this method wants for itself."""
         return 0.0
+
+    @property
+    def draws_from(self) -> str | None:
+        """The data set, "dev", "train" or "held_out", of which this method draws examples."""
+        return None
 
     def networks(self) -> dict[str, nn.Module]:
         """Networks trained beside the model, whose score is logged too, and one of which may be the better one."""

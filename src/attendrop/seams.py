@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PretrainedC
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from .adapters import ADAPTERS
+from .modes import evaluating
 from .plan import Plan
 from .random import preserved
 from .sites import Call, Layers, Site, few_tokens, note, number, select, watching
@@ -358,11 +359,9 @@ def _swap_attention(model: Any, seams: Seams) -> None:
 def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> list[Call]:
     inner = _unwrapped(model)
     inputs = dict(batch) if batch is not None else few_tokens(inner, inner.config)
-    modes = [(module, module.training) for module in model.modules()]
     device = next(model.parameters()).device
     try:
-        with preserved(device), torch.no_grad(), watching() as calls:
-            model.eval()
+        with preserved(device), evaluating(model), torch.no_grad(), watching() as calls:
             model(**inputs)
     except Exception as error:
         if batch is not None:
@@ -372,8 +371,6 @@ def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> list[Call]:
             "example batch as bind(model, batch=...)."
         ) from error
     finally:
-        for module, training in modes:
-            module.training = training
         _reshard(model)
     return calls
 

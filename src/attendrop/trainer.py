@@ -196,17 +196,15 @@ class RegularizerMixin:
 
     def _check_networks(self: Any) -> None:
         """What methods ask for that train a network of their own."""
-        wanted = {getattr(regularizer, "reward_on", None) for regularizer in self.regularizers}
-        if "dev" in wanted and isinstance(self.eval_dataset, Mapping):
-            raise ValueError(
-                f"eval_dataset is a dictionary of {', '.join(self.eval_dataset)}, and a regulariser has "
-                "reward_on='dev'; pass one data set, or reward on 'held_out', 'noisy' or 'cached' training examples."
-            )
-        if "dev" in wanted and not (hasattr(self.eval_dataset, "__getitem__") and len(self.eval_dataset)):
-            raise ValueError(
-                "eval_dataset is missing, and a regulariser has reward_on='dev'; pass one, or reward on 'held_out', "
-                "'noisy' or 'cached' training examples."
-            )
+        for regularizer in self.regularizers:
+            if regularizer.draws_from != "dev":
+                continue
+            name = type(regularizer).__name__
+            if self.eval_dataset is None or isinstance(self.eval_dataset, Mapping) or not len(self.eval_dataset):
+                raise ValueError(
+                    f"eval_dataset is {type(self.eval_dataset).__name__}, and {name} draws examples from it "
+                    "(reward_on='dev'); pass one data set, or reward on 'held_out', 'noisy' or 'cached' examples."
+                )
         trains_beside = any(type(r).networks is not Regularizer.networks for r in self.regularizers)
         if trains_beside and (self.args.fp16 or self.is_fsdp_enabled):
             what = "args.fp16 is True" if self.args.fp16 else "args.fsdp is on"

@@ -15,10 +15,8 @@ by their running size.
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,12 +25,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..generator import Generator, ids_and_mask, pairs
+from ..modes import evaluating
 from ..objective import example_scores, head_of
 from ..plan import Plan
 from ..random import key_of, preserved, uniform
 from ..regularizer import Regularizer, Step
 from ..seams import Seams
 from ..sites import Site
+from ..twin import Twin, average_gradients, load_optimizer_tensors, optimizer_tensors
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
 REWARDS = ("loss", "metric", "win")
@@ -134,11 +134,13 @@ class AttendOut(Regularizer):
                 raise ValueError(f"AttendOut.{name} is {value!r}; it must be from {low_:g} to {high:g}.")
         if self.init_drop == 1:
             raise ValueError("AttendOut.init_drop is 1; it must be below 1, or nothing is left to learn from.")
+        self.reset()
+
+    def reset(self) -> None:
         self.generator: Generator | None = None
-        self.defender: Any = None
         self.history: list[dict[str, Any]] = []
         self._optimizer: torch.optim.Optimizer | None = None
-        self._defender_optimizer: torch.optim.Optimizer | None = None
+        self._twin: Twin | None = None
         self._round = Round()
         self._steps_in_round = self._rounds = 0
         self._baseline: float | None = None
@@ -151,8 +153,16 @@ class AttendOut(Regularizer):
     def held_out(self) -> float:
         return self.hold_out if self.reward_on == "held_out" else 0.0
 
+    @property
+    def draws_from(self) -> str | None:
+        return {"noisy": "train", "cached": None}.get(self.reward_on, self.reward_on)
+
+    @property
+    def defender(self) -> Any:
+        return None if self._twin is None else self._twin.network
+
     def networks(self) -> dict[str, nn.Module]:
-        return {} if self.defender is None else {"defender": self.defender}
+        return {} if self._twin is None else {"defender": self._twin.network}
 
     def check(self, model: Any, seams: Seams, epochs: int | None) -> None:
         head_of(model, {})  # says which heads have scores for each example
@@ -188,37 +198,17 @@ class AttendOut(Regularizer):
         self._optimizer = torch.optim.Adam(others, lr=self.generator_lr)
         if offsets:
             self._optimizer.add_param_group({"params": offsets, "lr": self.offset_lr})
-        self.defender = copy.deepcopy(step.model)
-        # accelerate puts its wrapped forward on the instance, where a copy would run the original's weights
-        for attribute in ("forward", "_original_forward", "_is_accelerate_prepared"):
-            self.defender.__dict__.pop(attribute, None)
-        twin = Seams.of(self.defender)
-        if twin is not None:
-            twin.unbind()
-        self.defender = step.trainer.prepare(self.defender)
-        self._defender_optimizer = self._twin_optimizer(step)
+        self._twin = Twin(step)
         if self._loaded is not None:
             self._take_up(*self._loaded)
             self._loaded = None
-
-    def _pairs(self, model: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(model.parameters(), self.defender.parameters(), strict=True)
-
-    def _twin_optimizer(self, step: Step) -> torch.optim.Optimizer:
-        if step.trainer.optimizer is None:
-            raise ValueError(
-                "AttendOut trains a defender and needs the optimizer: Engine(surroundings=Surroundings(optimizer=...))."
-            )
-        return copy.deepcopy(step.trainer.optimizer, {id(p): q for p, q in self._pairs(step.model)})
 
     def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
         if self.reward_on == "cached":
             self._round.labelled.append({k: v for k, v in batch.items() if isinstance(v, Tensor)})
         keep = self._sample(batch, step) if self.init_drop > 0 else {}
-        device = next(step.model.parameters()).device
-        # The random state is put back, so that the attacker draws the same ordinary dropout.
-        with preserved(device):
-            step.trainer.backward(self.defender, batch)
+        assert self._twin is not None
+        self._twin.backward(batch, step)
         return Plan(keep=keep)
 
     def _sample(self, batch: Mapping[str, Any], step: Step) -> dict[int, Tensor]:
@@ -257,17 +247,8 @@ class AttendOut(Regularizer):
         return [layer in order for layer in range(layers)]
 
     def on_gradients(self, step: Step) -> None:
-        """The defender's step, with the learning rate that the attacker's is about to use."""
-        optimizer, around = self._defender_optimizer, step.trainer
-        assert optimizer is not None
-        assert around.optimizer is not None
-        self._average(self.defender, around.world)
-        if around.max_grad_norm > 0:
-            nn.utils.clip_grad_norm_(self.defender.parameters(), around.max_grad_norm)
-        for group, like in zip(optimizer.param_groups, around.optimizer.param_groups, strict=True):
-            group.update({name: value for name, value in like.items() if name != "params"})
-        optimizer.step()
-        self.defender.zero_grad()
+        assert self._twin is not None
+        self._twin.step(step)
 
     def on_step_end(self, step: Step) -> None:
         self._steps_in_round += 1
@@ -283,7 +264,7 @@ class AttendOut(Regularizer):
         found: list[list[Tensor]] = [[], []]
         for batch in self._reward_batches(step):
             for place, network in enumerate((step.model, self.defender)):
-                with _in_eval_mode(network):
+                with evaluating(network):
                     outputs = network(**batch)
                 score, right = example_scores(network, batch, outputs)
                 found[place].append(right if self.reward == "metric" else score)
@@ -299,8 +280,8 @@ class AttendOut(Regularizer):
         if step.trainer.examples is None:
             raise ValueError(f"AttendOut.reward_on is {self.reward_on!r}, but the loop lends no examples to draw from.")
         draws = step.shared_generator("attendout-reward")
-        source = "train" if self.reward_on == "noisy" else self.reward_on
-        batch = dict(step.trainer.examples(source, self.samples or self.T, draws))
+        assert self.draws_from is not None
+        batch = dict(step.trainer.examples(self.draws_from, self.samples or self.T, draws))
         if self.reward_on == "noisy":
             ids = batch["input_ids"]
             vocabulary = len(self.generator.tokens) if self.generator is not None else 0
@@ -315,7 +296,8 @@ class AttendOut(Regularizer):
         advantages = self._advantages(rewards)
         probabilities = self._learn(advantages, step)
         winner = self._choose(rewards, step)
-        self._overwrite(winner, step)
+        assert self._twin is not None
+        self._twin.make_equal(step, to_model=winner == "defender")
         error = rewards.std().item() / math.sqrt(len(rewards)) if len(rewards) > 1 else 0.0
         self.history.append(
             {
@@ -369,11 +351,13 @@ class AttendOut(Regularizer):
             (-advantage * likelihood / self.monte_carlo).backward()
         self._rounds += 1
         if self._round.ids and self._rounds % self.monte_carlo == 0:
-            self._average(self.generator, step.trainer.world)
+            average_gradients(self.generator, step.trainer.world)
             self._optimizer.step()
             self._optimizer.zero_grad()
-        total = self._mean(total.to(next(self.generator.parameters()).device), step.trainer.world)
-        return (total / max(1, len(self._round.ids))).tolist()
+        if step.trainer.world > 1:
+            total = total.to(next(self.generator.parameters()).device)
+            torch.distributed.all_reduce(total)
+        return (total / step.trainer.world / max(1, len(self._round.ids))).tolist()
 
     def _choose(self, rewards: Tensor, step: Step) -> str:
         if self.select == "attacker":
@@ -387,52 +371,18 @@ class AttendOut(Regularizer):
         draw = torch.rand((), generator=step.shared_generator("attendout-select")).item()
         return "attacker" if draw < chance else "defender"
 
-    @torch.no_grad()
-    def _overwrite(self, winner: str, step: Step) -> None:
-        """The winner's weights, buffers and optimizer state go to both."""
-        assert step.trainer.optimizer is not None
-        assert self._defender_optimizer is not None
-        forth = winner == "attacker"
-        both = step.model, self.defender
-        source, target = both if forth else both[::-1]
-        for a, b in zip(source.parameters(), target.parameters(), strict=True):
-            b.copy_(a)
-        for a, b in zip(source.buffers(), target.buffers(), strict=True):
-            b.copy_(a)
-        states = step.trainer.optimizer.state, self._defender_optimizer.state
-        state, target_state = states if forth else states[::-1]
-        for a, b in zip(source.parameters(), target.parameters(), strict=True):
-            if a in state:
-                target_state[b] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state[a].items()}
-
-    @staticmethod
-    def _average(network: nn.Module, world: int) -> None:
-        if world > 1:
-            for parameter in network.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.div_(world)
-                    torch.distributed.all_reduce(parameter.grad)
-
-    @staticmethod
-    def _mean(values: Tensor, world: int) -> Tensor:
-        if world > 1:
-            torch.distributed.all_reduce(values)
-        return values / world
-
     def record(self) -> list[dict[str, Any]]:
         return self.history
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        if self.generator is None:
+        if self.generator is None or self._twin is None or self._optimizer is None:
             return {}, {}
         tensors = {f"generator.{k}": v for k, v in self.generator.state_dict().items()}
         tensors |= {f"defender.{k}": v for k, v in self.defender.state_dict().items()}
-        for prefix, optimizer in (("optimizer", self._optimizer), ("defender_optimizer", self._defender_optimizer)):
-            assert optimizer is not None
-            for number, state in optimizer.state_dict()["state"].items():
-                tensors |= {f"{prefix}.{number}.{k}": v for k, v in state.items() if isinstance(v, Tensor)}
+        tensors |= {f"optimizer.{k}": v for k, v in optimizer_tensors(self._optimizer).items()}
+        tensors |= {f"defender_optimizer.{k}": v for k, v in optimizer_tensors(self._twin.optimizer).items()}
         for parameter_name, parameter in self.generator.named_parameters():
             if parameter.grad is not None:
                 tensors[f"gradient.{parameter_name}"] = parameter.grad
@@ -457,7 +407,7 @@ class AttendOut(Regularizer):
     def _take_up(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         assert self.generator is not None
         assert self._optimizer is not None
-        assert self._defender_optimizer is not None
+        assert self._twin is not None
         device = next(self.generator.parameters()).device
 
         def part(prefix: str) -> dict[str, Tensor]:
@@ -465,13 +415,8 @@ class AttendOut(Regularizer):
 
         self.generator.load_state_dict(part("generator."))
         self.defender.load_state_dict(part("defender."), strict=False)
-        for prefix, optimizer in (("optimizer.", self._optimizer), ("defender_optimizer.", self._defender_optimizer)):
-            whole = optimizer.state_dict()
-            states: dict[int, dict[str, Any]] = {}
-            for name, value in part(prefix).items():
-                number, key = name.split(".", 1)
-                states.setdefault(int(number), dict(whole["state"].get(int(number), {})))[key] = value
-            optimizer.load_state_dict({**whole, "state": states})
+        load_optimizer_tensors(self._optimizer, part("optimizer."))
+        load_optimizer_tensors(self._twin.optimizer, part("defender_optimizer."))
         gradients = part("gradient.")
         for name, parameter in self.generator.named_parameters():
             parameter.grad = gradients.get(name)
@@ -490,14 +435,3 @@ def _of_all(values: list[Tensor], world: int) -> list[Tensor]:
     everyone: list[Any] = [None] * world
     torch.distributed.all_gather_object(everyone, [value.cpu() for value in values])
     return [value.to(values[0].device) for batches in zip(*everyone, strict=True) for value in batches]
-
-
-@contextmanager
-def _in_eval_mode(network: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in network.modules()]
-    network.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

@@ -22,7 +22,7 @@ from torch.nn import functional
 from ..plan import Plan
 from ..probe import Probe
 from ..seams import Record, bind
-from .measure import evaluating
+from .measure import undisturbed
 from .surgery import Layer, encoder_layers, not_in_the_table, path_of_o
 
 CRITERIA = ("similarity", "gradient", "gate")
@@ -113,7 +113,7 @@ def _similarities(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> 
     try:
         for batch in batches:
             cosines.clear()
-            with evaluating(model):
+            with undisturbed(model):
                 model(**batch)
             valid = _valid(batch, cosines[0]) if cosines else torch.zeros(0)
             tokens += int(valid.sum())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from ..modes import evaluating
 from ..random import preserved
 from ..sites import few_tokens
 from .surgery import parameters_of
@@ -70,7 +71,7 @@ def cost_of(
     `inputs`, for models that need others.
     """
     given = dict(inputs) if inputs is not None else example(model, batch, length)
-    with evaluating(model):
+    with undisturbed(model):
         flops = _flops(model, given)
         seconds = [_seconds(model, given) for _ in range(rounds)]
     main = given.get(getattr(model, "main_input_name", "input_ids"), next(iter(given.values())))
@@ -95,16 +96,10 @@ def example(model: Any, batch: int, length: int) -> dict[str, Tensor]:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Eval mode without gradients; modes and random state are put back."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with preserved(next(model.parameters()).device), torch.no_grad():
-            model.eval()
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    with preserved(next(model.parameters()).device), evaluating(model), torch.no_grad():
+        yield
 
 
 def _attention_on_cpu(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:

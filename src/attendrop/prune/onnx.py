@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..probe import LABELS
-from .measure import evaluating
+from .measure import undisturbed
 from .surgery import parameters_of
 
 # A protobuf holds at most 2 GiB; above that the weights go into a file of their own beside it.
@@ -53,7 +53,7 @@ def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Pa
     # A cache for generation is no tensor, and asking for one changes what is traced.
     options = {"use_cache": False} if getattr(model.config, "is_encoder_decoder", False) else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary, evaluating(model):
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary, undisturbed(model):
         outputs = list(_tensors(model(**inputs, **options)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

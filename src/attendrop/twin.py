@@ -1,0 +1,93 @@
+"""A copy of the model that takes the same optimizer steps, bit for bit, without our plans."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .random import preserved
+from .regularizer import Step
+from .seams import Seams
+
+
+class Twin:
+    """The network and its optimizer, made from the model and optimizer of `step` as they are now."""
+
+    def __init__(self, step: Step) -> None:
+        if step.trainer.optimizer is None:
+            raise ValueError(
+                "a network beside the model needs the optimizer: Engine(surroundings=Surroundings(optimizer=...))."
+            )
+        network = copy.deepcopy(step.model)
+        # accelerate puts its wrapped forward on the instance, where a copy would run the original's weights
+        for attribute in ("forward", "_original_forward", "_is_accelerate_prepared"):
+            network.__dict__.pop(attribute, None)
+        seams = Seams.of(network)
+        if seams is not None:
+            seams.unbind()
+        self.network: Any = step.trainer.prepare(network)
+        parameters = zip(step.model.parameters(), self.network.parameters(), strict=True)
+        self.optimizer = copy.deepcopy(step.trainer.optimizer, {id(p): q for p, q in parameters})
+
+    def backward(self, batch: Mapping[str, Any], step: Step) -> None:
+        """Forward, loss and backward. The random state is put back, so that the model draws the same dropout."""
+        with preserved(next(self.network.parameters()).device):
+            step.trainer.backward(self.network, batch)
+
+    def step(self, step: Step) -> None:
+        """The optimizer's step, clipped and with the learning rate that the model's is about to use."""
+        around = step.trainer
+        assert around.optimizer is not None
+        average_gradients(self.network, around.world)
+        if around.max_grad_norm > 0:
+            nn.utils.clip_grad_norm_(self.network.parameters(), around.max_grad_norm)
+        for group, like in zip(self.optimizer.param_groups, around.optimizer.param_groups, strict=True):
+            group.update({name: value for name, value in like.items() if name != "params"})
+        self.optimizer.step()
+        self.network.zero_grad()
+
+    @torch.no_grad()
+    def make_equal(self, step: Step, to_model: bool) -> None:
+        """Weights, buffers and optimizer state of the twin go to the model, or the model's to the twin."""
+        assert step.trainer.optimizer is not None
+        ends = [(step.model, step.trainer.optimizer.state), (self.network, self.optimizer.state)]
+        (source, state), (target, target_state) = ends[::-1] if to_model else ends
+        for a, b in zip(
+            [*source.parameters(), *source.buffers()], [*target.parameters(), *target.buffers()], strict=True
+        ):
+            b.copy_(a)
+        for a, b in zip(source.parameters(), target.parameters(), strict=True):
+            if a in state:
+                target_state[b] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state[a].items()}
+
+
+def average_gradients(network: nn.Module, world: int) -> None:
+    """The mean of all processes' gradients, as DDP makes it."""
+    if world > 1:
+        for parameter in network.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(world)
+                torch.distributed.all_reduce(parameter.grad)
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer as named tensors: "<number of the parameter>.<name>"."""
+    return {
+        f"{number}.{name}": value
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    whole = optimizer.state_dict()
+    states: dict[int, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        number, key = name.split(".", 1)
+        states.setdefault(int(number), dict(whole["state"].get(int(number), {})))[key] = value
+    optimizer.load_state_dict({**whole, "state": states})
