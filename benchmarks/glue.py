@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import csv
 import datetime
 import json
 import multiprocessing
@@ -20,6 +19,8 @@ import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from .records import RESULTS, append
 
 # task -> the columns of the text, the metric that is reported, whether the label is a number
 TASKS = {
@@ -220,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     parser.add_argument("--learned", type=Path, help="a JSON file for AttendOut's rounds and the scores after pruning")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "glue.csv")
+    parser.add_argument("--output", type=Path, default=RESULTS / "glue.csv")
     options = parser.parse_args(arguments)
     if not options.data.is_dir():
         parser.error(
@@ -243,13 +244,7 @@ def main(arguments: list[str] | None = None) -> None:
         options.learned.write_text(json.dumps(extras), encoding="utf-8")
     order = {job: place for place, job in enumerate(jobs)}
     rows.sort(key=lambda row: (order[row["method"], row["seed"]], row["epoch"]))
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    new = not options.output.exists()
-    with options.output.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
+    append(options.output, [{field: row[field] for field in FIELDS} for row in rows])
     rows.sort(key=lambda row: options.methods.index(row["method"]))
     print(table(rows))
 

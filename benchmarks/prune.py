@@ -10,9 +10,6 @@ so that a slow minute hits all of them. The ceiling is the ratio of the matrix p
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
-import platform
 import statistics
 import sys
 import time
@@ -23,10 +20,9 @@ import torch
 import transformers
 from torch import Tensor
 
-import attendrop
 from attendrop import prune
 
-RESULTS = Path(__file__).parent / "results"
+from .records import RESULTS, append, conditions
 
 # batch, length, the stock model's attention, the least speed-up that was aimed for on a CPU
 CASES = [(8, 128, "sdpa", 1.35), (8, 256, "sdpa", 1.45), (4, 512, "sdpa", 1.55), (4, 512, "eager", 1.85)]
@@ -126,26 +122,10 @@ def write(options: argparse.Namespace, table: list[dict[str, Any]]) -> None:
             f"{row['speed-up']:>7.2f}×  {row['target']:>5.2f}×  {row['ceiling']:>6.2f}×"
         )
     path = options.output or RESULTS / f"prune-{options.device}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    conditions = {
-        "date": datetime.date.today().isoformat(),
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "dtype": options.dtype,
-        "layers": options.layers,
-        "pruned": options.layers - 1,
-        "rounds": options.rounds,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "attendrop": attendrop.__version__,
-    }
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*conditions, *table[0]])
-        if new:
-            writer.writeheader()
-        writer.writerows({**conditions, **row} for row in table)
-    print(f"appended to {path}")
+    shared = conditions(
+        options.device, dtype=options.dtype, layers=options.layers, pruned=options.layers - 1, rounds=options.rounds
+    )
+    append(path, [{**shared, **row} for row in table])
 
 
 if __name__ == "__main__":

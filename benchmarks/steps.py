@@ -12,10 +12,7 @@ forward is 1, a backward to the activations 1, one to the weights 1; a plain ste
 from __future__ import annotations
 
 import argparse
-import csv
-import datetime
 import json
-import platform
 import resource
 import statistics
 import subprocess
@@ -29,10 +26,10 @@ import torch
 import transformers
 from torch import Tensor
 
-import attendrop
 from attendrop import ADDrop, AttendOut, AttentionLayerDrop, Engine, Regularizer, ScheduledDropout, Surroundings
 
-RESULTS = Path(__file__).parent / "results"
+from .records import RESULTS, append, conditions
+
 Step = Callable[[], None]
 
 
@@ -84,13 +81,15 @@ def with_addrop(options: argparse.Namespace, **fields: Any) -> Step:
 def with_method(options: argparse.Namespace, method: Regularizer) -> Step:
     model, batch = base_shaped(options), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    engine = Engine(model, [method])
+    return regularised(options, Engine(model, [method]), batch, optimizer)
 
+
+def regularised(options: argparse.Namespace, engine: Engine, batch: dict[str, Tensor], optimizer: Any) -> Step:
     def step() -> None:
         with autocast(options), engine.micro_batch(batch) as inputs:
-            engine.loss(model(**inputs)).backward()
+            engine.loss(engine.model(**inputs)).backward()
         engine.before_optimizer()
-        finish(model, optimizer)
+        finish(engine.model, optimizer)
         engine.after_optimizer()
 
     return step
@@ -145,12 +144,7 @@ def attendout(options: argparse.Namespace) -> Step:
         model, [method], surroundings=Surroundings(optimizer, 1.0, examples=lambda source, count, draws: batch)
     )
 
-    def step() -> None:
-        with autocast(options), engine.micro_batch(batch) as inputs:
-            engine.loss(model(**inputs)).backward()
-        engine.before_optimizer()
-        finish(model, optimizer)
-        engine.after_optimizer()
+    step = regularised(options, engine, batch, optimizer)
 
     def amortised() -> float:
         synchronize(options.device)
@@ -307,26 +301,10 @@ def write(options: argparse.Namespace, table: list[dict[str, Any]]) -> None:
             f"{row['floor x plain']:>6.2f}  {row['peak MiB']:>8}  {row['memory x plain']:>7}"
         )
     path = options.output or RESULTS / f"steps-{options.device}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    conditions = {
-        "date": datetime.date.today().isoformat(),
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-        "dtype": options.dtype,
-        "layers": options.layers,
-        "batch": options.batch,
-        "length": options.length,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "attendrop": attendrop.__version__,
-    }
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*conditions, *table[0]])
-        if new:
-            writer.writeheader()
-        writer.writerows({**conditions, **row} for row in table)
-    print(f"appended to {path}")
+    shared = conditions(
+        options.device, dtype=options.dtype, layers=options.layers, batch=options.batch, length=options.length
+    )
+    append(path, [{**shared, **row} for row in table])
 
 
 if __name__ == "__main__":
