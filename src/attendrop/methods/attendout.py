@@ -16,6 +16,7 @@ by their running size.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -340,6 +341,7 @@ class AttendOut(Regularizer):
         assert self._optimizer is not None
         total = torch.zeros(self.generator.layers)
         first_step = self._round.places[0][0] if self._round.places else 0
+        micro_batches = Counter(at for at, _ in self._round.places)
         for ids, mask, (at, first) in zip(self._round.ids, self._round.masks, self._round.places, strict=True):
             logits = self.generator(ids, mask)
             drop = self._actions(logits.detach(), step.seed, at, first)
@@ -348,7 +350,8 @@ class AttendOut(Regularizer):
             total += ((logits.detach().sigmoid() * valid).flatten(1).sum(1) / valid.sum()).cpu()
             likelihood = log_likelihood(logits[chosen], drop[chosen], valid)
             advantage = advantages[min(at - first_step, len(advantages) - 1)]
-            (-advantage * likelihood / self.monte_carlo).backward()
+            # a step may have several micro-batches: their mean is the step's
+            (-advantage * likelihood / micro_batches[at] / self.monte_carlo).backward()
         self._rounds += 1
         if self._round.ids and self._rounds % self.monte_carlo == 0:
             average_gradients(self.generator, step.trainer.world)
