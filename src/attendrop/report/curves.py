@@ -31,14 +31,16 @@ def plot_run(run: Any, path: str | Path, log_history: Sequence[dict[str, Any]] =
     for layer in range(layers):
         curve = [entry["drop_probability"][layer] for entry in history]
         left.plot(steps, curve, color=colours(layer / max(1, layers - 1)), label=f"layer {layer}")
-    left.set(xlabel="step", ylabel="P(drop)", ylim=(0, 1), title="drop probability, mean over valid positions")
+    highest = max(max(entry["drop_probability"]) for entry in history)
+    limits = (0, min(1.0, 1.3 * highest + 0.01))
+    left.set(xlabel="step", ylabel="P(drop)", ylim=limits, title="drop probability, mean over valid positions")
     left.legend(fontsize=7, ncols=2)
     pairs = _by_epoch(log_history, metric)
     if pairs:
         epochs = [epoch for epoch, _, _ in pairs]
         right.plot(epochs, [a for _, a, _ in pairs], marker="o", label="attacker")
         right.plot(epochs, [d for _, _, d in pairs], marker="s", linestyle="--", label="defender")
-        right.set(xlabel="epoch", ylabel=metric, title=f"development {metric}")
+        right.set(xlabel="epoch", ylabel=metric, title=f"development {metric}", xticks=epochs)
     else:
         right.plot(steps, [entry["attacker"] for entry in history], label="attacker")
         right.plot(steps, [entry["defender"] for entry in history], linestyle="--", label="defender")
