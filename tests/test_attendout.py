@@ -160,7 +160,7 @@ class Watched(AttendOut):
 
     def equal(self, step: Any) -> bool:
         networks = data.same_bits(data.weights_of(step.model), data.weights_of(self.defender))
-        mine, theirs = (o.state_dict()["state"] for o in (step.trainer.optimizer, self._twin.optimizer))
+        mine, theirs = (o.state_dict()["state"] for o in (step.around.optimizer, self._twin.optimizer))
         return networks and all(
             torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[number][name]))
             for number, state in mine.items()

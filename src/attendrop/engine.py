@@ -78,7 +78,7 @@ class Engine:
         if progress is not None:
             self._progress = progress
         self._step = Step(
-            self.model, self.seams, self._progress, seed=self.seed, measure=measure, trainer=self.surroundings
+            self.model, self.seams, self._progress, seed=self.seed, measure=measure, around=self.surroundings
         )
         self._micro_batches = 0
         for regularizer in self.regularizers:

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from .sites import unwrapped
+
 IGNORED = -100
 LABEL_SOURCES = ("pseudo", "gold")
 
@@ -25,8 +27,8 @@ Objective = Callable[[Any], Tensor]
 
 def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
     """The kind of head: causal, choice, span, regression, multilabel, classification or token."""
-    name = type(_base(model)).__name__
-    config: Any = _base(model).config
+    inner = unwrapped(model)
+    name, config = type(inner).__name__, inner.config
     if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return "causal"
     if name.endswith("ForMultipleChoice"):
@@ -170,8 +172,3 @@ def _counted(batch: Mapping[str, Any], logits: Tensor, shift: bool) -> Tensor:
     else:
         counted = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
     return counted[:, 1:] if shift else counted
-
-
-def _base(model: nn.Module) -> nn.Module:
-    base = getattr(model, "get_base_model", None)  # PEFT
-    return base() if base is not None else model

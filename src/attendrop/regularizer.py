@@ -66,7 +66,7 @@ class Step:
     first_position: int = 0  # of the micro-batch's first example in the global batch
     batch_size: int = 1  # examples in this micro-batch
     measure: bool = False  # whether this step's figures will be logged
-    trainer: Surroundings = field(default_factory=lambda: Surroundings())
+    around: Surroundings = field(default_factory=lambda: Surroundings())
     metrics: dict[str, Tensor] = field(default_factory=dict)
 
     def probe(self, batch: Mapping[str, Any]) -> Probe:

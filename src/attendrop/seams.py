@@ -24,7 +24,7 @@ from .adapters import ADAPTERS
 from .modes import evaluating
 from .plan import Plan
 from .random import preserved
-from .sites import Call, Layers, Site, few_tokens, note, number, select, watching
+from .sites import Call, Layers, Site, few_tokens, note, number, select, unwrapped, watching
 
 _IMPLEMENTATIONS = {"sdpa": "attendrop_sdpa", "eager": "attendrop_eager"}
 _EMPTY = Plan()
@@ -62,7 +62,7 @@ class Seams:
     """The seams of one bound model. `bind` makes it; `unbind` leaves nothing of it on the model."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.name = type(_unwrapped(model)).__name__
+        self.name = type(unwrapped(model)).__name__
         self.sites: list[Site] = []
         self.plan: Plan = _EMPTY
         self.records: dict[int, Record] = {}
@@ -287,22 +287,13 @@ def _with_seam(cls: Any, seam: Any) -> type:
     return _subclasses[cls, seam]
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
-    for attribute in ("_orig_mod", "module"):
-        inner = getattr(model, attribute, None)
-        if isinstance(inner, nn.Module):
-            return _unwrapped(inner)
-    base = getattr(model, "get_base_model", None)  # PEFT
-    return base() if base is not None else model
-
-
 def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
     """Puts the seams into `model`: afterwards it computes what it did before, until a plan is applied.
 
     `batch` is an example for the dry run that finds the attention calls; text and image models need none.
     """
     if Seams.of(model) is not None:
-        raise ValueError(f"{type(_unwrapped(model)).__name__} is bound already; call unbind() on its seams first.")
+        raise ValueError(f"{type(unwrapped(model)).__name__} is bound already; call unbind() on its seams first.")
     seams = Seams(model)
     try:
         _swap_attention(model, seams)
@@ -357,7 +348,7 @@ def _swap_attention(model: Any, seams: Seams) -> None:
 
 
 def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> list[Call]:
-    inner = _unwrapped(model)
+    inner = unwrapped(model)
     inputs = dict(batch) if batch is not None else few_tokens(inner, inner.config)
     device = next(model.parameters()).device
     try:

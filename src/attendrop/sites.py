@@ -121,6 +121,16 @@ def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:
     return rows, queries, length if site.kind == "cross" else queries
 
 
+def unwrapped(model: nn.Module) -> Any:
+    """The transformers model inside of torch.compile, DDP and PEFT."""
+    for attribute in ("_orig_mod", "module"):
+        inner = getattr(model, attribute, None)
+        if isinstance(inner, nn.Module):
+            return unwrapped(inner)
+    base = getattr(model, "get_base_model", None)  # PEFT
+    return base() if base is not None else model
+
+
 def few_tokens(model: nn.Module, config: Any) -> dict[str, Tensor]:
     """The smallest input on which every attention layer runs. Source and target differ in length on purpose."""
     device = next(model.parameters()).device

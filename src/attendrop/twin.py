@@ -18,7 +18,7 @@ class Twin:
     """The network and its optimizer, made from the model and optimizer of `step` as they are now."""
 
     def __init__(self, step: Step) -> None:
-        if step.trainer.optimizer is None:
+        if step.around.optimizer is None:
             raise ValueError(
                 "a network beside the model needs the optimizer: Engine(surroundings=Surroundings(optimizer=...))."
             )
@@ -29,18 +29,18 @@ class Twin:
         seams = Seams.of(network)
         if seams is not None:
             seams.unbind()
-        self.network: Any = step.trainer.prepare(network)
+        self.network: Any = step.around.prepare(network)
         parameters = zip(step.model.parameters(), self.network.parameters(), strict=True)
-        self.optimizer = copy.deepcopy(step.trainer.optimizer, {id(p): q for p, q in parameters})
+        self.optimizer = copy.deepcopy(step.around.optimizer, {id(p): q for p, q in parameters})
 
     def backward(self, batch: Mapping[str, Any], step: Step) -> None:
         """Forward, loss and backward. The random state is put back, so that the model draws the same dropout."""
         with preserved(next(self.network.parameters()).device):
-            step.trainer.backward(self.network, batch)
+            step.around.backward(self.network, batch)
 
     def step(self, step: Step) -> None:
         """The optimizer's step, clipped and with the learning rate that the model's is about to use."""
-        around = step.trainer
+        around = step.around
         assert around.optimizer is not None
         average_gradients(self.network, around.world)
         if around.max_grad_norm > 0:
@@ -53,8 +53,8 @@ class Twin:
     @torch.no_grad()
     def make_equal(self, step: Step, to_model: bool) -> None:
         """Weights, buffers and optimizer state of the twin go to the model, or the model's to the twin."""
-        assert step.trainer.optimizer is not None
-        ends = [(step.model, step.trainer.optimizer.state), (self.network, self.optimizer.state)]
+        assert step.around.optimizer is not None
+        ends = [(step.model, step.around.optimizer.state), (self.network, self.optimizer.state)]
         (source, state), (target, target_state) = ends[::-1] if to_model else ends
         for a, b in zip(
             [*source.parameters(), *source.buffers()], [*target.parameters(), *target.buffers()], strict=True

@@ -32,7 +32,7 @@ from ..plan import Plan
 from ..random import key_of, preserved, uniform
 from ..regularizer import Regularizer, Step
 from ..seams import Seams
-from ..sites import Site
+from ..sites import Site, unwrapped
 from ..twin import Twin, average_gradients, load_optimizer_tensors, optimizer_tensors
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
@@ -184,11 +184,8 @@ class AttendOut(Regularizer):
         device = next(step.model.parameters()).device
         with preserved(device):
             torch.manual_seed(key_of(step.seed, 0, 0, self.name))
-            base: Any = step.model
-            if hasattr(base, "get_base_model"):  # PEFT
-                base = base.get_base_model()
             self.generator = Generator.from_model(
-                base,
+                unwrapped(step.model),
                 len(self._sites(step.seams)),
                 init_drop=max(self.init_drop, 1e-4),
                 layer_offsets=self.layer_offsets,
@@ -269,8 +266,8 @@ class AttendOut(Regularizer):
                     outputs = network(**batch)
                 score, right = example_scores(network, batch, outputs)
                 found[place].append(right if self.reward == "metric" else score)
-        if self.reward_on == "cached" and step.trainer.world > 1:  # each process has cached batches of its own
-            found = [_of_all(values, step.trainer.world) for values in found]
+        if self.reward_on == "cached" and step.around.world > 1:  # each process has cached batches of its own
+            found = [_of_all(values, step.around.world) for values in found]
         attacker, defender = (torch.cat(values).float() for values in found)
         difference = attacker - defender
         return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
@@ -278,11 +275,11 @@ class AttendOut(Regularizer):
     def _reward_batches(self, step: Step) -> list[Mapping[str, Any]]:
         if self.reward_on == "cached":
             return list(self._round.labelled)
-        if step.trainer.examples is None:
+        if step.around.examples is None:
             raise ValueError(f"AttendOut.reward_on is {self.reward_on!r}, but the loop lends no examples to draw from.")
         draws = step.shared_generator("attendout-reward")
         assert self.draws_from is not None
-        batch = dict(step.trainer.examples(self.draws_from, self.samples or self.T, draws))
+        batch = dict(step.around.examples(self.draws_from, self.samples or self.T, draws))
         if self.reward_on == "noisy":
             ids = batch["input_ids"]
             vocabulary = len(self.generator.tokens) if self.generator is not None else 0
@@ -354,13 +351,13 @@ class AttendOut(Regularizer):
             (-advantage * likelihood / micro_batches[at] / self.monte_carlo).backward()
         self._rounds += 1
         if self._round.ids and self._rounds % self.monte_carlo == 0:
-            average_gradients(self.generator, step.trainer.world)
+            average_gradients(self.generator, step.around.world)
             self._optimizer.step()
             self._optimizer.zero_grad()
-        if step.trainer.world > 1:
+        if step.around.world > 1:
             total = total.to(next(self.generator.parameters()).device)
             torch.distributed.all_reduce(total)
-        return (total / step.trainer.world / max(1, len(self._round.ids))).tolist()
+        return (total / step.around.world / max(1, len(self._round.ids))).tolist()
 
     def _choose(self, rewards: Tensor, step: Step) -> str:
         if self.select == "attacker":
