@@ -1,0 +1,34 @@
+"""Data and metrics: from a task's name or the user's files to what a Trainer takes, and back to labels and scores."""
+
+from .catalogue import KINDS, TASKS, Task, find_task
+from .data import Data, few_shots, fraction, load_files, load_inputs, load_task, split_validation
+from .describe import Description, Lengths, describe
+from .metrics import METRICS
+from .models import load_model, load_tokenizer
+from .predictions import write_predictions, write_submission
+from .prepare import Prepared, keep_logits, prepare
+
+__all__ = [
+    "KINDS",
+    "METRICS",
+    "TASKS",
+    "Data",
+    "Description",
+    "Lengths",
+    "Prepared",
+    "Task",
+    "describe",
+    "few_shots",
+    "find_task",
+    "fraction",
+    "keep_logits",
+    "load_files",
+    "load_inputs",
+    "load_model",
+    "load_task",
+    "load_tokenizer",
+    "prepare",
+    "split_validation",
+    "write_predictions",
+    "write_submission",
+]
