@@ -103,3 +103,7 @@ class Interruption(TrainerCallback):
             self.happened = True
             control.should_save = True
             control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.happened:  # the Trainer takes the stop for the end of an epoch, with all that belongs to it
+            control.should_evaluate = control.should_save = control.should_log = False

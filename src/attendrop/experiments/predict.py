@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 from transformers.trainer_callback import PrinterCallback
@@ -73,6 +74,7 @@ def _predict(
     with tempfile.TemporaryDirectory() as scratch:
         arguments = Seq2SeqTrainingArguments(
             scratch, per_device_eval_batch_size=batch_size, disable_tqdm=True, report_to="none",
+            dataloader_pin_memory=torch.cuda.is_available(),
             predict_with_generate=translates, generation_max_length=data.task.max_length if translates else None,
         )  # fmt: skip
         trainer = (Seq2SeqTrainer if translates else Trainer)(

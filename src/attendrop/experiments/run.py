@@ -143,7 +143,10 @@ def _arguments(config: RunConfig) -> Any:
     if training["eval_strategy"] == "no" and "load_best_model_at_end" not in config.explicit:
         training["load_best_model_at_end"] = False
     try:
-        return Seq2SeqTrainingArguments(**training)
+        arguments = Seq2SeqTrainingArguments(**training)
+        if arguments.device.type == "cpu" and "dataloader_pin_memory" not in config.explicit:
+            arguments.dataloader_pin_memory = False  # there is no other memory to pin for, and torch warns
+        return arguments
     except (TypeError, ValueError, ImportError) as error:
         raise UserError(f"a training argument is not allowed: {' '.join(str(error).split())}") from None
 
@@ -187,6 +190,11 @@ def _other_tasks(config: RunConfig, data: tasks.Data, tokenizer: Any, max_length
     found = {}
     for name in config.also_eval:
         other = tasks.load_task(name, config.data_dir, evaluation=True)
+        if other.task.kind != data.task.kind:
+            raise UserError(
+                f"also_eval is {name!r}, which is {other.task.kind}, and {data.task.name} is {data.task.kind}; it must "
+                "be of the same kind."
+            )
         other.train, other.test, other.others = None, None, {}
         if config.max_eval_samples:
             other.validation = _first(other.validation, config.max_eval_samples)
@@ -223,6 +231,7 @@ class _Run:
                 processing_class=self.tokenizer,
                 data_collator=self.prepared.collator,
                 compute_metrics=self.prepared.compute_metrics,
+                preprocess_logits_for_metrics=None if translates else tasks.keep_logits,
                 callbacks=callbacks,
                 regularizers=regularizers,
             )

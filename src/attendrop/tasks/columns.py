@@ -6,6 +6,7 @@ What is plain is guessed, and noted; what is not is asked for with --text, --tex
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -159,7 +160,7 @@ def find_kind(table: Table, texts: tuple[str, ...], label: str, kind: str | None
 
 
 def _lacking(table: Table, rows: list[int], what: str, column: str) -> str:
-    more = f", nor have {plural(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
+    more = f" ({len(rows):,} such rows in all)" if len(rows) > 1 else ""
     return f"{table.where(rows[0])} has no {what} in column {column!r}{more}; fill it in or remove the row."
 
 
@@ -260,7 +261,7 @@ def tag_names(table: Table, column: str, sentences: list[list[str]]) -> list[lis
 
 def sorted_names(names: set[str]) -> tuple[str, ...]:
     """In the order of the alphabet, or of size where all are whole numbers."""
-    numeric = all(name.lstrip("-").isdigit() for name in names)
+    numeric = all(re.fullmatch(r"-?[0-9]+", name) for name in names)
     return tuple(sorted(names, key=int if numeric else None))
 
 
