@@ -2,18 +2,26 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLI_STAMP := $(VENV)/.installed-cli
 
-.PHONY: help setup test lint bench-steps bench-prune
+.PHONY: help demo setup test lint bench-steps bench-prune
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(STAMP)  ## Make .venv and install everything, with the pinned versions
+demo: $(CLI_STAMP)  ## Fine-tune a small model on film reviews, plain and with two methods: minutes on a CPU, no hub
+	$(BIN)/attendrop demo --overwrite
 
-$(STAMP): pyproject.toml constraints.txt
+$(CLI_STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact version: a range would take gigabytes of CUDA packages
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cli]'
+	touch $@
+
+setup: $(STAMP)  ## Make .venv and install everything, with the pinned versions
+
+$(STAMP): $(CLI_STAMP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

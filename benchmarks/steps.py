@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,14 @@ import torch
 import transformers
 from torch import Tensor
 
-from attendrop import ADDrop, AttendOut, AttentionLayerDrop, Engine, Regularizer, ScheduledDropout, Surroundings
+from attendrop import ADDrop, AttendOut, Engine, Surroundings, parse_method
+from attendrop.methods import make_method
 
 from .records import RESULTS, append, conditions
 
 Step = Callable[[], None]
+
+TOGETHER = 4  # providers that take turns with a plain step
 
 
 def base_shaped(options: argparse.Namespace, attention: str = "sdpa") -> Any:
@@ -75,13 +79,9 @@ def plain(options: argparse.Namespace) -> Step:
 
 
 def with_addrop(options: argparse.Namespace, **fields: Any) -> Step:
-    return with_method(options, ADDrop(cross_tuning=False, **fields))
-
-
-def with_method(options: argparse.Namespace, method: Regularizer) -> Step:
     model, batch = base_shaped(options), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    return regularised(options, Engine(model, [method]), batch, optimizer)
+    return regularised(options, Engine(model, [ADDrop(cross_tuning=False, **fields)]), batch, optimizer)
 
 
 def regularised(options: argparse.Namespace, engine: Engine, batch: dict[str, Tensor], optimizer: Any) -> Step:
@@ -167,6 +167,53 @@ def attendout(options: argparse.Namespace) -> Step:
     return step
 
 
+# The family: name, method, and the floor in thirds of a plain step. A second view doubles everything; a probe is a
+# forward and a backward to the activations.
+FAMILY: list[tuple[str, str, float]] = [
+    ("attention layerdrop", "attention_layerdrop", 3),
+    ("scheduled dropout", "scheduled_dropout", 3),
+    ("attention dropout", "attention_dropout:p=0.1", 3),
+    ("scores dropout", "scores_dropout:p=0.1", 3),
+    ("scores dropout, columns", "scores_dropout:p=0.1,pattern=column", 3),
+    ("drophead", "drophead:p=0.2", 3),
+    ("structure mask", "structure_mask", 3),
+    ("layerdrop", "layerdrop:p=0.2", 3),
+    ("r-drop", "rdrop", 6),
+    ("hiddencut, by attention", "hiddencut", 6),
+    ("hiddencut, by gradient", "hiddencut:by=gradient", 8),
+    ("r3f", "r3f", 6),
+    ("scal", "scal", 8),
+    ("mixout", "mixout:p=0.7", 3),
+    ("dropconnect", "dropconnect:p=0.1", 3),
+    ("child-tuning F", "child_tuning:p=0.3", 3),
+    ("noisytune", "noisytune", 3),
+    ("super tickets, a fifth of the heads", "supertickets", 3),
+    ("unidrop", "unidrop", 3),
+    ("concrete dropout", "concrete_dropout", 3),
+]
+
+
+def with_family(options: argparse.Namespace, method: str) -> Step:
+    model, batch = base_shaped(options), random_batch(options)
+    if method == "structure_mask":
+        far = (torch.arange(options.length).view(-1, 1) - torch.arange(options.length)).abs()
+        batch["structure_mask"] = (far < 32).expand(options.batch, -1, -1).to(options.device)
+    fields = {}
+    if method == "supertickets":
+        fields["tickets"] = {"heads": [[layer, head] for layer in range(options.layers) for head in (0, 5)]}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    engine = Engine(
+        model,
+        [make_method(method, fields) if fields else parse_method(method)],
+        surroundings=Surroundings(optimizer, 1.0),
+    )
+    return regularised(options, engine, batch, optimizer)
+
+
+def _constant(floor: float, layers: int) -> float:
+    return floor
+
+
 # name -> (how to make the step, the floor in thirds of a plain step as a function of the number of layers)
 PROVIDERS: dict[str, tuple[Callable[[argparse.Namespace], Step], Callable[[int], float]]] = {
     "plain": (plain, lambda n: 3),
@@ -175,8 +222,7 @@ PROVIDERS: dict[str, tuple[Callable[[argparse.Namespace], Step], Callable[[int],
     "addrop all layers, as published": (as_published, lambda n: 4 + (n + 1) / 2),
     # two plain steps, the generator once and, in the dropout step, once more with its backward: 2 + 4/9, in thirds
     "attendout, T = 15": (attendout, lambda n: 3 * (2 + 4 / 9)),
-    "attention layerdrop": (lambda o: with_method(o, AttentionLayerDrop()), lambda n: 3),
-    "scheduled dropout": (lambda o: with_method(o, ScheduledDropout()), lambda n: 3),
+    **{name: (partial(with_family, method=method), partial(_constant, floor)) for name, method, floor in FAMILY},
     "addrop iga first, 20-step sum": (lambda o: with_addrop(o, attribution="iga"), lambda n: 4 + 20 * 2),
     "addrop iga first, 5 gauss nodes": (
         lambda o: with_addrop(o, attribution="iga", ig_rule="gauss", ig_steps=5),
@@ -193,27 +239,37 @@ def synchronize(device: str) -> None:
 def times(options: argparse.Namespace, names: list[str]) -> dict[str, float]:
     """Seconds for each provider: the median over rounds, after one step to warm up.
 
-    A step that costs many plain ones is its own average: it is timed once, against the plain steps around it.
+    A few providers at a time take turns with a plain step, because each holds a model of its own; all are told in
+    units of the first plain one. A step that costs many plain ones is its own average: it is timed once.
     """
+    others = [name for name in names if name != "plain"]
+    short = [name for name in others if not _is_long(name, options)]
+    groups = [short[i : i + TOGETHER] for i in range(0, len(short), TOGETHER)] or [[]]
+    found: dict[str, float] = {}
+    for group in groups:
+        seconds = _rounds(options, ["plain", *group], options.rounds)
+        unit = found.setdefault("plain", seconds["plain"]) / seconds["plain"]
+        found |= {name: seconds[name] * unit for name in group}
+    for name in others:
+        if _is_long(name, options):
+            plain_step, step = PROVIDERS["plain"][0](options), PROVIDERS[name][0](options)
+            around = [_timed(plain_step, options.device) for _ in range(2)][1:]
+            taken = _timed(step, options.device)
+            around.append(_timed(plain_step, options.device))
+            found[name] = taken / statistics.mean(around) * found["plain"]
+            print(f"  {name}", file=sys.stderr, flush=True)
+    return {name: found[name] for name in names}
+
+
+def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[str, float]:
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    steps = {name: PROVIDERS[name][0](options) for name in names if not _is_long(name, options)}
-    for round_number in range(options.rounds + 1):
+    steps = {name: PROVIDERS[name][0](options) for name in names}
+    for round_number in range(rounds + 1):
         for name, step in steps.items():
             taken = _timed(step, options.device)
             if round_number:
                 seconds[name].append(taken)
-        print(f"  round {round_number} of {options.rounds}", file=sys.stderr, flush=True)
-    plain_step = steps["plain"]
-    steps.clear()
-    for name in names:
-        if _is_long(name, options):
-            step = PROVIDERS[name][0](options)
-            around = [_timed(plain_step, options.device)]
-            taken = _timed(step, options.device)
-            around.append(_timed(plain_step, options.device))
-            # in units of the rounds' plain step, so that the columns stay comparable
-            seconds[name] = [taken / statistics.mean(around) * statistics.median(seconds["plain"])]
-            print(f"  {name}", file=sys.stderr, flush=True)
+        print(f"  {', '.join(names[1:])}: round {round_number} of {rounds}", file=sys.stderr, flush=True)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 

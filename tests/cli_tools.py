@@ -51,7 +51,7 @@ def save_tokenizer(folder: Path, texts: Sequence[str]) -> None:
     )
     fast = hf.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", eos_token="[SEP]", bos_token="[CLS]", model_max_length=128,
+        mask_token="[MASK]", eos_token="[SEP]", bos_token="[CLS]", model_max_length=256,
     )  # fmt: skip
     fast.save_pretrained(folder)
 
@@ -62,7 +62,7 @@ def save_encoder(folder: Path, texts: Sequence[str], dropout: float = 0.1) -> Pa
     torch.manual_seed(0)
     config = hf.BertConfig(
         vocab_size=500, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        max_position_embeddings=128, pad_token_id=0,
+        max_position_embeddings=256, pad_token_id=0,
     )  # fmt: skip
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
     model = hf.BertModel(config)

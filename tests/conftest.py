@@ -11,3 +11,5 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, which transformers does

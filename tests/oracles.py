@@ -52,9 +52,16 @@ class LiteralAttention:
                 module.dropout = _Watch(self)
                 watched = True
         if not watched:
-            AttentionInterface.register("literal", self)
-            AttentionMaskInterface.register("literal", eager_mask)
-            model.set_attn_implementation("literal")
+            _use(model, "literal", self)
+
+
+def _use(model: nn.Module, name: str, function: Any) -> None:
+    """`function` as the attention of every part of the model: of a decoder too, whose configuration may be a copy."""
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, eager_mask)
+    for module in model.modules():
+        if hasattr(module, "config"):
+            module.config._attn_implementation_internal = name
 
 
 class _Watch(nn.Module):
@@ -157,3 +164,35 @@ def literal_masked_attention(query: Tensor, key: Tensor, value: Tensor, valid: T
     attention = scores.masked_fill(~allowed, float("-inf")).softmax(-1)
     even = valid.expand_as(scores) / valid.expand_as(scores).sum(-1, keepdim=True)
     return torch.where(allowed.any(-1, keepdim=True), attention, even) @ value
+
+
+class ChangedAttention:
+    """Eager attention whose map is `change(call, scores, valid)`, and whose output is `scale(call, output)`.
+
+    Scores are those before the mask, [B, H, Q, K]; outputs are [B, H, Q, d]. For models of the interface, without
+    dropout.
+    """
+
+    def __init__(self, change: Any = None, scale: Any = None) -> None:
+        self.change = change or (lambda call, s, valid: s.masked_fill(~valid, float("-inf")).softmax(-1))
+        self.scale = scale or (lambda call, output: output)
+        self.calls = 0
+
+    def __call__(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+    ) -> Any:
+        heads = query.shape[1]
+        key = key.repeat_interleave(heads // key.shape[1], dim=1)
+        value = value.repeat_interleave(heads // value.shape[1], dim=1)
+        scaling = kwargs.get("scaling")
+        s = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        if kwargs.get("position_bias") is not None:
+            s = s + kwargs["position_bias"]
+        valid = torch.ones_like(s, dtype=torch.bool) if mask is None else (mask > -1e30).expand_as(s)
+        valid = valid | ~valid.any(-1, keepdim=True)  # the query of a padding token: nobody reads it
+        output = self.scale(self.calls, self.change(self.calls, s, valid) @ value)
+        self.calls += 1
+        return output.transpose(1, 2).contiguous(), None
+
+    def attach(self, model: nn.Module) -> None:
+        _use(model, "changed", self)

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
+
+from attendrop.tickets import Tickets
+
+MODELS = ("bert", "gpt2", "llama", "bart")
+ADAPTED = (*MODELS, "mpnet")  # for methods that act inside attention, which MPNet has an adapter for
 
 
 @dataclass(frozen=True)
@@ -11,22 +20,76 @@ class Setting:
     usual: dict[str, Any]  # strong enough to show
     zero: dict[str, Any]  # no strength: must be plain fine-tuning, bit for bit
     strongest: dict[str, Any]  # the most that the ranges allow
-    models: tuple[str, ...] = field(default=("bert", "gpt2", "llama", "bart", "mpnet"))
+    models: tuple[str, ...] = field(default=MODELS)
+    # what a user does to the model before adapters are added and it is frozen
+    before_lora: Callable[[Any], None] = field(default=lambda model: None)
+    # columns that the method reads, for a batch and "usual", "zero" or "strongest"
+    columns: Callable[[dict[str, Tensor], str], dict[str, Tensor]] = field(default=lambda batch, strength: {})
+
+
+def structure(batch: dict[str, Tensor], strength: str) -> dict[str, Tensor]:
+    """Matrices of ones (no structure), of every other token, or of nothing at all."""
+    rows, length = batch["input_ids"].shape
+    far = (torch.arange(length).view(-1, 1) - torch.arange(length)).abs()
+    mask = {"usual": far % 2 == 0, "zero": far >= 0, "strongest": far < 0}[strength]
+    return {"structure_mask": mask.expand(rows, length, length).clone()}
 
 
 SETTINGS = {
     "addrop": Setting(
+        models=ADAPTED,
         usual={"p": 0.5, "q": 0.5, "layers": "all", "cross_tuning": False},
         zero={"q": 0.0, "cross_tuning": False},
         strongest={"p": 1.0, "q": 1.0, "layers": "all", "cross_tuning": False},
     ),
     "attendout": Setting(
+        models=ADAPTED,
         usual={"T": 3, "init_drop": 0.4, "reward_on": "noisy", "samples": 6, "select": "attacker"},
         zero={"T": 3, "init_drop": 0.0, "reward_on": "cached"},
         strongest={"T": 3, "init_drop": 0.999, "reward_on": "cached", "select": "attacker"},
     ),
-    "attention_layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0.0}, strongest={"p": 1.0}),
+    "attention_layerdrop": Setting(models=ADAPTED, usual={"p": 0.5}, zero={"p": 0.0}, strongest={"p": 1.0}),
+    "child_tuning": Setting(usual={"p": 0.4}, zero={"p": 1.0}, strongest={"p": 0.01}),
+    "dropconnect": Setting(usual={"p": 0.3}, zero={"p": 0.0}, strongest={"p": 0.99}),
+    "mixout": Setting(usual={"p": 0.7}, zero={"p": 0.0}, strongest={"p": 0.99}),
+    "noisytune": Setting(usual={"strength": 0.5}, zero={"strength": 0.0}, strongest={"strength": 1.0}),
     "scheduled_dropout": Setting(
-        usual={}, zero={"start": 0, "slopes": [0, 0]}, strongest={"start": 1, "slopes": [0, 0]}
+        models=ADAPTED, usual={}, zero={"start": 0, "slopes": [0, 0]}, strongest={"start": 1, "slopes": [0, 0]}
     ),
+    "concrete_dropout": Setting(
+        usual={"init": 0.3, "lr": 0.05}, zero={"init": 0}, strongest={"init": 0.99, "lr": 1.0, "entropy": 1.0}
+    ),
+    "hiddencut": Setting(
+        models=ADAPTED, usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "pool": 1.0, "weight": 100.0}
+    ),
+    "layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0}, strongest={"p": 1.0}),
+    "r3f": Setting(
+        usual={"epsilon": 1.0, "weight": 10.0}, zero={"weight": 0}, strongest={"epsilon": 100.0, "weight": 100.0}
+    ),
+    "rdrop": Setting(usual={}, zero={"alpha": 0}, strongest={"alpha": 100.0, "reduction": "sum"}),
+    "scal": Setting(
+        usual={"epsilon": 0.5, "alpha": 0.2},
+        zero={"epsilon": 0, "alpha": 0},
+        strongest={"epsilon": 100.0, "alpha": 100.0, "tau": 0.01},
+    ),
+    "supertickets": Setting(
+        usual={"tickets": {"heads": [[0, 1], [1, 0], [1, 2]], "feed_forwards": [1]}},
+        before_lora=lambda model: Tickets(heads=[[0, 1], [1, 0], [1, 2]], feed_forwards=[1]).apply(model),
+        zero={},
+        strongest={
+            "tickets": {"heads": [[site, head] for site in (0, 1) for head in range(4)], "feed_forwards": [0, 1]}
+        },
+    ),
+    "unidrop": Setting(
+        models=ADAPTED,
+        usual={"p_k": 0.2, "p_d": 0.3},
+        zero={"fd1": 0, "fd2": 0, "fd3": 0, "fd4": 0, "layerdrop": 0, "p_d": 0},
+        strongest={"fd1": 1, "fd2": 1, "fd3": 1, "fd4": 1, "layerdrop": 1, "p_k": 0, "p_d": 1},
+    ),
+    "attention_dropout": Setting(
+        models=ADAPTED, usual={"p": 0.3}, zero={"p": 0}, strongest={"p": 1, "pattern": "column", "renormalise": True}
+    ),
+    "scores_dropout": Setting(models=ADAPTED, usual={"p": 0.3}, zero={"p": 0}, strongest={"p": 1}),
+    "drophead": Setting(models=ADAPTED, usual={"p": 0.4}, zero={"p": 0}, strongest={"p": 1, "schedule": "constant"}),
+    "structure_mask": Setting(models=ADAPTED, usual={}, zero={}, strongest={}, columns=structure),
 }

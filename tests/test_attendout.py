@@ -14,7 +14,7 @@ from torch import nn
 
 from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
 from attendrop.generator import Generator, ids_and_mask, pairs
-from attendrop.methods.attendout import log_likelihood, sample
+from attendrop.methods.attendout import as_it_was, log_likelihood, sample
 from attendrop.report.curves import plot_run
 
 
@@ -94,7 +94,7 @@ class Planted(AttendOut):
 
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         ids, mask, (at, first) = self._round.ids[-1], self._round.masks[-1], self._round.places[-1]
-        drop = self._actions(self.generator(ids, mask).detach(), step.seed, at, first)[self.layer]
+        drop = self._actions(self.generator(ids, mask).detach(), as_it_was(step, at, first, len(ids)))[self.layer]
         valid = pairs(mask)
         reward = -((~drop) & valid).sum() / valid.sum()
         return reward.view(1), reward, reward

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 
 import oracles
 import pytest
@@ -10,7 +11,7 @@ import torch
 import zoo
 
 import attendrop
-from attendrop import IntegrationRule, attribute
+from attendrop import IntegrationRule, attribute, attribution
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -28,14 +29,37 @@ def test_ga_equals_literal_autograd(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
-def test_iga_equals_the_literal_sum(kind: str) -> None:
+def test_iga_equals_the_literal_sum(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     rule = IntegrationRule("sum", 4)
     assert rule.nodes() == [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (1.0, 0.25)]
     expected = oracles.literal_iga(kind, copy.deepcopy(model), batch, rule.nodes())
-    found = attribute(model, batch, method="iga", rule=rule)
-    for layer, values in found.items():
-        assert relative_error(values, expected[layer]) < 1e-5
+    for tokens in (0, 100, 10**6):  # a node in each pass, a few, or all of them
+        monkeypatch.setitem(attribution._TOKENS, "cpu", tokens)
+        found = attribute(model, batch, method="iga", rule=rule)
+        for layer, values in found.items():
+            assert relative_error(values, expected[layer]) < 1e-5
+
+
+def test_iga_runs_no_block_below_the_scaled_one() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
+    passes = []
+    for layer in model.bert.encoder.layer:
+        layer.attention.register_forward_hook(lambda module, args, result, layer=layer: passes.append(layer))
+    attribute(model, batch, method="iga", layers=[1], rule=IntegrationRule("gauss", 3))
+    first, second = model.bert.encoder.layer
+    assert (passes.count(first), passes.count(second)) == (2, 5)  # the dry run and the unscaled pass; three nodes
+
+
+def test_a_path_takes_as_few_passes_as_there_is_room_for() -> None:
+    nodes = IntegrationRule("sum", 20).nodes()
+    record = types.SimpleNamespace(query=torch.empty(16, 12, 128, 64), key=torch.empty(16, 12, 128, 64))
+    assert [len(part) for part in attribution._passes(nodes, record)] == [1] * 20  # on a CPU
+    record.query = torch.empty(16, 12, 128, 64, device="meta")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(attribution._TOKENS, "meta", attribution._TOKENS["cuda"])
+        assert [len(part) for part in attribution._passes(nodes, record)] == [8, 8, 4]
+    assert [node for part in attribution._passes(nodes, record) for node in part] == nodes
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5", "deberta_v2"])

@@ -14,12 +14,15 @@ import torch
 from cli_tools import save_encoder, sentences, write_csv
 from transformers import TrainingArguments
 
+from attendrop import METHODS, parse_method
 from attendrop.cli.app import run
 from attendrop.cli.flags import as_arguments, dashed
 from attendrop.cli.reference import reference
 from attendrop.errors import UserError
 from attendrop.experiments.presets import apply_preset
+from attendrop.experiments.run import training_arguments
 from attendrop.experiments.settings import all_settings, make_config, read_yaml
+from attendrop.tasks import find_task
 
 ROOT = Path(__file__).parent.parent
 
@@ -199,3 +202,22 @@ def test_help_and_lists(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--help"]) == 0
     assert "--learning-rate" in capfd.readouterr().out
     assert run(["train", "--learnin-rate", "1"]) == 2
+
+
+def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> None:
+    text = (ROOT / "PAPER_INDEX.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(recipes) >= 15
+    named = set()
+    for number, recipe in enumerate(recipes):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(recipe)
+        config = make_config(read_yaml(file))
+        find_task(str(config.task))
+        training_arguments(config)
+        for method in config.method:
+            named.add(parse_method(method).name)
+    not_a_recipe = {"structure_mask", "supertickets"}  # a matrix for each example; several trainings
+    assert named | not_a_recipe == set(METHODS)
+    for method in METHODS:
+        assert f"docs/methods/{method}.md" in text or method in ("attention_layerdrop", "scheduled_dropout")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,18 @@ each_case = pytest.mark.parametrize(("method", "kind"), CASES)
 
 
 def train(
-    folder: Path, kind: str, regularizers: list, resume: bool = False, model: Any = None, **arguments: Any
+    folder: Path,
+    kind: str,
+    regularizers: list,
+    resume: bool | str = False,
+    model: Any = None,
+    strength: str = "usual",
+    **arguments: Any,
 ) -> tuple[Any, Trainer]:
     """A short run with dropout on; the trained model and its trainer."""
     batch = zoo.make_batch(kind, size=12, seed=4)
+    for regularizer in regularizers or []:
+        batch |= SETTINGS[regularizer.name].columns(batch, strength)
     data = [{k: v[i] for k, v in batch.items()} for i in range(12)]
     model = zoo.make_model(kind) if model is None else model
     options = {
@@ -47,22 +58,17 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
-@each_case
-def test_it_trains_and_leaves_nothing_behind(method: str, kind: str, tmp_path: Path) -> None:
-    plain, _ = train(tmp_path, kind, None)
-    model, trainer = train(tmp_path, kind, [make_method(method, SETTINGS[method].usual)])
-    assert trainer.state.global_step == 6
-    assert all(torch.tensor(entry["loss"]).isfinite() for entry in trainer.state.log_history if "loss" in entry)
-    assert not same(model, plain)
-    assert traces(model) == []
-    again, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].usual)])
-    assert same(model, again)
+@functools.cache
+def plainly_trained(kind: str) -> Any:
+    """What the stock Trainer makes of the same data."""
+    with tempfile.TemporaryDirectory() as folder:
+        return train(Path(folder), kind, None)[0]
 
 
 @each_case
 def test_strength_zero_is_plain_fine_tuning_bit_for_bit(method: str, kind: str, tmp_path: Path) -> None:
-    plain, _ = train(tmp_path, kind, None)
-    model, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].zero)])
+    plain = plainly_trained(kind)
+    model, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].zero)], strength="zero")
     assert same(model, plain)
 
 
@@ -76,10 +82,19 @@ def test_evaluation_is_untouched(method: str, kind: str) -> None:
 
 
 @each_case
-def test_resumed_equals_uninterrupted(method: str, kind: str, tmp_path: Path) -> None:
+def test_it_trains_leaves_nothing_behind_and_resumes_as_if_uninterrupted(
+    method: str, kind: str, tmp_path: Path
+) -> None:
     regularizers = [make_method(method, SETTINGS[method].usual)]
-    whole, _ = train(tmp_path / "a", kind, regularizers, save_strategy="steps", save_steps=4)
-    resumed, _ = train(tmp_path / "a", kind, regularizers, resume=True, save_strategy="no")
+    whole, trainer = train(tmp_path / "a", kind, regularizers, save_strategy="steps", save_steps=4)
+    assert trainer.state.global_step == 6
+    assert all(torch.tensor(entry["loss"]).isfinite() for entry in trainer.state.log_history if "loss" in entry)
+    assert not same(whole, plainly_trained(kind))
+    assert traces(whole) == []
+    # by its name: the Trainer saves one at the end too, from which nothing would be left to train
+    checkpoint = str(tmp_path / "a" / "checkpoint-4")
+    resumed, trainer = train(tmp_path / "a", kind, regularizers, resume=checkpoint, save_strategy="no")
+    assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry][-2:] == [5, 6]
     assert same(whole, resumed)
     assert load_regularizers(tmp_path / "a" / "checkpoint-4") == regularizers
 
@@ -89,6 +104,7 @@ def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
     if kind in zoo.NO_CHECKPOINTING:
         pytest.skip("transformers does not support checkpointing here")
     batch = zoo.make_batch(kind)
+    batch |= SETTINGS[method].columns(batch, "usual")
     gradients = []
     for checkpointing in (False, True):
         model = zoo.make_model(kind).train()
@@ -103,7 +119,7 @@ def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
         gradients.append([p.grad for p in model.parameters()])
     for a, b in zip(*gradients, strict=True):
         if a is not None or b is not None:
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-7)
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
 @each_case
@@ -111,9 +127,9 @@ def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     targets = {"gpt2": ["c_attn"], "bert": ["query", "value"], "mpnet": ["q", "v"]}.get(kind, ["q_proj", "v_proj"])
-    model = peft.get_peft_model(
-        zoo.make_model(kind), peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False)
-    )
+    base = zoo.make_model(kind)
+    SETTINGS[method].before_lora(base)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     trained, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].usual)], model=model)
     changed = {name for name, p in trained.named_parameters() if not torch.equal(p, before[name])}
@@ -122,18 +138,27 @@ def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
 
 
 @each_case
-def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str, tmp_path: Path) -> None:
-    model, trainer = train(
-        tmp_path,
-        kind,
-        [make_method(method, SETTINGS[method].strongest)],
-        bf16=True,
-        max_steps=20,
-        logging_nan_inf_filter=False,
-    )
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    assert len(losses) == 20
-    assert torch.tensor(losses).isfinite().all()
+def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str) -> None:
+    """200 steps on BERT, and on all of them with ATTENDROP_LONG=1."""
+    steps = 200 if kind == "bert" or os.environ.get("ATTENDROP_LONG") else 20
+    model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
+    batch |= SETTINGS[method].columns(batch, "strongest")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    around = Surroundings(optimizer=optimizer, examples=lambda source, count, draws: zoo.make_batch(kind))
+    regularizer = make_method(method, SETTINGS[method].strongest)
+    losses = []
+    with Engine(model, [regularizer], epochs=1, steps_per_epoch=steps, surroundings=around) as engine:
+        for _ in range(steps):
+            with torch.autocast("cpu", torch.bfloat16), engine.micro_batch(batch) as inputs:
+                loss = engine.loss(model(**inputs))
+                loss.backward()
+            engine.before_optimizer()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            engine.after_optimizer()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+    assert torch.stack(losses).isfinite().all()
     assert all(p.isfinite().all() for p in model.parameters())
 
 

@@ -8,7 +8,7 @@ import zoo
 from transformers import TrainingArguments
 
 from attendrop import ADDrop, RegularizedTrainer, attribute
-from attendrop.methods.addrop import keep_mask
+from attendrop.kernels.attribution_mask import keep_mask
 from attendrop.random import key_of, uniform
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 import zoo
+from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from test_seams import traces
+from transformers import Trainer
 
-from attendrop import ADDrop, Engine, Plan, Regularizer
+from attendrop import ADDrop, AttendOut, Engine, Plan, RegularizedTrainer, Regularizer, regularized
 
 
 @dataclass
@@ -101,3 +105,315 @@ def test_a_bare_loop_moves_through_epochs_by_itself() -> None:
         engine.after_optimizer()
     assert dropped == [False, False, True, True, False, False]
     engine.close()
+
+
+@dataclass
+class SecondView(Regularizer):
+    """As HiddenCut: the second view is edited behind the feed-forward of the first block, and one token alone."""
+
+    strength: float = 1.0
+
+    @property
+    def views(self) -> int:
+        return 2 if self.strength > 0 else 1
+
+    def plan(self, batch: Any, step: Any) -> Plan:
+        self.seen = dict(step.inputs)
+        self.views_seen = step.views
+        if self.strength == 0:
+            return Plan()
+
+        def edit(x: torch.Tensor) -> torch.Tensor:
+            first, second = x.chunk(2)
+            second = second * torch.ones(x.shape[1]).index_fill(0, torch.tensor([1]), 1 - self.strength).view(1, -1, 1)
+            return torch.cat([first, second])
+
+        return Plan(ffn={0: (edit,)})
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart"])
+def test_the_second_view_alone_is_edited(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
+    method = SecondView()
+    with Engine(model, [method]) as engine, engine.micro_batch(batch) as inputs:
+        outputs = model(**inputs)
+        assert method.views_seen == 2
+        assert method.seen.keys() == inputs.keys() == batch.keys()
+        for name in batch:
+            assert torch.equal(method.seen[name], torch.cat([batch[name]] * 2))
+    assert traces(model) == []
+    first, second = outputs.logits.chunk(2)
+    torch.testing.assert_close(first, model(**batch).logits)
+    last = [m for name, m in model.named_modules() if name.endswith((".0.output.dense", ".0.mlp.c_proj", ".0.fc2"))]
+    last = last or [model.model.layers[0].mlp.down_proj]
+
+    def zero_one_token(module: Any, args: Any, y: torch.Tensor) -> torch.Tensor:
+        y = y.clone()
+        y[:, 1] = 0
+        return y
+
+    last[0].register_forward_hook(zero_one_token)
+    torch.testing.assert_close(second, model(**batch).logits)
+
+
+@dataclass
+class Reader(Regularizer):
+    """Reads a column: the scale of each example's attention."""
+
+    column: str = "how_much"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def plan(self, batch: Any, step: Any) -> Plan:
+        assert set(batch) == {"input_ids", "attention_mask", "labels", self.column}
+        _, records = step.probe(batch).forward(Plan(record=frozenset({0})))
+        assert 0 in records
+        return Plan(scale={0: batch[self.column].view(-1, 1, 1, 1)})
+
+
+@dataclass
+class Plain(Regularizer):
+    """Sees no column of others."""
+
+    def plan(self, batch: Any, step: Any) -> Plan:
+        assert set(batch) == {"input_ids", "attention_mask", "labels"}
+        return Plan()
+
+
+def without_column(module: Any, args: Any, kwargs: Any) -> None:
+    """Many models would swallow it with their **kwargs."""
+    assert "how_much" not in kwargs
+
+
+def test_columns_reach_their_method_and_not_the_model() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
+    scale = torch.tensor([0.5, 1.0, 2.0])
+    model.register_forward_pre_hook(without_column, with_kwargs=True)
+    with Engine(model, [Plain(), Reader(), TwoViews()]) as engine:
+        with engine.micro_batch({**batch, "how_much": scale}) as inputs:
+            assert inputs.keys() == batch.keys()
+            found = model(**inputs).logits
+        with engine.seams.applied(Plan(scale={0: scale.view(-1, 1, 1, 1)})):
+            expected = model(**batch).logits
+        torch.testing.assert_close(found, torch.cat([expected] * 2))
+        with pytest.raises(
+            ValueError, match=r"Reader reads the column 'how_much', and the batch has only attention_mask"
+        ):
+            engine.micro_batch(batch).__enter__()
+
+
+def with_column(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**example, "how_much": torch.tensor(0.5 + i / 16)} for i, example in enumerate(examples)]
+
+
+@pytest.mark.parametrize("as_dataset", [False, True])
+def test_the_trainer_keeps_columns_in_training_alone(tmp_path: Path, as_dataset: bool) -> None:
+    def run(data: Any, regularizers: list[Regularizer], evaluated: Any = None) -> tuple[Any, Any]:
+        if as_dataset:
+            datasets = pytest.importorskip("datasets")
+            data, evaluated = (
+                None if d is None else datasets.Dataset.from_list([{k: v.tolist() for k, v in e.items()} for e in d])
+                for d in (data, evaluated)
+            )
+        model = zoo.make_model("bert", dropout=False)
+        model.register_forward_pre_hook(without_column, with_kwargs=True)
+        trainer = RegularizedTrainer(
+            model=model, args=make_arguments(tmp_path, max_steps=3, **SGD), train_dataset=data,
+            eval_dataset=evaluated or data, regularizers=regularizers,
+            data_collator=lambda rows: pad([{k: torch.as_tensor(v) for k, v in row.items()} for row in rows]),
+        )  # fmt: skip
+        trainer.train()
+        return model, trainer
+
+    examples = make_examples("bert", 16)
+    read, trainer = run(with_column(examples), [Reader()])
+    plain, _ = run(examples, [])
+    assert largest_difference(weights_of(read), weights_of(plain)) > 1e-4
+    scored = trainer.evaluate()["eval_loss"]  # with the column, which the model does not get
+    assert scored == Trainer(model=read, args=trainer.args, data_collator=pad).evaluate(examples)["eval_loss"]
+    assert trainer.predict(trainer.eval_dataset).predictions.shape == (16, 3)
+    run(with_column(examples), [Reader()], evaluated=examples)
+    with pytest.raises(ValueError, match=r"Reader reads the column 'how_much'.*add it to the training set"):
+        RegularizedTrainer(
+            model=zoo.make_model("bert"), args=make_arguments(tmp_path), train_dataset=examples, data_collator=pad,
+            regularizers=[Reader()],
+        )  # fmt: skip
+
+
+@dataclass
+class Mutator(Regularizer):
+    """As mixout: the weights are others between the beginning of a step and its gradients."""
+
+    def __post_init__(self) -> None:
+        self.original: torch.Tensor | None = None
+        self.closed = 0
+
+    def on_step_begin(self, step: Any) -> None:
+        self.weight = step.model.get_input_embeddings().weight
+        self.original = self.weight.detach().clone()
+        self.weight.data.mul_(2)
+
+    def on_gradients(self, step: Any) -> None:
+        self._put_back()
+
+    def on_close(self) -> None:
+        self.closed += 1
+        self._put_back()
+
+    def _put_back(self) -> None:
+        if self.original is not None:
+            self.weight.data.copy_(self.original)
+            self.original = None
+
+
+@dataclass
+class Dying(Regularizer):
+    """Dies in the second step, as Ctrl-C would."""
+
+    at: str = "plan"
+    error: ClassVar[type[BaseException]] = KeyboardInterrupt
+
+    def plan(self, batch: Any, step: Any) -> Plan:
+        if self.at == "plan" and step.progress.step == 1:
+            raise self.error
+        return Plan()
+
+    def penalty(self, outputs: Any, step: Any) -> None:
+        if self.at == "penalty" and step.progress.step == 1:
+            raise self.error
+
+    def on_close(self) -> None:
+        if self.at == "close":
+            raise self.error
+
+
+@pytest.mark.parametrize("at", ["plan", "penalty", "close"])
+def test_every_method_puts_back_what_it_changed_when_a_run_dies(at: str, tmp_path: Path) -> None:
+    model = zoo.make_model("bert")
+    methods = [Dying(at), Mutator()]
+    args = make_arguments(tmp_path, max_steps=3, learning_rate=0.0)
+    before = weights_of(model)
+    if at == "close":
+        for closed, order in ((1, methods), (2, methods[::-1])):  # whichever of the two is asked first
+            with pytest.raises(KeyboardInterrupt):
+                Engine(model, order).close()
+            assert methods[1].closed == closed
+    else:
+        trainer = RegularizedTrainer(
+            model=model, args=args, train_dataset=make_examples("bert"), data_collator=pad, regularizers=methods
+        )
+        assert methods[1].closed == 1  # the engine that only checked the model
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+        assert methods[1].closed == 2
+    assert same_bits(before, weights_of(model))
+    assert traces(model) == []
+
+
+def test_an_engine_closes_once() -> None:
+    method = Mutator()
+    engine = Engine(zoo.make_model("bert"), [method])
+    engine.close()
+    engine.close()
+    assert method.closed == 1
+
+
+@dataclass
+class Loner(Regularizer):
+    def refuses(self, other: Regularizer) -> str | None:
+        return "which also wants to be alone." if isinstance(other, TwoViews) else None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_methods_that_do_not_compose_are_refused_in_both_directions(order: int, tmp_path: Path) -> None:
+    methods = [Loner(), TwoViews()][::order]
+    with pytest.raises(ValueError, match="regularizers has Loner and TwoViews, which also wants to be alone."):
+        Engine(zoo.make_model("bert"), methods)
+    with pytest.raises(ValueError, match="regularizers has Loner and TwoViews"):
+        RegularizedTrainer(model=zoo.make_model("bert"), args=make_arguments(tmp_path), regularizers=methods)
+    Engine(zoo.make_model("bert"), [Loner(), ADDrop(cross_tuning=False)]).close()
+
+
+def test_outputs_without_gradient_are_refused(tmp_path: Path) -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    with Engine(model, [TwoViews()]) as engine, engine.micro_batch(batch) as inputs:
+        outputs = model(**inputs)
+        outputs["logits"] = outputs.logits.detach()
+        with pytest.raises(
+            ValueError, match="TwoViews adds a penalty on the model's outputs, and .* carry no gradient"
+        ):
+            engine.loss(outputs)
+    trl = pytest.importorskip("trl")
+    examples = [{k: v.tolist() for k, v in e.items() if k != "attention_mask"} for e in make_examples("gpt2", 8)]
+    datasets = pytest.importorskip("datasets")
+    options = {"bf16": False, "dataset_kwargs": {"skip_prepare_dataset": True}, "max_steps": 1}
+    trainer = regularized(trl.SFTTrainer)(
+        model=zoo.make_model("gpt2"), args=make_arguments(tmp_path, trl.SFTConfig, **options),
+        train_dataset=datasets.Dataset.from_list(examples), processing_class=tokenizer(), regularizers=[TwoViews()],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="carry no gradient"):
+        trainer.train()
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{i}": i for i in range(zoo.VOCABULARY)}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0", eos_token="w2"
+    )
+
+
+def test_a_penalty_is_the_mean_over_the_micro_batches_of_a_step(tmp_path: Path) -> None:
+    """Losses of token models are divided by the items of the whole step, and a penalty is not."""
+
+    @dataclass
+    class Decay(Regularizer):
+        def penalty(self, outputs: Any, step: Any) -> torch.Tensor:
+            return 5 * outputs["logits"].square().mean()
+
+    def run(kind: str, size: int, accumulated: int, lr: float = 0.01) -> dict[str, torch.Tensor]:
+        model = zoo.make_model(kind, dropout=False)
+        batch = zoo.make_batch(kind, size=1)
+        examples = [{k: v[0] for k, v in batch.items()}] * 8  # all alike, so that all ways of counting agree
+        shape = {"per_device_train_batch_size": size, "gradient_accumulation_steps": accumulated}
+        args = make_arguments(tmp_path, max_steps=2, **{**SGD, "learning_rate": lr}, **shape)
+        RegularizedTrainer(model=model, args=args, train_dataset=examples, regularizers=[Decay()]).train()
+        return weights_of(model)
+
+    assert largest_difference(run("gpt2", 4, 1), run("gpt2", 1, 4)) < 1e-5
+    # BERT's loss does not look at the number of items, so that the Trainer adds up four means: loss and penalty alike.
+    assert largest_difference(run("bert", 4, 1, lr=0.04), run("bert", 1, 4)) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_views_leave_attendouts_defender_on_the_plain_batch(kind: str, tmp_path: Path) -> None:
+    """The defender takes the step that the model would take alone, whatever the views of the others."""
+    examples = make_examples(kind, 16)
+    options = {"max_steps": 2, **SGD}
+
+    def run(regularizers: list[Regularizer] | None) -> Any:
+        model = zoo.make_model(kind, dropout=False)
+        extra = {} if regularizers is None else {"regularizers": regularizers}
+        cls = Trainer if regularizers is None else RegularizedTrainer
+        trainer = cls(
+            model=model, args=make_arguments(tmp_path, **options), train_dataset=examples, data_collator=pad, **extra
+        )
+        trainer.train()
+        return model
+
+    plain = run(None)
+    method = AttendOut(T=5, init_drop=0.3, reward_on="cached")
+    attacked = run([method, TwoViews()])
+    assert largest_difference(weights_of(method.defender), weights_of(plain)) < 1e-6
+    assert largest_difference(weights_of(attacked), weights_of(plain)) > 1e-5
+
+
+def test_zero_strength_asks_for_one_view() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    with Engine(model, [SecondView(strength=0.0)]) as engine, engine.micro_batch(batch) as inputs:
+        assert inputs["input_ids"].shape == (3, 9)
+        assert not engine.seams.plan

@@ -7,7 +7,18 @@ import copy
 import pytest
 import torch
 import zoo
-from transformers import BertModel, XLNetConfig, XLNetForSequenceClassification
+from oracles import LiteralAttention
+from transformers import (
+    BertModel,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    XLNetConfig,
+    XLNetForSequenceClassification,
+)
 
 from attendrop import Plan, Seams, attribute, bind
 
@@ -218,3 +229,429 @@ def test_a_saved_model_knows_nothing_of_us(tmp_path) -> None:
     loaded = type(model).from_pretrained(tmp_path).eval()
     batch = zoo.make_batch("bert")
     assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+
+
+# ---- the weights behind the softmax, the projections ----------------------------------------------------------------
+
+
+def random_factors(model, batch, seams: Seams) -> dict[int, torch.Tensor]:
+    """A factor for each map of the model, each of its own."""
+    with seams.applied(Plan(record=frozenset(range(len(seams.sites))))), torch.no_grad():
+        model(**batch)
+        shapes = {i: (*r.query.shape[:3], r.key.shape[2]) for i, r in seams.records.items()}
+    g = torch.Generator().manual_seed(3)
+    return {site: torch.rand(shape, generator=g) * 2 for site, shape in shapes.items()}
+
+
+class Factored(LiteralAttention):
+    """Literal attention whose maps are multiplied by factors, in calling order."""
+
+    def __init__(self, factors: dict[int, torch.Tensor]) -> None:
+        super().__init__()
+        self.factors = factors
+
+    def _see(self, attention: torch.Tensor) -> torch.Tensor:
+        factor = self.factors[len(self.maps)]
+        if attention.dim() == 3:  # DeBERTa lays the heads into the batch
+            factor = factor.flatten(0, 1)
+        return super()._see(attention * factor)
+
+
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_weights_are_factors_behind_the_softmax(kind: str, attention: str) -> None:
+    if kind in zoo.ADAPTED and attention == "eager":
+        pytest.skip("transformers has one implementation here")
+    model, batch = zoo.make_model(kind, dropout=False, attention=attention).train(), zoo.make_batch(kind)
+    literal = copy.deepcopy(model)
+    seams = bind(model)
+    factors = random_factors(model, batch, seams)
+    with seams.applied(Plan(weights=factors)):
+        found = model(**batch)
+        found.loss.backward()
+    Factored(factors).attach(literal)
+    expected = literal(**batch)
+    expected.loss.backward()
+    torch.testing.assert_close(found.logits, expected.logits)
+    for a, b in zip(model.parameters(), literal.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=2e-5)
+    model.zero_grad()
+    with seams.applied(Plan(weights={site: torch.ones(1) for site in factors})):
+        torch.testing.assert_close(model(**batch).loss, bare_loss(kind, attention, batch))
+
+
+def bare_loss(kind: str, attention: str, batch) -> torch.Tensor:
+    return zoo.make_model(kind, dropout=False, attention=attention).train()(**batch).loss
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "t5", "mpnet", "deberta_v2"])
+def test_weights_go_with_keep_uniform_scale_and_record(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    seams = bind(model)
+    factors = random_factors(model, batch, seams)
+    keep = factors[0] > 1
+    keep[0, 0, 0] = False  # a whole row
+    with seams.applied(Plan(keep={0: keep}, weights={0: factors[0]}, scale={0: 3.0}, record=frozenset({0}))):
+        model(**batch)
+        record = seams.records[0]
+    valid = record.valid.expand_as(keep)
+    scores = (
+        record.query
+        @ record.key.repeat_interleave(record.query.shape[1] // record.key.shape[1], dim=1).transpose(-1, -2)
+        * record.scaling
+    )
+    if record.bias is not None:
+        scores = scores + record.bias
+    dead = ~(keep & valid).any(-1, keepdim=True)
+    maps = scores.masked_fill(~(keep & valid), float("-inf")).softmax(-1)
+    maps = torch.where(dead, valid / valid.sum(-1, keepdim=True), maps)
+    torch.testing.assert_close(record.output, 3 * (maps * factors[0] @ record.value_of_heads()).transpose(1, 2))
+    with seams.applied(Plan(uniform=frozenset({0}), weights={0: factors[0]}, record=frozenset({0}))):
+        model(**batch)
+        record = seams.records[0]
+    maps = factors[0] * valid / valid.sum(-1, keepdim=True)
+    torch.testing.assert_close(record.output, (maps @ record.value_of_heads()).transpose(1, 2))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5", "mpnet", "deberta_v2"])
+def test_maps_are_edited_in_order_where_they_may_attend(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    seams = bind(model)
+    seen = []
+
+    def even(weights: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:
+        seen.append(weights)
+        return (allowed / allowed.sum(-1, keepdim=True)).expand_as(weights)
+
+    plan = Plan(maps={0: (even,)}) | Plan(maps={0: (lambda weights, allowed: weights * 2,)})
+    with seams.applied(plan | Plan(weights={0: torch.full((1,), 3.0)}, record=frozenset({0}))):
+        model(**batch)
+        record = seams.records[0]
+    torch.testing.assert_close(seen[0], 3 * record.attention())
+    with seams.applied(Plan(uniform=frozenset({0}), record=frozenset({0}))):
+        model(**batch)
+        torch.testing.assert_close(record.output, 2 * seams.records[0].output)
+
+
+def test_weights_keep_the_models_own_dropout() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    model.config.attention_probs_dropout_prob = 0.5
+    for layer in model.bert.encoder.layer:
+        layer.attention.self.dropout.p = 0.5
+    seams = bind(model)
+    with seams.applied(Plan(weights={0: torch.ones(1)}, record=frozenset({0}))):
+        model(**batch)
+        record = seams.records[0]
+    without = (record.attention() @ record.value_of_heads()).transpose(1, 2)
+    assert not torch.allclose(record.output, without, atol=1e-2)
+    model.eval()
+    with seams.applied(Plan(weights={0: torch.ones(1)}, record=frozenset({0}))):
+        model(**batch)
+        record = seams.records[0]
+    torch.testing.assert_close(record.output, (record.attention() @ record.value_of_heads()).transpose(1, 2))
+
+
+def projection_names(kind: str) -> list[str]:
+    return {
+        "bert": ["query", "key", "value"],
+        "distilbert": ["q_lin", "k_lin", "v_lin"],
+        "mpnet": ["q", "k", "v"],
+        "t5": ["q", "k", "v"],
+        "deberta_v2": ["query_proj", "key_proj", "value_proj"],
+    }.get(kind, ["q_proj", "k_proj", "v_proj"])
+
+
+@pytest.mark.parametrize("kind", ["bert", "bart", "t5", "mpnet", "deberta_v2", "distilbert", "llama"])
+def test_projections_are_factors_of_query_key_and_value(kind: str) -> None:
+    """A factor for each head, constant where rotary positions mix, so that a hook on the linear map can do the same."""
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
+    literal = copy.deepcopy(model)
+    seams = bind(model)
+    assert seams.sites[0].width == 8
+    groups = seams.sites[0].groups
+    g = torch.Generator().manual_seed(3)
+    factors = {
+        site.index: tuple(
+            torch.rand(3, heads, 1, 1 if kind == "llama" else 8, generator=g) * 2 for heads in (4, groups, groups)
+        )
+        for site in seams.sites
+    }
+    for site in seams.sites:
+        module = literal.get_submodule(site.name)
+        for name, factor in zip(projection_names(kind), factors[site.index], strict=True):
+            flat = factor.expand(-1, -1, 1, 8).transpose(1, 2).flatten(2)  # [B, 1, H d]
+            getattr(module, name).register_forward_hook(
+                # T5 and DeBERTa also project position embeddings with these maps, which have no batch
+                lambda m, args, y, flat=flat: y * flat if y.shape[0] == 3 else y
+            )
+    with seams.applied(Plan(projections=factors)):
+        found = model(**batch)
+        found.loss.backward()
+    expected = literal(**batch)
+    expected.loss.backward()
+    torch.testing.assert_close(found.logits, expected.logits)
+    for a, b in zip(model.parameters(), literal.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=2e-5)
+    with seams.applied(Plan(projections={0: (None, None, torch.zeros(1))})):
+        assert not torch.allclose(model(**batch).logits, found.logits)
+
+
+# ---- the feed-forward -----------------------------------------------------------------------------------------------
+
+LAST_MAP = {
+    "bert": "bert.encoder.layer.{}.output.dense",
+    "roberta": "roberta.encoder.layer.{}.output.dense",
+    "xlm_roberta": "roberta.encoder.layer.{}.output.dense",
+    "electra": "electra.encoder.layer.{}.output.dense",
+    "mpnet": "mpnet.encoder.layer.{}.output.dense",
+    "deberta_v2": "deberta.encoder.layer.{}.output.dense",
+    "distilbert": "distilbert.transformer.layer.{}.ffn.lin2",
+    "modernbert": "model.layers.{}.mlp.Wo",
+    "gpt2": "transformer.h.{}.mlp.c_proj",
+    "llama": "model.layers.{}.mlp.down_proj",
+    "qwen2": "model.layers.{}.mlp.down_proj",
+    "vit": "vit.layers.{}.mlp.fc2",
+    "albert": "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn_output",
+}
+ENCODER_AND_DECODER = {
+    "bart": ("model.encoder.layers.{}.fc2", "model.decoder.layers.{}.fc2"),
+    "marian": ("model.encoder.layers.{}.fc2", "model.decoder.layers.{}.fc2"),
+    "t5": ("encoder.block.{}.layer.1.DenseReluDense.wo", "decoder.block.{}.layer.2.DenseReluDense.wo"),
+}
+
+
+def last_maps(kind: str) -> list[str]:
+    """The names of the last maps of all feed-forwards, in calling order; from transformers' source."""
+    if kind in ENCODER_AND_DECODER:
+        return [pattern.format(i) for pattern in ENCODER_AND_DECODER[kind] for i in range(2)]
+    return [LAST_MAP[kind].format(i) for i in range(3 if kind == "albert" else 2)]
+
+
+def edits_of(block: int) -> tuple:
+    return (lambda x: x * (1.1 + 0.3 * block), lambda x: x + 0.05 * (block + 1))
+
+
+def literal_feed_forward(model, names: list[str]) -> None:
+    """The same edits as hooks, which count the calls of each module."""
+    turns: dict[str, list[int]] = {}
+    for block, name in enumerate(names):
+        turns.setdefault(name, []).append(block)
+    for name, blocks in turns.items():
+        module, calls = model.get_submodule(name), [0]
+
+        def before(m, args, blocks=blocks, calls=calls):
+            (x,) = args
+            for edit in edits_of(blocks[calls[0] % len(blocks)])[::-1]:
+                x = edit(x)
+            return (x,)
+
+        def behind(m, args, y, blocks=blocks, calls=calls):
+            for edit in edits_of(blocks[calls[0] % len(blocks)]):
+                y = edit(y)
+            calls[0] += 1
+            return y
+
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(behind)
+
+
+def feed_forward_plan(blocks: int) -> Plan:
+    plan = Plan()
+    for block in range(blocks):
+        first, second = edits_of(block)
+        plan = plan | Plan(ffn={block: (first,)}, inner={block: (second,)})
+        plan = plan | Plan(ffn={block: (second,)}, inner={block: (first,)})
+    return plan
+
+
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES)
+def test_the_feed_forward_is_edited_before_and_behind_its_last_map(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
+    literal = copy.deepcopy(model)
+    seams = bind(model)
+    names = last_maps(kind)
+    assert len(seams.blocks) == len(names)
+    assert [name.startswith(f"{block}.") for block, name in zip(seams.blocks, names, strict=True)] == [True] * len(
+        names
+    )
+    with seams.applied(feed_forward_plan(len(names))):
+        found = model(**batch)
+        found.loss.backward()
+    literal_feed_forward(literal, names)
+    expected = literal(**batch)
+    expected.loss.backward()
+    torch.testing.assert_close(found.logits, expected.logits)
+    for a, b in zip(model.parameters(), literal.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+    assert type(model.get_submodule(names[0])) is not type(literal.get_submodule(names[0]))
+    assert isinstance(model.get_submodule(names[0]), type(literal.get_submodule(names[0])))
+    assert model.state_dict().keys() == literal.state_dict().keys()
+    seams.unbind()
+    assert traces(model) == []
+    assert type(model.get_submodule(names[0])) is type(literal.get_submodule(names[0]))
+
+
+def everything(seams: Seams) -> Plan:
+    """A plan that uses every place, without a draw."""
+    sites, blocks = range(len(seams.sites)), range(len(seams.blocks))
+    return feed_forward_plan(len(blocks)) | Plan(
+        weights={site: torch.linspace(0.5, 1.5, 4).view(1, 4, 1, 1) for site in sites},
+        projections={site: (torch.full((1,), 0.9), None, torch.full((1,), 1.1)) for site in sites},
+        edits={block: (lambda x: x * 0.9,) for block in [-1, *blocks]},
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(set(zoo.ARCHITECTURES) - zoo.NO_CHECKPOINTING))
+def test_a_replay_follows_the_whole_plan(kind: str) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        seams = bind(model)
+        torch.manual_seed(0)
+        with seams.applied(everything(seams)):
+            model(**batch).loss.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "albert", "bart"])
+def test_the_feed_forward_of_a_copy_is_its_own(kind: str) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    seams = bind(model)
+    twin = copy.deepcopy(model)
+    plain = model(**batch).logits
+    with torch.no_grad():
+        twin.get_submodule(last_maps(kind)[-1]).weight.zero_()
+    assert torch.equal(plain, model(**batch).logits)
+    twin_seams = Seams.of(twin)
+    plan = feed_forward_plan(len(seams.blocks))
+    with seams.applied(plan):
+        edited = model(**batch).logits
+    with twin_seams.applied(plan):
+        assert torch.equal(plain, model(**batch).logits)
+        assert not torch.equal(edited, twin(**batch).logits)
+    twin_seams.unbind()
+    assert traces(twin) == []
+    with seams.applied(plan):
+        assert torch.equal(edited, model(**batch).logits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets"), [("bert", ["output.dense", "query"]), ("gpt2", ["c_proj", "c_attn"]), ("llama", ["down_proj"])]
+)
+def test_with_lora_the_whole_tuned_map_is_the_last_one(kind: str, targets: list[str]) -> None:
+    peft = pytest.importorskip("peft")
+    base, batch = zoo.make_model(kind, dropout=False), zoo.make_batch(kind)
+    config = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False, fan_in_fan_out=kind == "gpt2")
+    torch.manual_seed(0)
+    model = peft.get_peft_model(base, config).train()
+    literal = copy.deepcopy(model)
+    seams = bind(model)
+    names = [f"base_model.model.{name}" for name in last_maps(kind)]
+    assert all("_attendrop_feed_forward" in vars(model.get_submodule(name)) for name in names)
+    with seams.applied(feed_forward_plan(len(names))):
+        found = model(**batch)
+        found.loss.backward()
+    literal_feed_forward(literal, names)
+    expected = literal(**batch)
+    expected.loss.backward()
+    torch.testing.assert_close(found.logits, expected.logits)
+    trained = [(p.grad, q.grad) for p, q in zip(model.parameters(), literal.parameters(), strict=True)]
+    assert any(a is not None for a, _ in trained)
+    for a, b in trained:
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    seams.unbind()
+    assert traces(model) == []
+
+
+def test_a_model_without_one_feed_forward_is_refused_only_when_it_is_needed() -> None:
+    config = MixtralConfig(
+        vocab_size=60, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=4, pad_token_id=0,
+    )  # fmt: skip
+    model, batch = MixtralForCausalLM(config).eval(), zoo.make_batch("llama")
+    seams = bind(model)
+    with seams.applied(Plan(keep={0: torch.ones(1, 1, 1, 1, dtype=torch.bool)})):
+        model(**batch)
+    sentence = r"works on the feed-forward of each block, and model\.layers\.0 of MixtralForCausalLM has none"
+    with pytest.raises(ValueError, match=f"HiddenCut {sentence}"):
+        seams.needs_feed_forward("HiddenCut")
+    with pytest.raises(ValueError, match=sentence), seams.applied(feed_forward_plan(1)):
+        pass
+    shares = DeepseekV3ForCausalLM(
+        DeepseekV3Config(
+            vocab_size=60, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=4, n_routed_experts=8, n_group=2, topk_group=1,
+            num_experts_per_tok=2, first_k_dense_replace=1, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=8,
+            qk_nope_head_dim=8, v_head_dim=8,
+        )
+    )  # fmt: skip
+    # the second block ends in an expert that all tokens share, which is a part of the feed-forward only
+    assert bind(shares).lacks_feed_forward == [1]
+    chunked = zoo.make_model("bert")
+    for layer in chunked.bert.encoder.layer:
+        layer.chunk_size_feed_forward = 1
+    with pytest.raises(ValueError, match="has none"):
+        bind(chunked).needs_feed_forward("HiddenCut")
+    shared = zoo.make_model("bert")
+    shared.bert.encoder.layer[1].output.dense = shared.bert.encoder.layer[0].output.dense
+    seams = bind(shared)
+    assert seams.lacks_feed_forward == [1]  # the map would not know whose turn it is
+    opt = OPTForCausalLM(
+        OPTConfig(vocab_size=60, hidden_size=32, ffn_dim=48, num_hidden_layers=1, num_attention_heads=4,
+                  word_embed_proj_dim=32, max_position_embeddings=40)
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="has none"):  # it lays all tokens in one row
+        bind(opt).needs_feed_forward("HiddenCut")
+
+
+def test_albert_skips_and_edits_one_call_of_its_one_block() -> None:
+    model, batch = zoo.make_model("albert", dropout=False).eval(), zoo.make_batch("albert")
+    seams = bind(model)
+    assert len(seams.blocks) == 3
+    assert len(set(seams.blocks)) == 1
+    assert [site.block for site in seams.sites] == [0, 1, 2]
+    found = []
+    for block in range(3):
+        with seams.applied(Plan(edits={block: (lambda x: x * 2,)})):
+            found.append(model(**batch).logits)
+    assert not torch.allclose(found[0], found[1])
+    assert not torch.allclose(found[1], found[2])
+    seen = []
+    with seams.applied(Plan(edits={-1: (lambda x: seen.append(x) or x,)})):
+        model(**batch)
+    assert len(seen) == 1
+
+
+def test_layers_name_blocks_as_they_name_sites() -> None:
+    seams = bind(zoo.make_model("bart"))
+    assert seams.select_blocks("first") == [0, 2]
+    assert seams.select_blocks([1]) == [1, 3]
+    assert seams.select_blocks("all") == [0, 1, 2, 3]
+
+
+def test_factors_multiply_and_views_repeat_them() -> None:
+    a = Plan(weights={0: torch.full((3, 1, 1, 1), 2.0)}, projections={0: (torch.full((3, 1, 1, 1), 2.0), None, None)})
+    b = Plan(
+        weights={0: torch.full((1, 4, 1, 1), 3.0), 1: torch.ones(1)},
+        projections={0: (torch.tensor(3.0), torch.tensor(5.0), None)},
+        scale={0: torch.full((3, 1, 1, 1), 2.0), 1: torch.ones(4, 1)},
+    )
+    merged = a | b
+    assert merged.weights[0].shape == (3, 4, 1, 1)
+    assert merged.weights[0].unique().tolist() == [6.0]
+    q, k, v = merged.projections[0]
+    assert (q.unique().tolist(), k.item(), v) == ([6.0], 5.0, None)
+    twice = merged.repeated(2, rows=3)
+    assert twice.weights[0].shape[0] == 6
+    assert twice.projections[0][0].shape[0] == 6
+    assert twice.scale[0].shape[0] == 6
+    assert twice.scale[1].shape == (4, 1)  # no dimension for the batch, so nothing to repeat
+    assert twice.weights[1].shape == (1,)
+    assert twice.repeated(2, rows=3).weights[0].shape[0] == 6  # made for both views already
+    for field in ("weights", "maps", "projections", "ffn", "inner"):
+        assert Plan(**{field: {0: ()}})
+        assert Plan(**{field: {0: ()}}).touches(0) == (field in ("weights", "maps", "projections"))

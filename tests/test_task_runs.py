@@ -72,7 +72,7 @@ def test_a_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path]
     from attendrop.tasks import find_task
 
     kind = find_task(task).kind
-    longest = 128 if kind == "tokens" else 48  # no word is cut off, so that every tag is predicted
+    longest = 256 if kind == "tokens" else 48  # no word is cut off, so that every tag is predicted
     result = fine_tune(
         model=str(models["translator" if kind == "translation" else "encoder"]), task=task, data_dir=str(DATA),
         method=["addrop:cross_tuning=False"], max_train_samples=ROWS, max_eval_samples=ROWS, max_length=longest,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from .attention import projected
 from .sites import is_watching
 
 
@@ -19,6 +20,11 @@ def _follows_plan(module: Any) -> bool:
     """Whether our attention function is to run: under a plan, and in the dry run that finds the attention calls."""
     handle = getattr(module, "_attendrop", None)
     return is_watching() if handle is None else bool(handle.seams.plan)
+
+
+def _as_planned(module: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    handle = getattr(module, "_attendrop", None)
+    return (q, k, v) if handle is None else projected(handle.seams.plan, handle.current, q, k, v)
 
 
 def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
@@ -77,9 +83,13 @@ class DebertaV2:
         )
         scale_factor = 1 + sum(kind in self.pos_att_type for kind in ("c2p", "p2c"))
         bias = torch.zeros((), dtype=q.dtype, device=q.device)
-        if self.relative_attention:
-            bias = self.disentangled_attention_bias(q, k, relative_pos, self.pos_dropout(rel_embeddings), scale_factor)
         q, k, v = (x.view(-1, heads, *x.shape[1:]) for x in (q, k, v))
+        if self.relative_attention:
+            # the plan's factors reach these scores too; those of q and k are taken by the attention function
+            content_q, content_k = (x.flatten(0, 1) for x in _as_planned(self, q, k, v)[:2])
+            bias = self.disentangled_attention_bias(
+                content_q, content_k, relative_pos, self.pos_dropout(rel_embeddings), scale_factor
+            )
         bias = bias.view(-1, heads, *bias.shape[1:]) if bias.dim() else bias.view(1, 1, 1, 1)
         bias = bias.masked_fill(~attention_mask.bool(), torch.finfo(q.dtype).min)
         return _attend(self, q, k, v, bias.to(q.dtype), (q.shape[-1] * scale_factor) ** -0.5), None

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .plan import Plan
 from .regularizer import Regularizer, Step, Surroundings
 from .schedule import Progress
 from .seams import Seams, bind
+from .sites import map_shape
 
 
 class Engine:
@@ -64,6 +66,7 @@ class Engine:
             self.seams.unbind()
             raise
         self.views = max((regularizer.views for regularizer in self.regularizers), default=1)
+        self.columns = frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
         self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
         self.surroundings = surroundings or Surroundings(world=world)
@@ -72,13 +75,27 @@ class Engine:
         self._step: Step | None = None
         self._micro_batches = 0
         self._metrics: dict[str, list[Tensor]] = {}
+        self._is_open = True
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def begin_step(self, progress: Progress | None = None, measure: bool = False) -> None:
         """Opens the optimizer step at `progress` (by default: the next one). `micro_batch` does this by itself."""
         if progress is not None:
             self._progress = progress
         self._step = Step(
-            self.model, self.seams, self._progress, seed=self.seed, measure=measure, around=self.surroundings
+            self.model,
+            self.seams,
+            self._progress,
+            seed=self.seed,
+            measure=measure,
+            around=self.surroundings,
+            views=self.views,
+            columns=self.columns,
         )
         self._micro_batches = 0
         for regularizer in self.regularizers:
@@ -87,6 +104,19 @@ class Engine:
     @contextmanager
     def micro_batch(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside."""
+        step = self.place(batch)
+        with self.planned(batch, step) as inputs:
+            yield inputs
+
+    @contextmanager
+    def planned(self, batch: Mapping[str, Any], step: Step) -> Iterator[dict[str, Any]]:
+        """The rest of `micro_batch`, when the batch has its place."""
+        self.on_batch(batch, step)
+        with self.seams.applied(self.plan(batch, step)):
+            yield dict(step.inputs)
+
+    def place(self, batch: Mapping[str, Any]) -> Step:
+        """Opens a micro-batch: the step, which knows now where the examples are in the global batch."""
         if not self.model.training:
             raise ValueError(
                 f"{self.seams.name} is in eval mode, in which nothing is regularised; call model.train() first."
@@ -100,20 +130,45 @@ class Engine:
             self.batch_size = step.batch_size
         step.first_position = (self._micro_batches * self.world + self.rank) * self.batch_size
         self._micro_batches += 1
-        plan = Plan()
-        for regularizer in self.regularizers:
-            plan = plan | regularizer.plan(batch, step)
-        with self.seams.applied(plan.repeated(self.views)):
-            yield _repeated(batch, self.views)
+        check_columns(self.regularizers, batch)
+        step.inputs = _repeated({name: x for name, x in batch.items() if name not in self.columns}, self.views)
+        return step
 
-    def loss(self, outputs: Any, loss: Tensor | None = None) -> Tensor:
-        """The loss of the tracked pass with all penalties added."""
+    def on_batch(self, batch: Mapping[str, Any], step: Step) -> None:
+        """All methods meet the batch."""
+        for regularizer in self.regularizers:
+            regularizer.on_batch(self._for(regularizer, batch), step)
+
+    def _for(self, regularizer: Regularizer, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch with the method's own columns and no other's."""
+        return {k: value for k, value in batch.items() if k not in self.columns or k in regularizer.columns}
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        """The plan of all methods for the pass over `batch`."""
+        plan = Plan()
+        rows, _, _ = map_shape(self.seams.sites[0], batch)
+        for regularizer in self.regularizers:
+            mine = regularizer.plan(self._for(regularizer, batch), step)
+            plan = plan | mine.repeated(self.views, rows)  # each by itself: some are made for all views already
+        return plan
+
+    def loss(self, outputs: Any, loss: Tensor | None = None, share: float | Tensor = 1.0) -> Tensor:
+        """The loss of the tracked pass with all penalties added.
+
+        `share` is that of this micro-batch in the step, where `loss` is already a share of the step's loss.
+        """
         assert self._step is not None, "loss() belongs inside micro_batch()"
         total: Tensor = outputs["loss"] if loss is None else loss
         for regularizer in self.regularizers:
             penalty = regularizer.penalty(outputs, self._step)
-            if penalty is not None:
-                total = total + penalty
+            if penalty is None:
+                continue
+            if total.requires_grad and not penalty.requires_grad:
+                raise ValueError(
+                    f"{type(regularizer).__name__} adds a penalty on the model's outputs, and the outputs that it got "
+                    "carry no gradient (TRL's SFTTrainer makes them in a pass of its own); use RegularizedTrainer."
+                )
+            total = total + share * penalty
         return total
 
     def before_optimizer(self) -> None:
@@ -174,8 +229,14 @@ class Engine:
         return Path(folder, f"{regularizer.name}{f'_rank{rank}' if rank else ''}.safetensors")
 
     def close(self) -> None:
-        """Gives the model back as it was."""
-        self.seams.unbind()
+        """Gives the model back as it was, whatever happened to the step."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        with ExitStack() as everything:  # runs to its end and raises then
+            everything.callback(self.seams.unbind)
+            for regularizer in reversed(self.regularizers):
+                everything.callback(regularizer.on_close)
 
 
 def check_regularizers(regularizers: Sequence[Any]) -> None:
@@ -188,6 +249,20 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
     editors = [type(r).__name__ for r in regularizers if r.edits_weights]
     if len(editors) > 1:
         raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")
+    for one, other in permutations(regularizers, 2):
+        reason = one.refuses(other)
+        if reason is not None:
+            raise ValueError(f"regularizers has {type(one).__name__} and {type(other).__name__}, {reason}")
+
+
+def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any]) -> None:
+    for regularizer in regularizers:
+        for name in regularizer.columns:
+            if name not in batch:
+                raise ValueError(
+                    f"{type(regularizer).__name__} reads the column {name!r}, and the batch has only "
+                    f"{', '.join(sorted(map(str, batch)))}; add it to the training set and let the collator pass it on."
+                )
 
 
 def check_checkpointing(model: nn.Module) -> None:

@@ -108,7 +108,7 @@ def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseu
 
     def token(outputs: Any) -> Tensor:
         logits = outputs["logits"].float()
-        counted = _counted(batch, logits, shift=head == "causal")
+        counted = counted_positions(batch, logits, shift=head == "causal")
         if head == "causal":
             logits = logits[:, :-1]
 
@@ -163,7 +163,7 @@ def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> 
     return -(losses * counted).sum(-1) / n, right.sum(-1) / n
 
 
-def _counted(batch: Mapping[str, Any], logits: Tensor, shift: bool) -> Tensor:
+def counted_positions(batch: Mapping[str, Any], logits: Tensor, shift: bool) -> Tensor:
     """The positions that are neither padding nor ignored, [B, T]; of the next token where predictions are shifted."""
     if "labels" in batch:
         counted = batch["labels"] != IGNORED

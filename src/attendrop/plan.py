@@ -4,70 +4,134 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
+
 Edit = Callable[[Tensor], Tensor]
+MapEdit = Callable[[Tensor, Tensor], Tensor]
+Factors = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
 class Plan:
     """One pass, described. Attention sites and blocks are numbered in the order in which the model calls them.
 
-    keep     site  -> bool, broadcastable to [B, H, Q, K]; True = stays. Applied before the softmax. A row of which
-             nothing is kept becomes uniform over its valid positions.
-    uniform  sites whose attention is uniform over the valid positions.
-    scale    site  -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
-    skip     blocks that hand on their input.
-    edits    block -> functions of the hidden states behind it, in order; block -1 is the embeddings.
-    record   sites whose query, key, value and output the pass leaves in `Seams.records`.
+    keep         site  -> bool, broadcastable to [B, H, Q, K]; True = stays. Applied before the softmax. A row of which
+                 nothing is kept becomes uniform over its valid positions.
+    uniform      sites whose attention is uniform over the valid positions.
+    weights      site  -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
+    maps         site  -> functions of these weights, in order, and of what may attend: bool, broadcastable to them.
+    projections  site  -> factors of query, key and value, before all else; each None or broadcastable to [B, H, L, d]
+                 (key and value: [B, G, L, d], with G < H where heads share them).
+    scale        site  -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
+    skip         blocks that hand on their input.
+    instead      blocks that do not run at all, and what gives their results. For a probe: nothing below is tracked.
+    edits        block -> functions of the hidden states behind it, in order; block -1 is the embeddings.
+    ffn          block -> functions of the feed-forward's output, before its dropout and the residual connection.
+    inner        block -> functions of the feed-forward's inner activation: the input of its last linear map.
+    record       sites whose query, key, value and output the pass leaves in `Seams.records`.
 
     The empty plan is the identity.
     """
 
     keep: Mapping[int, Tensor] = field(default_factory=dict)
     uniform: frozenset[int] = frozenset()
+    weights: Mapping[int, Tensor] = field(default_factory=dict)
+    maps: Mapping[int, tuple[MapEdit, ...]] = field(default_factory=dict)
+    projections: Mapping[int, Factors] = field(default_factory=dict)
     scale: Mapping[int, float | Tensor] = field(default_factory=dict)
     skip: frozenset[int] = frozenset()
+    instead: Mapping[int, Callable[[], Any]] = field(default_factory=dict)
     edits: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
+    ffn: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
+    inner: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
     record: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.keep or self.uniform or self.scale or self.skip or self.edits or self.record)
+        return bool(
+            self.keep
+            or self.uniform
+            or self.weights
+            or self.maps
+            or self.projections
+            or self.scale
+            or self.skip
+            or self.instead
+            or self.edits
+            or self.ffn
+            or self.inner
+            or self.record
+        )
 
     def __or__(self, other: Plan) -> Plan:
-        """Both plans at once: keep masks AND, sets OR, scales multiply, edits in order."""
-        keep = dict(self.keep)
-        for site, mask in other.keep.items():
-            keep[site] = keep[site] & mask if site in keep else mask
-        scale = dict(self.scale)
-        for site, factor in other.scale.items():
-            scale[site] = scale[site] * factor if site in scale else factor
-        edits = dict(self.edits)
-        for block, functions in other.edits.items():
-            edits[block] = edits.get(block, ()) + tuple(functions)
+        """Both plans at once: keep masks AND, sets OR, factors multiply, edits in order."""
         return Plan(
-            keep=keep,
+            keep=_merged(self.keep, other.keep, lambda a, b: a & b),
             uniform=self.uniform | other.uniform,
-            scale=scale,
+            weights=_merged(self.weights, other.weights, lambda a, b: a * b),
+            maps=_merged(self.maps, other.maps, _in_order),
+            projections=_merged(self.projections, other.projections, _product),
+            scale=_merged(self.scale, other.scale, lambda a, b: a * b),
             skip=self.skip | other.skip,
-            edits=edits,
+            instead={**self.instead, **other.instead},
+            edits=_merged(self.edits, other.edits, _in_order),
+            ffn=_merged(self.ffn, other.ffn, _in_order),
+            inner=_merged(self.inner, other.inner, _in_order),
             record=self.record | other.record,
         )
 
-    def repeated(self, views: int) -> Plan:
-        """The same plan for `views` copies of the batch, laid one after the other."""
+    def repeated(self, views: int, rows: int) -> Plan:
+        """The same plan for `views` copies of a batch of so many rows, laid one after the other.
+
+        Tensors that are made for all views already stay as they are.
+        """
         if views == 1:
             return self
 
         def tiled(x: Tensor) -> Tensor:
-            return x if x.dim() == 0 or x.shape[0] == 1 else torch.cat([x] * views)
+            # only a tensor of all four dimensions has one for the batch
+            return torch.cat([x] * views) if x.dim() == 4 and x.shape[0] == rows > 1 else x
 
-        keep = {site: tiled(mask) for site, mask in self.keep.items()}
-        scale = {site: tiled(x) if isinstance(x, Tensor) else x for site, x in self.scale.items()}
-        return replace(self, keep=keep, scale=scale)
+        return replace(
+            self,
+            keep={site: tiled(mask) for site, mask in self.keep.items()},
+            weights={site: tiled(factor) for site, factor in self.weights.items()},
+            projections={
+                site: (
+                    None if q is None else tiled(q),
+                    None if k is None else tiled(k),
+                    None if v is None else tiled(v),
+                )
+                for site, (q, k, v) in self.projections.items()
+            },
+            scale={site: tiled(x) if isinstance(x, Tensor) else x for site, x in self.scale.items()},
+        )
 
     def touches(self, site: int) -> bool:
         """Whether attention site `site` does anything out of the ordinary."""
-        return site in self.keep or site in self.uniform or site in self.scale or site in self.record
+        return (
+            site in self.keep
+            or site in self.uniform
+            or site in self.weights
+            or site in self.maps
+            or site in self.projections
+            or site in self.scale
+            or site in self.record
+        )
+
+
+def _merged(a: Mapping[int, T], b: Mapping[int, T], both: Callable[[T, T], T]) -> dict[int, T]:
+    return {**a, **{at: both(a[at], value) if at in a else value for at, value in b.items()}}
+
+
+def _in_order(a: tuple[T, ...], b: tuple[T, ...]) -> tuple[T, ...]:
+    return (*a, *b)
+
+
+def _product(a: Factors, b: Factors) -> Factors:
+    q, k, v = (x if y is None else y if x is None else x * y for x, y in zip(a, b, strict=True))
+    return q, k, v

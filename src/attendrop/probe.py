@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .modes import evaluating
-from .plan import Plan
+from .plan import Edit, Plan
 from .random import preserved
 from .seams import Record, Seams
 
@@ -62,6 +62,32 @@ class Probe:
             for site, tensor, grad in zip(sites, tensors, grads, strict=True)
         }
         return found, records
+
+    def loss_gradients(self, place: str, blocks: Sequence[int]) -> dict[int, Tensor]:
+        """∂loss/∂h at these blocks, [B, L, d] each, with one backward for all; the loss is the model's own.
+
+        `place` is where a plan edits them: "edits", the hidden states behind a block (-1: the embeddings), or "ffn".
+        """
+        seen: dict[int, Tensor] = {}
+
+        def watch(block: int) -> Edit:
+            def edit(x: Tensor) -> Tensor:
+                if torch.is_grad_enabled() and not x.requires_grad:
+                    x.requires_grad_()
+                seen.setdefault(block, x)  # a replay comes here again
+                return x
+
+            return edit
+
+        plan = Plan(**{place: {block: (watch(block),) for block in blocks}})  # type: ignore[arg-type]
+        with self.untracked(), torch.enable_grad(), self.seams.applied(plan):
+            loss = self.model(**self.batch)["loss"]
+            scale = _FP16_SCALE if any(x.dtype == torch.float16 for x in seen.values()) else 1.0
+            grads = torch.autograd.grad(loss * scale, list(seen.values()), allow_unused=True)
+        return {
+            block: torch.zeros_like(x) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
+            for (block, x), grad in zip(seen.items(), grads, strict=True)
+        }
 
     def _without_labels(self) -> dict[str, Any]:
         """No loss is wanted, so none is computed; where the labels are the decoder's input, only that is kept."""

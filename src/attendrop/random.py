@@ -8,6 +8,8 @@ longer padding changes nothing, and there is no state to save with a checkpoint.
 from __future__ import annotations
 
 import hashlib
+import math
+import random as python_random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +20,7 @@ from torch import Tensor
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # odd, so that multiples of it visit every word
 _MULTIPLY_1, _MULTIPLY_2 = 0x7FEB352D, 0x846CA68B
+_PIECE = 1 << 16  # numpy works on so many words at once, which stay in the cache
 
 
 def _mix(x: int) -> int:
@@ -29,25 +32,27 @@ def _mix(x: int) -> int:
     return x ^ x >> 16
 
 
-def _mix_numpy(x: np.ndarray) -> np.ndarray:
-    x ^= x >> np.uint32(16)
+def _mix_numpy(x: np.ndarray, spare: np.ndarray | None = None) -> np.ndarray:
+    """In place; `spare` is room for one step."""
+    x ^= np.right_shift(x, np.uint32(16), out=spare)
     x *= np.uint32(_MULTIPLY_1)
-    x ^= x >> np.uint32(15)
+    x ^= np.right_shift(x, np.uint32(15), out=spare)
     x *= np.uint32(_MULTIPLY_2)
-    x ^= x >> np.uint32(16)
+    x ^= np.right_shift(x, np.uint32(16), out=spare)
     return x
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
+    """The int32 of the same bits."""
     return word - (1 << 32) if word >> 31 else word
 
 
 def _mix_torch(x: Tensor) -> Tensor:
     # torch shifts int32 arithmetically, so the sign bits are masked away; products wrap as the unsigned ones do.
     x ^= (x >> 16) & 0xFFFF
-    x *= _signed(_MULTIPLY_1)
+    x *= signed(_MULTIPLY_1)
     x ^= (x >> 15) & 0x1FFFF
-    x *= _signed(_MULTIPLY_2)
+    x *= signed(_MULTIPLY_2)
     x ^= (x >> 16) & 0xFFFF
     return x
 
@@ -60,33 +65,67 @@ def key_of(seed: int, step: int, site: int, stream: str = "keep") -> int:
     return key
 
 
-def uniform(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
+def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
     """Draws in [0, 1) for the examples at `positions` of the global batch: [len(positions), *shape], 24 bits each.
 
     `shape` is (H, Q, K). The CPU takes numpy, which is three times as fast as torch at this; every device gives the
-    same numbers.
+    same numbers. A key may be an int32 of no dimensions on `device`: a captured graph reads it there.
     """
-    draw = _uniform_numpy if torch.device(device).type == "cpu" else _uniform_torch
-    return draw(key, positions, shape, device)
+    if isinstance(key, Tensor) or torch.device(device).type != "cpu":
+        return _uniform_torch(key, positions, shape, device)
+    return _uniform_numpy(key, positions, shape, device)
 
 
 def _axis(rank: int, axis: int) -> tuple[int, ...]:
     return tuple(-1 if i == axis else 1 for i in range(rank))
 
 
-def _uniform_numpy(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+def words(key: int, positions: Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """The words that draws are made of: uint32 [len(positions), *shape]."""
     rank = 1 + len(shape)
     x = np.full((1,) * rank, key, dtype=np.uint32)
     for axis, counter in enumerate([positions.cpu().numpy(), *(np.arange(n) for n in shape)]):
         x = _mix_numpy(x + (counter.astype(np.uint32) * np.uint32(_GOLDEN)).reshape(_axis(rank, axis)))
-    return torch.from_numpy((x >> np.uint32(8)).astype(np.float32) * np.float32(2**-24))
+    return x
 
 
-def _uniform_torch(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+def _next_words(x: np.ndarray, out: np.ndarray, spare: np.ndarray) -> np.ndarray:
+    """The words of one more axis, [rows, n], from those of the axes before it, [rows]."""
+    steps = np.arange(out.shape[-1], dtype=np.uint32) * np.uint32(_GOLDEN)
+    return _mix_numpy(np.add(x[:, None], steps, out=out), spare)
+
+
+def _uniform_numpy(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    *before, last = shape
+    rows = words(key, positions, tuple(before)).reshape(-1)
+    draws = np.empty((len(rows), last), np.float32)
+    size = max(1, _PIECE // max(1, last))
+    room = np.empty((2, min(size, len(rows)), last), np.uint32)
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        x, spare = room[:, : len(some)]
+        draws[start : start + size] = np.right_shift(_next_words(some, x, spare), np.uint32(8), out=x)
+    draws *= np.float32(2**-24)
+    return torch.from_numpy(draws.reshape(len(positions), *shape))
+
+
+def limit(q: float) -> int:
+    """The largest word whose draw is below q, as fp32; −1 where there is none."""
+    return math.ceil(float(np.float32(q)) * 2**24) * 256 - 1
+
+
+def are_below(limit: int, x: np.ndarray, out: np.ndarray, spare: np.ndarray) -> np.ndarray:
+    """Which draws of one more axis are below q, without making them: bool [rows, n]. `limit` is that of q."""
+    return _next_words(x, out, spare) <= np.uint32(limit)
+
+
+def _uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
     rank = 1 + len(shape)
-    x = torch.full((1,) * rank, _signed(key), dtype=torch.int32, device=device)
+    if not isinstance(key, Tensor):
+        key = torch.full((), signed(key), dtype=torch.int32, device=device)
+    x = key.reshape((1,) * rank)
     for axis, counter in enumerate([positions.to(device), *(torch.arange(n, device=device) for n in shape)]):
-        x = _mix_torch(x + (counter.to(torch.int32) * _signed(_GOLDEN)).reshape(_axis(rank, axis)))
+        x = _mix_torch(x + (counter.to(torch.int32) * signed(_GOLDEN)).reshape(_axis(rank, axis)))
     return ((x >> 8) & 0xFFFFFF).to(torch.float32) * 2**-24
 
 
@@ -99,12 +138,28 @@ def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
 
 @contextmanager
 def preserved(device: torch.device | None = None) -> Iterator[None]:
-    """Leaves the global random state (CPU and `device`) as it was found."""
+    """Leaves the global random state (CPU and `device`) as it was found.
+
+    While a graph is captured the device's cannot be read: what replays the graph puts it back.
+    """
     cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state(device) if device is not None and device.type == "cuda" else None
+    on_cuda = device is not None and device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+    cuda = torch.cuda.get_rng_state(device) if on_cuda and device is not None else None
     try:
         yield
     finally:
         torch.set_rng_state(cpu)
         if cuda is not None and device is not None:
             torch.cuda.set_rng_state(cuda, device)
+
+
+@contextmanager
+def all_preserved(device: torch.device | None = None) -> Iterator[None]:
+    """As `preserved`, with the generators of Python and numpy: a collator may draw from any."""
+    states = python_random.getstate(), np.random.get_state()
+    try:
+        with preserved(device):
+            yield
+    finally:
+        python_random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -81,6 +81,11 @@ def value_at(strength: Strength, progress: Progress) -> float:
     return strength(progress.fraction) if isinstance(strength, Schedule) else strength
 
 
+def largest(strength: Strength) -> float:
+    """The most that the strength ever is: zero means that the method never acts."""
+    return max(value for _, value in strength.points) if isinstance(strength, Schedule) else strength
+
+
 END_ON = ("plain", "method", "either")
 
 

@@ -9,11 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 # Lengths tell cross attention apart, except in models that feed one sequence to encoder and decoder.
 _CROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
@@ -33,6 +34,10 @@ class Site:
     queries: int  # of the dry run: a model of images has no other length
     keys: int
     label: str  # a short name: "layer_3", or "decoder_cross_layer_3" where layer numbers are not unique
+    heads: int  # of the query
+    groups: int  # heads of key and value: fewer where heads share them
+    width: int  # of a head
+    block: int  # the number of the block that it is in
 
     def __str__(self) -> str:
         return f"{self.index}: {self.name} ({self.kind} attention, layer {self.layer})"
@@ -45,21 +50,57 @@ class Call:
     module: Any
     queries: int
     keys: int
+    heads: int
+    groups: int
+    width: int
 
 
-_seen: list[Call] | None = None  # the calls of the dry run that is going on
+@dataclass
+class Event:
+    """A module was entered or left, or attention was called."""
+
+    kind: str  # "enter", "leave" or "attend"
+    module: nn.Module
+    takes: Sequence[int] = ()  # shapes, where they are those of tensors
+    gives: Sequence[int] = ()
+
+
+@dataclass
+class Watch:
+    """All that a dry run saw."""
+
+    calls: list[Call] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+
+_seen: Watch | None = None  # of the dry run that is going on
 
 
 @contextmanager
-def watching() -> Iterator[list[Call]]:
-    """Every attention call inside is noted."""
+def watching(model: nn.Module) -> Iterator[Watch]:
+    """Every call of a module of `model` inside is noted, and every attention call."""
     global _seen
-    calls: list[Call] = []
-    _seen = calls
+    seen = Watch()
+
+    def shape(x: Any) -> Sequence[int]:
+        x = x[0] if isinstance(x, tuple) and x else x
+        return tuple(x.shape) if isinstance(x, Tensor) else ()
+
+    def enter(module: nn.Module, args: Any) -> None:
+        seen.events.append(Event("enter", module))
+
+    def leave(module: nn.Module, args: Any, result: Any) -> None:
+        seen.events.append(Event("leave", module, shape(args), shape(result)))
+
+    hooks = [module.register_forward_pre_hook(enter) for module in model.modules()]
+    hooks += [module.register_forward_hook(leave) for module in model.modules()]
+    _seen = seen
     try:
-        yield calls
+        yield seen
     finally:
         _seen = None
+        for hook in hooks:
+            hook.remove()
 
 
 def is_watching() -> bool:
@@ -68,7 +109,10 @@ def is_watching() -> bool:
 
 def note(module: nn.Module, query: Tensor, key: Tensor) -> None:
     if _seen is not None:
-        _seen.append(Call(module, query.shape[2], key.shape[2]))
+        _seen.calls.append(
+            Call(module, query.shape[2], key.shape[2], query.shape[1], key.shape[1], width=query.shape[3])
+        )
+        _seen.events.append(Event("attend", module))
 
 
 def stack_and_block(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
@@ -81,28 +125,82 @@ def stack_and_block(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, s
     return "", name
 
 
-def number(calls: Sequence[Call], model: nn.Module) -> tuple[list[Site], list[str]]:
-    """Sites and the names of the blocks, both in calling order."""
+@dataclass
+class Block:
+    """One call of a block."""
+
+    name: str  # the module's qualified name; ALBERT calls one module many times
+    feed_forward: str | None = None  # the name of the last linear map of its feed-forward, where there is one
+
+
+def number(watch: Watch, model: nn.Module) -> tuple[list[Site], list[Block]]:
+    """Sites and blocks, both in calling order."""
     modules = dict(model.named_modules())
     names = {id(module): name for name, module in modules.items()}
-    places: list[tuple[str, str, str, int, int]] = []
-    blocks: list[str] = []
-    for call in calls:
-        name = names[id(call.module)]
-        stack, block = stack_and_block(name, modules)
-        is_cross = call.queries != call.keys or _CROSS.search(name) is not None
-        places.append((name, stack, "cross" if is_cross else "self", call.queries, call.keys))
-        if block not in blocks:
-            blocks.append(block)
-    several = len({place[1:3] for place in places}) > 1
+    places = [stack_and_block(names[id(call.module)], modules) for call in watch.calls]
+    blocks, block_of = _blocks(watch.events, {block for _, block in places}, names, modules)
+    kinds = [
+        "cross" if call.queries != call.keys or _CROSS.search(names[id(call.module)]) else "self"
+        for call in watch.calls
+    ]
+    several = len({(stack, kind) for (stack, _), kind in zip(places, kinds, strict=True)}) > 1
     layers: Counter[tuple[str, str]] = Counter()
     sites: list[Site] = []
-    for index, (name, stack, kind, queries, keys) in enumerate(places):
+    for index, (call, (stack, _), kind) in enumerate(zip(watch.calls, places, kinds, strict=True)):
         layer = layers[stack, kind]
         layers[stack, kind] += 1
         prefix = f"{(stack.split('.')[-2:] or ['model'])[0]}_{kind}_" if several else ""
-        sites.append(Site(index, name, stack, kind, layer, queries, keys, f"{prefix}layer_{layer}"))
+        sites.append(
+            Site(
+                index, names[id(call.module)], stack, kind, layer, call.queries, call.keys, f"{prefix}layer_{layer}",
+                call.heads, call.groups, call.width, block_of[index],
+            )
+        )  # fmt: skip
     return sites, blocks
+
+
+def _blocks(
+    events: Sequence[Event], wanted: set[str], names: Mapping[int, str], modules: Mapping[str, nn.Module]
+) -> tuple[list[Block], list[int]]:
+    """The calls of blocks, and for each attention call the number of the block that it is in."""
+    attention = tuple(f"{names[id(event.module)]}." for event in events if event.kind == "attend")
+    maps = {name for name in _linear_maps(modules) if not name.startswith(attention)}
+    blocks: list[Block] = []
+    block_of: list[int] = []
+    last: list[tuple[str, Event]] = []  # the linear maps of the block that is going on
+    for event in events:
+        name = names[id(event.module)]
+        if event.kind == "enter" and name in wanted:
+            blocks.append(Block(name))
+            last = []
+        elif event.kind == "attend":
+            block_of.append(len(blocks) - 1)
+        elif name in maps:
+            if event.kind == "leave" and blocks and name.startswith(f"{blocks[-1].name}."):
+                last.append((name, event))
+        elif event.kind == "leave" and name in wanted:
+            has_experts = any(n.startswith(f"{name}.") and n.endswith(".experts") for n in modules)
+            blocks[-1].feed_forward = None if has_experts else _feed_forward(last, event.gives)
+    return blocks, block_of
+
+
+def _feed_forward(maps: Sequence[tuple[str, Event]], hidden: Sequence[int]) -> str | None:
+    """The last map, where it gives hidden states and another map feeds it: widths match, or gate and value are one."""
+    if len(maps) < 2:
+        return None
+    (_, before), (name, event) = maps[-2:]
+    is_fed = bool(event.takes and before.gives) and before.gives[-1] % event.takes[-1] == 0
+    return name if is_fed and tuple(event.gives) == tuple(hidden) else None
+
+
+def _linear_maps(modules: Mapping[str, nn.Module]) -> list[str]:
+    """The names of all linear maps; of those that a tuner such as LoRA wraps, the wrapper's."""
+    found: list[str] = []
+    for name, module in modules.items():  # in pre-order: a wrapper comes before what it wraps
+        inside = bool(found) and name.startswith(f"{found[-1]}.")
+        if not inside and isinstance(getattr(module, "base_layer", module), (nn.Linear, Conv1D)):
+            found.append(name)
+    return found
 
 
 def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:

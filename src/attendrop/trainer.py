@@ -11,42 +11,55 @@ from __future__ import annotations
 import functools
 import json
 import math
-import random as python_random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.utils import logging
 
 from . import __version__
-from .engine import Engine, check_regularizers, refuse_reentrant
-from .random import preserved, shared_generator
+from .captured import Steps
+from .engine import Engine, check_columns, check_regularizers, refuse_reentrant
+from .objective import IGNORED
+from .plan import Plan
+from .random import all_preserved, preserved, shared_generator
 from .regularizer import CONFIG_FILE, Regularizer, Surroundings, save_regularizers
 from .schedule import Progress
+from .twin import exchange, exchanged
 
 logger = logging.get_logger(__name__)
 
 
 class RegularizerMixin:
-    """Put before a Trainer in the bases of a class: adds `regularizers=[...]`."""
+    """Put before a Trainer in the bases of a class: adds `regularizers=[...]`, and how steps are taken.
 
-    def __init__(self: Any, *args: Any, regularizers: Sequence[Regularizer] = (), **kwargs: Any) -> None:
+    `step` is "eager", "captured" (as CUDA graphs; an error where that is not possible) or "auto": captured where it is
+    possible. Without it, `args.step` counts, and else "auto".
+    """
+
+    def __init__(
+        self: Any, *args: Any, regularizers: Sequence[Regularizer] = (), step: str | None = None, **kwargs: Any
+    ) -> None:
         check_regularizers(regularizers)
         self.regularizers = list(regularizers)
         self.engine = None
         self._is_beside = False
         self._held_out = None
         self._collate = None
+        self._counts_items = None
         super().__init__(*args, **kwargs)
+        self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
         self._check_arguments()
         if self.regularizers and self.model is not None:
             # What is wrong with the model is said now, not when training starts.
             self._make_engine(self.model, epochs=None).close()
+        if self._columns and self.train_dataset is not None:
+            batch = self._example_batch()
+            if batch is not None:
+                check_columns(self.regularizers, batch)
 
     # ---- checks ------------------------------------------------------------------------------------------------
 
@@ -80,9 +93,26 @@ class RegularizerMixin:
         dataset = self.train_dataset
         if not hasattr(dataset, "__getitem__") or len(dataset) == 0:
             return None
-        with _all_random_states_preserved():
+        with all_preserved():
             loader = self.get_train_dataloader()
             return loader.collate_fn([loader.dataset[0]])
+
+    # ---- columns that methods read -----------------------------------------------------------------------------
+
+    @property
+    def _columns(self: Any) -> frozenset[str]:
+        return frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
+
+    def _set_signature_columns_if_needed(self: Any) -> None:
+        """The model's forward does not name them, and the Trainer would drop them."""
+        super()._set_signature_columns_if_needed()  # type: ignore[misc]
+        self._signature_columns = list(dict.fromkeys([*self._signature_columns, *sorted(self._columns)]))
+
+    def _prepare_inputs(self: Any, inputs: Any) -> Any:
+        """What goes into a model, which must not get them. `training_step` takes them before."""
+        prepared = super()._prepare_inputs(inputs)  # type: ignore[misc]
+        columns = self._columns
+        return {k: v for k, v in prepared.items() if k not in columns} if columns else prepared
 
     # ---- the engine and its place in the loop ------------------------------------------------------------------
 
@@ -118,7 +148,8 @@ class RegularizerMixin:
         self._check_labels()
         self._check_networks()
         try:
-            result = super().train(*args, **kwargs)  # type: ignore[misc]
+            with self.steps.running():
+                result = super().train(*args, **kwargs)  # type: ignore[misc]
             if self.engine is not None and not self.args.load_best_model_at_end:
                 self._keep_the_best_network()
             return result
@@ -143,6 +174,7 @@ class RegularizerMixin:
             self.engine.surroundings.optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
             if resume_from_checkpoint is not None:
                 self.engine.load_state(resume_from_checkpoint)
+        self.steps.begin(self.engine)
         return prepared
 
     def _progress(self: Any) -> Progress:
@@ -164,23 +196,32 @@ class RegularizerMixin:
         self: Any, model: nn.Module, inputs: Mapping[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         engine: Engine | None = self.engine
-        if engine is None:
-            return super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
-        model.train()
-        engine.model = self.model  # under FSDP the Trainer replaces it; elsewhere it is the unwrapped one
-        inputs = self._prepare_inputs(inputs)
-        if num_items_in_batch is not None:
-            num_items_in_batch = num_items_in_batch * engine.views
-        # The plan is cleared only after super() has run the backward: checkpointing replays blocks in it.
         plain_step = super().training_step  # type: ignore[misc]
-        engine.surroundings.backward = lambda network, batch: self._beside(
-            plain_step, network, batch, num_items_in_batch
-        )
-        with engine.micro_batch(inputs) as views:
-            loss = super().training_step(model, views, num_items_in_batch)  # type: ignore[misc]
-        if self.accelerator.sync_gradients:
+        if engine is None and not self.steps.are_captured:
+            return self.steps.filtered(plain_step(model, inputs, num_items_in_batch))
+        if not model.training:
+            model.train()
+        inputs = super()._prepare_inputs(inputs)  # type: ignore[misc]
+        step = None
+        if engine is not None:
+            engine.model = self.model  # under FSDP the Trainer replaces it; elsewhere it is the unwrapped one
+            engine.surroundings.backward = lambda network, batch: self._beside(
+                plain_step, network, batch, num_items_in_batch
+            )
+            step = engine.place(inputs)
+        loss = self.steps.take(plain_step, inputs, num_items_in_batch, step)
+        if loss is None and (engine is None or step is None):
+            loss = plain_step(model, inputs, num_items_in_batch)
+        elif loss is None:
+            assert engine is not None
+            assert step is not None
+            items = None if num_items_in_batch is None else num_items_in_batch * engine.views
+            # The plan is cleared only after super() has run the backward: checkpointing replays blocks in it.
+            with engine.planned(inputs, step) as views:
+                loss = plain_step(model, views, items)
+        if engine is not None and self.accelerator.sync_gradients:
             engine.before_optimizer()
-        return loss
+        return self.steps.filtered(loss)
 
     def compute_loss(
         self: Any, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
@@ -188,9 +229,34 @@ class RegularizerMixin:
         # Outputs that nobody reads are not asked for: TRL makes them with a second pass, which draws dropout too.
         if self.engine is None or not self.engine.reads_outputs or not model.training or self._is_beside:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)  # type: ignore[misc]
+        share = self._share_of_step(super().compute_loss, model, inputs, kwargs.get("num_items_in_batch"))  # type: ignore[misc]
         loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)  # type: ignore[misc]
-        loss = self.engine.loss(outputs, loss)
+        loss = self.engine.loss(outputs, loss, share)
         return (loss, outputs) if return_outputs else loss
+
+    def _share_of_step(
+        self: Any, loss_of: Any, model: nn.Module, inputs: Any, items: Tensor | int | None
+    ) -> float | Tensor:
+        """The weight of a penalty, a mean over the micro-batch, that makes it count as the loss does.
+
+        The Trainer divides by the items of the whole step and multiplies by the processes. It does so for every model
+        whose forward takes **kwargs; many of them do not look at the number and give a mean over the micro-batch. So
+        the loss is asked once whether it depends on it.
+        """
+        processes = self.args.world_size if self.args.average_tokens_across_devices else 1
+        is_whole = processes == 1 and self.current_gradient_accumulation_steps == 1
+        if is_whole or items is None or getattr(self, "loss_is_scaled_for_ga", None) is False:
+            return 1.0
+        if self._counts_items is None:
+            with preserved(self.args.device), torch.no_grad(), self.engine.seams.applied(Plan()):
+                once, twice = (loss_of(model, dict(inputs), num_items_in_batch=n * items) for n in (1, 2))
+            self._counts_items = bool(once != twice)
+        if not self._counts_items:
+            return float(processes)
+        # as the Trainer counts them, so that the shares of a step are 1 together
+        shifts = getattr(self, "_loss_shifts_labels", False)
+        labels = inputs.get("shift_labels", inputs["labels"][..., 1:] if shifts else inputs["labels"])
+        return labels.ne(IGNORED).sum() * processes / items
 
     # ---- networks beside the model -----------------------------------------------------------------------------
 
@@ -223,7 +289,7 @@ class RegularizerMixin:
         """A batch of fresh examples, the same on every process."""
         dataset = {"dev": self.eval_dataset, "train": self.train_dataset, "held_out": self._held_out}[source]
         chosen = torch.randperm(len(dataset), generator=generator)[:count].tolist()
-        with _all_random_states_preserved():
+        with all_preserved():
             if self._collate is None:
                 # Not the loader for evaluation: with persistent workers the Trainer would keep it and evaluate on it.
                 # The loader of a `datasets.Dataset` drops columns from the data set and not in its collator.
@@ -242,7 +308,7 @@ class RegularizerMixin:
         metrics = super().evaluate(*args, **kwargs)  # type: ignore[misc]
         if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
             for name, network in self.engine.networks().items():
-                with _exchanged(self.model, network):
+                with exchanged(self.model, network):
                     super().evaluate(*args, metric_key_prefix=f"eval_{name}", **kwargs)  # type: ignore[misc]
         return metrics
 
@@ -256,12 +322,12 @@ class RegularizerMixin:
         sign = 1 if (self.args.greater_is_better if self.args.metric_for_best_model else False) else -1
         best = sign * super().evaluate()[metric]  # type: ignore[misc]
         for name, network in networks.items():
-            with _exchanged(self.model, network):
+            with exchanged(self.model, network):
                 scores = super().evaluate(metric_key_prefix=f"eval_{name}")  # type: ignore[misc]
             score = sign * scores[metric.replace("eval_", f"eval_{name}_", 1)]
             if score > best:
                 best = score
-                _exchange(self.model, network)
+                exchange(self.model, network)
                 logger.info(f"the {name} is better on {metric}, and is the model from here on.")
 
     # ---- what is logged and saved ------------------------------------------------------------------------------
@@ -277,7 +343,8 @@ class RegularizerMixin:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def save_model(self: Any, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
-        super().save_model(output_dir, *args, **kwargs)  # type: ignore[misc]
+        with self.steps.saving():
+            super().save_model(output_dir, *args, **kwargs)  # type: ignore[misc]
         if self.regularizers and self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
             folder.mkdir(parents=True, exist_ok=True)
@@ -315,34 +382,6 @@ class _StepCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.engine.after_optimizer()
-
-
-@torch.no_grad()
-def _exchange(a: nn.Module, b: nn.Module) -> None:
-    """The two networks swap weights."""
-    for x, y in zip([*a.parameters(), *a.buffers()], [*b.parameters(), *b.buffers()], strict=True):
-        x.data, y.data = y.data, x.data
-
-
-@contextmanager
-def _exchanged(a: nn.Module, b: nn.Module) -> Iterator[None]:
-    _exchange(a, b)
-    try:
-        yield
-    finally:
-        _exchange(a, b)
-
-
-@contextmanager
-def _all_random_states_preserved() -> Iterator[None]:
-    """A collator may draw from any of the three generators."""
-    states = python_random.getstate(), np.random.get_state()
-    try:
-        with preserved():
-            yield
-    finally:
-        python_random.setstate(states[0])
-        np.random.set_state(states[1])
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -63,6 +64,22 @@ class Twin:
         for a, b in zip(source.parameters(), target.parameters(), strict=True):
             if a in state:
                 target_state[b] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state[a].items()}
+
+
+@torch.no_grad()
+def exchange(a: nn.Module, b: nn.Module) -> None:
+    """The two networks swap weights."""
+    for x, y in zip([*a.parameters(), *a.buffers()], [*b.parameters(), *b.buffers()], strict=True):
+        x.data, y.data = y.data, x.data
+
+
+@contextmanager
+def exchanged(a: nn.Module, b: nn.Module) -> Iterator[None]:
+    exchange(a, b)
+    try:
+        yield
+    finally:
+        exchange(a, b)
 
 
 def average_gradients(network: nn.Module, world: int) -> None:

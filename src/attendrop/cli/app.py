@@ -125,8 +125,8 @@ def predict(
 
 @app.command("demo")
 def demo(
-    train_samples: Annotated[int, typer.Option(help="Reviews to train on.")] = 400,
-    dev_samples: Annotated[int, typer.Option(help="Other reviews, to judge by.")] = 500,
+    train_samples: Annotated[int, typer.Option(help="Reviews to train on.")] = 300,
+    dev_samples: Annotated[int, typer.Option(help="Other reviews, to judge by.")] = 400,
     epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 4,
     seed: Annotated[int, typer.Option(help="Of all three runs.")] = 42,
     output_dir: Annotated[str, typer.Option(help="Folder for models and pictures.")] = "attendrop-demo",

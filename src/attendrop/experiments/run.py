@@ -76,7 +76,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
     checkpoint = _check_folder(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     regularizers = _methods(config, listener)
-    arguments = _arguments(config)
+    arguments = training_arguments(config)
     data = _data(config, arguments.seed)
     max_length = config.max_length or data.task.max_length
     listener.described(tasks.describe(data, tokenizer, max_length))
@@ -133,7 +133,7 @@ def _check_folder(config: RunConfig) -> Path | None:
     return None
 
 
-def _arguments(config: RunConfig) -> Any:
+def training_arguments(config: RunConfig) -> Any:
     training = config.training
     if "save_strategy" not in config.explicit:
         # the best model can be taken only from where it was evaluated

@@ -18,8 +18,24 @@ if TYPE_CHECKING:
 _CLASSES = {
     "addrop": "ADDrop",
     "attendout": "AttendOut",
+    "attention_dropout": "AttentionDropout",
     "attention_layerdrop": "AttentionLayerDrop",
+    "child_tuning": "ChildTuning",
+    "concrete_dropout": "ConcreteDropout",
+    "dropconnect": "DropConnect",
+    "drophead": "DropHead",
+    "hiddencut": "HiddenCut",
+    "layerdrop": "LayerDrop",
+    "mixout": "Mixout",
+    "noisytune": "NoisyTune",
+    "r3f": "R3F",
+    "rdrop": "RDrop",
+    "scal": "SCAL",
     "scheduled_dropout": "ScheduledDropout",
+    "scores_dropout": "ScoresDropout",
+    "structure_mask": "StructureMask",
+    "supertickets": "SuperTickets",
+    "unidrop": "UniDrop",
 }
 
 

@@ -14,71 +14,26 @@ not treat, are attributed by Σ log P of the prediction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from ..attribution import METHODS as ATTRIBUTIONS
-from ..attribution import RULES, IntegrationRule, scores
+from ..attribution import RULES, IntegrationRule, attributions
+from ..kernels.attribution_mask import DIRECTIONS, candidates
 from ..objective import LABEL_SOURCES, head_of
 from ..plan import Plan
 from ..regularizer import Regularizer, Step
-from ..schedule import END_ON, Strength, as_strength, is_method_epoch, value_at
+from ..schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
 from ..seams import Record, Seams
 from ..sites import Layers
-
-DIRECTIONS = ("high", "low")
-
-
-def candidates(scores: Tensor, valid: Tensor, p: float, direction: str = "high") -> Tensor:
-    """The positions that may be dropped: bool, of the shape of `scores` [B, H, Q, K].
-
-    In each row of n valid entries, "high" takes those at or above the entry at index int(n(1−p)) in ascending order,
-    "low" those at or below the entry at index int(np) − 1. `valid` is broadcastable to `scores`.
-    """
-    high = direction == "high"
-    n = valid.sum(-1, keepdim=True)
-    index = (n.double() * ((1 - p) if high else p)).floor().long() - (0 if high else 1)
-    exists = (index >= 0) & (index < n)
-    ascending = _sorted_rows(scores.masked_fill(~valid, float("inf")))
-    index = index.clamp(0, scores.shape[-1] - 1).expand(*scores.shape[:-1], 1)
-    threshold = ascending.gather(-1, index)
-    beyond = scores >= threshold if high else scores <= threshold
-    return beyond & valid & exists
-
-
-def keep_mask(
-    scores: Tensor,
-    valid: Tensor,
-    p: float,
-    q: float,
-    uniform: Tensor | None = None,
-    direction: str = "high",
-) -> Tensor:
-    """The AD-DROP mask: bool [B, H, Q, K], True = stays.
-
-    Each of the `candidates` is dropped with probability `q`: where `uniform`, draws in [0, 1), is below it. Positions
-    that are not valid are not ours to drop and stay True.
-    """
-    if uniform is None:
-        uniform = torch.rand(scores.shape, device=scores.device)
-    return ~(candidates(scores, valid, p, direction) & (uniform < q))
 
 
 def random_keep_mask(shape: tuple[int, ...], valid: Tensor, p: float, q: float, uniform: Tensor) -> Tensor:
     """RD, the paper's control: a valid position is a candidate with probability p, and dropped with q: p·q."""
     return ~((uniform < p * q) & valid).expand(shape)
-
-
-def _sorted_rows(x: Tensor) -> Tensor:
-    # numpy sorts short rows on a CPU more than ten times as fast as torch.
-    if x.device.type == "cpu":
-        return torch.from_numpy(np.sort(x.float().numpy(), axis=-1)).to(x.dtype)
-    return x.sort(dim=-1).values
 
 
 @dataclass
@@ -140,6 +95,12 @@ class ADDrop(Regularizer):
                     "have no AD-DROP epoch; train for at least 2 epochs or set ADDrop(cross_tuning=False)."
                 )
 
+    def capture_key(self, step: Step) -> Hashable:
+        if isinstance(self.p, Schedule) or isinstance(self.q, Schedule):
+            return None
+        progress, is_on = step.progress, self.p > 0 and self.q > 0
+        return is_on and (not self.cross_tuning or is_method_epoch(progress.epoch, progress.epochs, self.end_on))
+
     def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
         progress = step.progress
         p, q = value_at(self.p, progress), value_at(self.q, progress)
@@ -150,17 +111,20 @@ class ADDrop(Regularizer):
         sites = step.seams.select(self.layers, "ADDrop.layers")
         rule = IntegrationRule(self.ig_rule, self.ig_steps)
         keep: dict[int, Tensor] = {}
-        for site, score, record in scores(step.probe(batch), sites, self.attribution, self.label, rule):
-            shape = (*record.query.shape[:3], record.key.shape[2])
-            draws = step.uniform(site, shape, record.query.device, self.name)
-            if score is None:
+        for site, found in attributions(step.probe(batch), sites, self.attribution, self.label, rule):
+            record = found.record
+            shape, device = (*record.query.shape[:3], record.key.shape[2]), record.query.device
+            if self.attribution == "rd":
+                draws = step.uniform(site, shape, device, self.name)
                 keep[site] = random_keep_mask(shape, record.valid, p, q, draws)
             else:
-                keep[site] = keep_mask(score, record.valid, p, q, draws, self.direction)
+                key, positions = step.key(site, self.name), step.positions(shape[0], device)
+                keep[site] = found.keep(p, q, key, positions, self.direction)
             if step.measure:
                 place = step.seams.sites[site].label
-                if score is not None:
-                    region = candidates(score, record.valid, p, self.direction)
+                scores = found.scores()
+                if scores is not None:
+                    region = candidates(scores, record.valid, p, self.direction)
                     step.metrics[f"addrop/candidate_share_{place}"] = _share(region, record.valid)
                 step.metrics[f"addrop/drop_rate_{place}"] = _share(~keep[site], record.valid)
                 step.metrics[f"addrop/dropped_mass_{place}"] = _mass(~keep[site], record)

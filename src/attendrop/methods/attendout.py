@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +29,7 @@ from ..generator import Generator, ids_and_mask, pairs
 from ..modes import evaluating
 from ..objective import example_scores, head_of
 from ..plan import Plan
-from ..random import key_of, preserved, uniform
+from ..random import key_of, preserved
 from ..regularizer import Regularizer, Step
 from ..seams import Seams
 from ..sites import Site, unwrapped
@@ -52,6 +52,11 @@ def log_likelihood(logits: Tensor, drop: Tensor, valid: Tensor) -> Tensor:
 def sample(logits: Tensor, draws: Tensor) -> Tensor:
     """Hard Gumbel samples of *drop*: logits + logistic noise > 0, which is the same as draws < sigmoid(logits)."""
     return draws < logits.sigmoid()
+
+
+def as_it_was(step: Step, at: int, first: int, rows: int) -> Step:
+    """The step number `at`, when it had `rows` rows from place `first` on: for drawing its actions again."""
+    return replace(step, progress=replace(step.progress, step=at), first_position=first, batch_size=rows)
 
 
 @dataclass
@@ -138,7 +143,7 @@ class AttendOut(Regularizer):
         self.reset()
 
     def reset(self) -> None:
-        self.generator: Generator | None = None
+        self.generator: Any = None
         self.history: list[dict[str, Any]] = []
         self._optimizer: torch.optim.Optimizer | None = None
         self._twin: Twin | None = None
@@ -184,13 +189,15 @@ class AttendOut(Regularizer):
         device = next(step.model.parameters()).device
         with preserved(device):
             torch.manual_seed(key_of(step.seed, 0, 0, self.name))
-            self.generator = Generator.from_model(
+            generator = Generator.from_model(
                 unwrapped(step.model),
                 len(self._sites(step.seams)),
                 init_drop=max(self.init_drop, 1e-4),
                 layer_offsets=self.layer_offsets,
                 temperature=self.temperature,
-            ).to(device)
+            )
+        # in the precision of the model, as the defender is
+        self.generator = step.around.prepare(generator.to(device))
         offsets = [p for name, p in self.generator.named_parameters() if name == "offsets"]
         others = [p for name, p in self.generator.named_parameters() if name != "offsets"]
         self._optimizer = torch.optim.Adam(others, lr=self.generator_lr)
@@ -201,35 +208,35 @@ class AttendOut(Regularizer):
             self._take_up(*self._loaded)
             self._loaded = None
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
-        if self.reward_on == "cached":
-            self._round.labelled.append({k: v for k, v in batch.items() if isinstance(v, Tensor)})
-        keep = self._sample(batch, step) if self.init_drop > 0 else {}
+    def on_batch(self, batch: Mapping[str, Any], step: Step) -> None:
         assert self._twin is not None
         self._twin.backward(batch, step)
-        return Plan(keep=keep)
+        if self.init_drop > 0:
+            ids, mask = ids_and_mask(batch)
+            self._round.ids.append(ids.clone())
+            self._round.masks.append(mask.clone())
+            self._round.places.append((step.progress.step, step.first_position * (len(ids) // step.batch_size)))
+        if self.reward_on == "cached":
+            self._round.labelled.append({k: v.clone() for k, v in batch.items() if isinstance(v, Tensor)})
 
-    def _sample(self, batch: Mapping[str, Any], step: Step) -> dict[int, Tensor]:
-        ids, mask = ids_and_mask(batch)
-        first = step.first_position * (len(ids) // step.batch_size)
-        self._round.ids.append(ids)
-        self._round.masks.append(mask)
-        self._round.places.append((step.progress.step, first))
+    def capture_key(self, step: Step) -> Hashable:
+        return None if self.active < 1 else self.init_drop > 0
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        if self.init_drop == 0:
+            return Plan()
         assert self.generator is not None
         with torch.no_grad():
-            drop = self._actions(self.generator(ids, mask), step.seed, step.progress.step, first)
+            drop = self._actions(self.generator(*ids_and_mask(batch)), step)
         chosen = self._active(step.seed, step.progress.step)
-        return {
-            site.index: ~drop[layer].unsqueeze(1) for layer, site in enumerate(self._sites(step.seams)) if chosen[layer]
-        }
+        sites = self._sites(step.seams)
+        return Plan(keep={site.index: ~drop[layer].unsqueeze(1) for layer, site in enumerate(sites) if chosen[layer]})
 
-    def _actions(self, logits: Tensor, seed: int, at: int, first: int) -> Tensor:
+    def _actions(self, logits: Tensor, step: Step) -> Tensor:
         """[layers, B, L, L]: True = drop. The same whenever they are asked for."""
-        positions = first + torch.arange(logits.shape[1])
-        shape = tuple(logits.shape[2:])
         return torch.stack(
             [
-                sample(scores, uniform(key_of(seed, at, layer, self.name), positions, shape, logits.device))
+                sample(scores, step.uniform(layer, scores.shape, scores.device, self.name))
                 for layer, scores in enumerate(logits)
             ]
         )
@@ -261,16 +268,30 @@ class AttendOut(Regularizer):
         """r for each example, and the mean scores of attacker and defender."""
         found: list[list[Tensor]] = [[], []]
         for batch in self._reward_batches(step):
-            for place, network in enumerate((step.model, self.defender)):
-                with evaluating(network):
-                    outputs = network(**batch)
-                score, right = example_scores(network, batch, outputs)
-                found[place].append(right if self.reward == "metric" else score)
+            for place, values in enumerate(self._scores(batch, step)):
+                found[place].append(values.clone())
         if self.reward_on == "cached" and step.around.world > 1:  # each process has cached batches of its own
             found = [_of_all(values, step.around.world) for values in found]
         attacker, defender = (torch.cat(values).float() for values in found)
         difference = attacker - defender
         return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
+
+    def _scores(self, batch: Mapping[str, Any], step: Step) -> list[Tensor]:
+        """Of the model and of the defender, for each example."""
+
+        def both(examples: Mapping[str, Any]) -> list[Tensor]:
+            found = []
+            for network in (step.model, self.defender):
+                with evaluating(network):
+                    outputs = network(**examples)
+                score, right = example_scores(network, examples, outputs)
+                found.append(right if self.reward == "metric" else score)
+            return found
+
+        if step.around.graphs is None:
+            return both(batch)
+        static, key = step.around.graphs.batch(batch)
+        return step.around.graphs.run(("attendout scores", key), lambda: both(static))
 
     def _reward_batches(self, step: Step) -> list[Mapping[str, Any]]:
         if self.reward_on == "cached":
@@ -336,28 +357,47 @@ class AttendOut(Regularizer):
         """Eq. 5 on the cached steps, one graph at a time; returns the mean P(drop) of each layer."""
         assert self.generator is not None
         assert self._optimizer is not None
-        total = torch.zeros(self.generator.layers)
+        total = torch.zeros(self.generator.layers, device=next(self.generator.parameters()).device)
         first_step = self._round.places[0][0] if self._round.places else 0
         micro_batches = Counter(at for at, _ in self._round.places)
         for ids, mask, (at, first) in zip(self._round.ids, self._round.masks, self._round.places, strict=True):
-            logits = self.generator(ids, mask)
-            drop = self._actions(logits.detach(), step.seed, at, first)
-            chosen = torch.tensor(self._active(step.seed, at), device=ids.device)
-            valid = pairs(mask).unsqueeze(0)
-            total += ((logits.detach().sigmoid() * valid).flatten(1).sum(1) / valid.sum()).cpu()
-            likelihood = log_likelihood(logits[chosen], drop[chosen], valid)
+            then = as_it_was(step, at, first, len(ids))
             advantage = advantages[min(at - first_step, len(advantages) - 1)]
             # a step may have several micro-batches: their mean is the step's
-            (-advantage * likelihood / micro_batches[at] / self.monte_carlo).backward()
+            weight = torch.tensor(advantage / micro_batches[at] / self.monte_carlo)
+            total = total + self._reinforce({"ids": ids, "mask": mask, "weight": weight}, then)
         self._rounds += 1
         if self._round.ids and self._rounds % self.monte_carlo == 0:
             average_gradients(self.generator, step.around.world)
             self._optimizer.step()
             self._optimizer.zero_grad()
         if step.around.world > 1:
-            total = total.to(next(self.generator.parameters()).device)
             torch.distributed.all_reduce(total)
         return (total / step.around.world / max(1, len(self._round.ids))).tolist()
+
+    def _reinforce(self, values: dict[str, Tensor], then: Step) -> Tensor:
+        """The gradient of -weight · log P(actions of that step), added to the generator's; its P(drop) by layer."""
+        assert self.generator is not None
+        generator, chosen = self.generator, self._active(then.seed, then.progress.step)
+
+        def backward(step: Step, ids: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
+            logits = generator(ids, mask)
+            drop = self._actions(logits.detach(), step)
+            valid = pairs(mask).unsqueeze(0)
+            layers = [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
+            likelihood = log_likelihood(
+                torch.stack([logits[layer] for layer in layers]), torch.stack([drop[layer] for layer in layers]), valid
+            )
+            (-weight * likelihood).backward()
+            return (logits.detach().sigmoid() * valid).flatten(1).sum(1) / valid.sum()
+
+        graphs = then.around.graphs
+        if graphs is None:
+            return backward(then, **{**values, "weight": values["weight"].to(values["ids"].device)})
+        key = ("attendout reinforce", tuple(values["ids"].shape), tuple(chosen))
+        static = graphs.static(key, values)
+        told = graphs.told(then)
+        return graphs.run(key, lambda: backward(told, **static), then, generator)
 
     def _choose(self, rewards: Tensor, step: Step) -> str:
         if self.select == "attacker":

@@ -7,11 +7,14 @@ layers = sorted(range(len(scores)), key=lambda layer: -scores[layer])[:6]
 print(prune.prune(model, layers))  # in place
 prune.save(model, "pruned")  # plain transformers can load it too
 model = prune.load("pruned")
+
+prune.drop_layers(model)  # every other whole layer goes, as after LayerDrop; an ordinary model stays
 """
 
 from __future__ import annotations
 
 from .criteria import effects_of_uniform, score_layers
+from .depth import drop_layers, every_other
 from .measure import Comparison, Cost, cost_of
 from .onnx import export_onnx
 from .storage import load, save
@@ -23,7 +26,9 @@ __all__ = [
     "Cost",
     "Pruned",
     "cost_of",
+    "drop_layers",
     "effects_of_uniform",
+    "every_other",
     "export_onnx",
     "load",
     "prune",

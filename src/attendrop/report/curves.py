@@ -28,9 +28,11 @@ def plot_run(run: Any, path: str | Path, log_history: Sequence[dict[str, Any]] =
     steps = [entry["step"] for entry in history]
     layers = len(history[0]["drop_probability"])
     colours = pyplot.get_cmap("viridis")
+    marker = "." if len(steps) < 30 else None  # a single round is a point
     for layer in range(layers):
         curve = [entry["drop_probability"][layer] for entry in history]
-        left.plot(steps, curve, color=colours(layer / max(1, layers - 1)), label=f"layer {layer}")
+        colour = colours(layer / max(1, layers - 1))
+        left.plot(steps, curve, color=colour, marker=marker, label=f"layer {layer}")
     highest = max(max(entry["drop_probability"]) for entry in history)
     limits = (0, min(1.0, 1.3 * highest + 0.01))
     left.set(xlabel="step", ylabel="P(drop)", ylim=limits, title="drop probability, mean over valid positions")

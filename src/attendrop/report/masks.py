@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..attribution import scores
-from ..methods.addrop import candidates, keep_mask
+from ..kernels.attribution_mask import candidates, keep_mask
 from ..probe import Probe
 from ..random import key_of, uniform
 from ..seams import bind
@@ -54,7 +54,8 @@ def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: Path) -> 
     from matplotlib import pyplot
 
     side = max(3.2, 0.26 * len(tokens))
-    figure, axes = pyplot.subplots(1, 4, figsize=(4 * side + 1.5, side + 1.4), layout="constrained")
+    figure, axes = pyplot.subplots(1, 4, figsize=(4 * side + 1.5, side + 1.4), layout="compressed")
+    notes = ("", "", "\ndark: may be dropped", "\nblack: dropped")
     for number, (axis, (name, values)) in enumerate(zip(axes, maps.items(), strict=True)):
         values = values.float().cpu()
         if number == 1:
@@ -64,7 +65,7 @@ def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: Path) -> 
             image = axis.imshow(values, cmap="Blues" if number != 3 else "Greys_r", vmin=0, vmax=values.max() or 1)
         if number < 2:
             figure.colorbar(image, ax=axis, shrink=0.75)
-        axis.set_title(name, fontsize=10)
+        axis.set_title(name + notes[number], fontsize=10)
         axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
         axis.set_yticks(range(len(tokens)), tokens if number == 0 else [""] * len(tokens), fontsize=7)
         axis.set_xlabel("key", fontsize=8)

@@ -1,0 +1,135 @@
+"""Time of the mask kernel beside its reference and the attention forward of the same layer.
+
+    python -m benchmarks.kernels --device cuda          # 12 heads of width 64, bf16, four sizes
+    python -m benchmarks.kernels                        # the CPU's path, fp32
+
+Medians of single calls, in one run, over inputs that take turns so that none stays in the cache. The floor is the time
+in which a GPU of the given bandwidth would read gradient and value and write the mask. Memory is the peak that a call
+adds to its inputs, in multiples of the mask that it returns (1 byte for each position; a map in fp32 would be 4).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from attendrop.kernels.attribution_mask import keep_from_gradient
+
+from .records import RESULTS, append, conditions
+
+SIZES = ((16, 47), (16, 128), (32, 128), (64, 256))
+HEADS, WIDTH = 12, 64
+
+
+def inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+    shape = (batch, length, HEADS, WIDTH)
+    query, key, value, gradient = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
+    return {
+        "query": query.transpose(1, 2),
+        "key": key.transpose(1, 2),
+        "value": value.transpose(1, 2),
+        "gradient": gradient,
+        "valid": torch.ones(1, 1, 1, length, dtype=torch.bool, device=device),
+        "positions": torch.arange(batch, device=device),
+    }
+
+
+def attention(x: dict[str, Tensor]) -> Tensor:
+    return scaled_dot_product_attention(x["query"], x["key"], x["value"])
+
+
+def mask(impl: str) -> Callable[[dict[str, Tensor]], Tensor]:
+    def run(x: dict[str, Tensor]) -> Tensor:
+        return keep_from_gradient(x["gradient"], x["value"], x["valid"], 0.3, 0.3, 12345, x["positions"], impl=impl)
+
+    return run
+
+
+def providers(device: str) -> dict[str, Callable[[dict[str, Tensor]], Tensor]]:
+    fast = "triton" if device == "cuda" else "cpu"
+    return {"attention forward": attention, f"mask, {fast}": mask(fast), "mask, reference": mask("reference")}
+
+
+def seconds(run: Callable[[dict[str, Tensor]], Any], sets: list[dict[str, Tensor]], device: str, calls: int) -> float:
+    for _ in range(3):
+        run(sets[0])
+    taken = []
+    for call in range(calls):
+        x = sets[call % len(sets)]
+        if device == "cuda":
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            torch.cuda._sleep(200_000)  # the launch is over before the device is free, so that only the device counts
+            before.record()
+            run(x)
+            after.record()
+            torch.cuda.synchronize()
+            taken.append(before.elapsed_time(after) / 1e3)
+        else:
+            start = time.perf_counter()
+            run(x)
+            taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def peak_over_mask(run: Callable[[dict[str, Tensor]], Tensor], x: dict[str, Tensor], device: str) -> float | str:
+    if device != "cuda":
+        return ""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    size = HEADS * x["valid"].shape[-1] ** 2 * x["gradient"].shape[0]
+    run(x)
+    return round((torch.cuda.max_memory_allocated() - before) / size, 2)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--dtype", default=None, choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--calls", type=int, default=None, help="default: 100 on a GPU, 10 on a CPU")
+    parser.add_argument("--bandwidth", type=float, default=4.3e12, help="of the GPU's memory, bytes in a second")
+    parser.add_argument("--output", type=Path, default=None, help="a CSV to append to (default: benchmarks/results)")
+    options = parser.parse_args(arguments)
+    on_gpu = options.device == "cuda"
+    dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
+    table = []
+    print(f"{'size':<8} {'':<20} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
+    for batch, length in SIZES:
+        sets = [inputs(batch, length, getattr(torch, dtype), options.device) for _ in range(4 if on_gpu else 1)]
+        base = 0.0
+        for name, run in providers(options.device).items():
+            taken = seconds(run, sets, options.device, options.calls or (100 if on_gpu else 10))
+            base = base or taken
+            element = sets[0]["value"].element_size()
+            traffic = batch * HEADS * length * (2 * WIDTH * element + length)
+            row = {
+                "batch": batch,
+                "length": length,
+                "provider": name,
+                "microseconds": round(taken * 1e6, 1),
+                "time x attention": round(taken / base, 2),
+                "floor microseconds": round(traffic / options.bandwidth * 1e6, 1) if on_gpu else "",
+                "memory x mask": peak_over_mask(run, sets[0], options.device),
+            }
+            table.append(row)
+            print(
+                f"{batch}×{length:<5} {name:<20} {row['microseconds']:>9.1f}  {row['time x attention']:>11.2f}  "
+                f"{row['floor microseconds']:>8}  {row['memory x mask']:>13}",
+                flush=True,
+            )
+    path = options.output or RESULTS / f"kernels-{options.device}.csv"
+    shared = conditions(options.device, dtype=dtype, heads=HEADS, width=WIDTH)
+    append(path, [{**shared, **row} for row in table])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Time and peak memory of a training step inside `Trainer.train()`: dataloader, clipping, optimizer, callbacks and all.
+
+    python -m benchmarks.trainer_steps                              # the four sizes, RoBERTa-base shapes, bf16
+    python -m benchmarks.trainer_steps --sizes 16x128 --only "stock plain" "addrop captured"
+
+`train` is the time of a step in a run that nobody interrupts: the mean over a window of steps, the median over windows.
+`step` is the time from the Trainer's step begin to its step end with the GPU idle at both, the median over steps: no
+dataloader. The published way is AD-DROP by the letter (a backward for each layer) in a stock Trainer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from attendrop import ADDrop, AttendOut, RegularizedTrainer
+
+from .records import RESULTS, append, conditions
+
+WARM, SINGLE, WINDOW = 4, 12, 15
+
+
+def base_shaped(attention: str = "sdpa", layers: int = 12) -> Any:
+    torch.manual_seed(0)
+    config = transformers.RobertaConfig(
+        vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_hidden_layers=layers,
+        attn_implementation=attention,
+    )  # fmt: skip
+    with torch.device("cuda"):
+        return transformers.RobertaForSequenceClassification(config)
+
+
+class Sentences(torch.utils.data.Dataset):
+    def __init__(self, count: int, length: int) -> None:
+        g = torch.Generator().manual_seed(1)
+        self.ids = torch.randint(1000, 30000, (count, length), generator=g).tolist()
+        self.labels = torch.randint(0, 2, (count,), generator=g).tolist()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"input_ids": self.ids[i], "attention_mask": [1] * len(self.ids[i]), "labels": self.labels[i]}
+
+
+class Watch(TrainerCallback):
+    """Single steps between two synchronisations, then whole windows."""
+
+    def __init__(self, windows: int) -> None:
+        self.windows = windows
+        self.single: list[float] = []
+        self.window: list[float] = []
+        self.start = 0.0
+
+    @property
+    def steps(self) -> int:
+        return WARM + SINGLE + WINDOW * (self.windows + 1)
+
+    def now(self) -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step < WARM + SINGLE:
+            self.start = self.now()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        done = state.global_step
+        if done <= WARM + SINGLE:
+            taken = self.now() - self.start
+            if done > WARM:
+                self.single.append(taken)
+        elif (done - WARM - SINGLE) % WINDOW == 0:
+            now = self.now()
+            self.window.append((now - self.start) / WINDOW)
+            self.start = self.now()
+
+
+class Published(Trainer):
+    """AD-DROP the literal way: eager attention, every map in memory, a backward for each layer, torch's sort."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.masks: dict[int, Tensor] = {}
+        for number, layer in enumerate(self.model.roberta.encoder.layer):
+            layer.attention.self.register_forward_pre_hook(self.hook(number), with_kwargs=True)
+
+    def hook(self, number: int) -> Any:
+        def add_mask(module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+            keep = self.masks.get(number)
+            if keep is not None:
+                kwargs["attention_mask"] = torch.zeros(keep.shape, device=keep.device).masked_fill(~keep, -10000.0)
+            return args, kwargs
+
+        return add_mask
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        model.train()
+        inputs = self._prepare_inputs(inputs)
+        self.masks.clear()
+        outputs = model(**inputs, output_attentions=True)
+        chosen = outputs.logits.max(-1).values.sum()
+        length = inputs["input_ids"].shape[1]
+        valid = inputs["attention_mask"].bool()[:, None, None]
+        for number, attention in enumerate(outputs.attentions):
+            score = torch.autograd.grad(chosen, attention, retain_graph=True)[0].float()
+            index = int(length * 0.7)
+            threshold = score.sort(-1).values[..., index : index + 1]
+            self.masks[number] = ~((score >= threshold) & valid & (torch.rand_like(score) < 0.3))
+        del outputs, chosen
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self.masks.clear()
+        return loss
+
+
+def stock(**more: Any) -> Trainer:
+    return Trainer(base_shaped(), **more)
+
+
+def published(**more: Any) -> Trainer:
+    return Published(base_shaped("eager"), **more)
+
+
+def with_step(step: str, *methods: Callable[[], Any]) -> Callable[..., Trainer]:
+    return lambda **more: RegularizedTrainer(
+        base_shaped(), regularizers=[make() for make in methods], step=step, **more
+    )
+
+
+def addrop() -> ADDrop:
+    return ADDrop(layers="all", cross_tuning=False)
+
+
+def attendout() -> AttendOut:
+    return AttendOut(T=15, reward_on="dev", samples=64)
+
+
+# name -> (how to make the trainer, matrix products in thirds of a plain step)
+PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
+    "stock plain": (stock, 3),
+    "plain captured": (with_step("captured"), 3),
+    "addrop captured": (with_step("captured", addrop), 5),
+    "addrop eager": (with_step("eager", addrop), 5),
+    "addrop published": (published, 4 + 13 / 2),
+    "attendout captured": (with_step("captured", attendout), 3 * (2 + 4 / 9)),
+    "attendout eager": (with_step("eager", attendout), 3 * (2 + 4 / 9)),
+}
+
+
+def measured(name: str, batch: int, length: int, windows: int) -> dict[str, Any]:
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    watch = Watch(windows)
+    with tempfile.TemporaryDirectory() as folder:
+        args = TrainingArguments(
+            folder, max_steps=watch.steps, per_device_train_batch_size=batch, bf16=True, save_strategy="no",
+            report_to=[], disable_tqdm=True, learning_rate=1e-5, logging_strategy="no",
+        )  # fmt: skip
+        trainer = PROVIDERS[name][0](
+            args=args,
+            train_dataset=Sentences(batch * 40, length),
+            eval_dataset=Sentences(128, length) if "attendout" in name else None,
+            callbacks=[watch],
+        )
+        trainer.train()
+    return {
+        "provider": name,
+        "train ms": round(statistics.median(watch.window[1:]) * 1e3, 2),
+        "step ms": round(statistics.median(watch.single) * 1e3, 2),
+        "peak MiB": round((torch.cuda.max_memory_allocated() - before) / 2**20),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="*", default=["16x47", "16x128", "32x128", "64x256"], help="batch x length")
+    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS))
+    parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--output", type=Path, default=RESULTS / "trainer-steps-cuda.csv")
+    options = parser.parse_args()
+    transformers.utils.logging.set_verbosity_warning()
+    table = []
+    for size in options.sizes:
+        batch, length = map(int, size.split("x"))
+        rows = [measured(name, batch, length, options.windows) for name in options.only or PROVIDERS]
+        by_name = {row["provider"]: row for row in rows}
+        print(f"{size:<20} {'train':>8} {'× stock':>8} {'× captured':>10} {'step':>8} {'floor':>6} {'peak MiB':>9}")
+        for row in rows:
+            ratios = {
+                f"x {name}": round(row["train ms"] / by_name[name]["train ms"], 2) if name in by_name else ""
+                for name in ("stock plain", "plain captured")
+            }
+            floor = round(PROVIDERS[row["provider"]][1] / 3, 2)
+            print(
+                f"{row['provider']:<20} {row['train ms']:>8} {ratios['x stock plain']:>8} "
+                f"{ratios['x plain captured']:>10} {row['step ms']:>8} {floor:>6} {row['peak MiB']:>9}",
+                flush=True,
+            )
+            shared = conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length)
+            table.append({**shared, **row, **ratios, "floor x plain": floor})
+    append(options.output, table)
+
+
+if __name__ == "__main__":
+    main()

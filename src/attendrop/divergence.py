@@ -1,0 +1,112 @@
+"""How far the predictions of two views of a batch are apart, for every kind of head but spans.
+
+    kl    ½ (KL(P₁‖P₂) + KL(P₂‖P₁)) = ½ Σ (P₁ − P₂)(log P₁ − log P₂)
+    js    ½ (KL(P₁‖M) + KL(P₂‖M)),  M = ½ (P₁ + P₂)
+
+P is, for each example, over the classes or the choices; for token labels and language models, over the vocabulary at
+each position that counts: not ignored and, in a causal model, that of the next token; for several labels, Bernoulli for
+each label. In regression either is the squared difference. The mean is over what the loss is a mean over, so that a
+weight means the same whatever the size of the batch. All of it is in float32 at least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .objective import IGNORED, counted_positions, head_of
+from .regularizer import Step
+
+REDUCTIONS = ("batchmean", "sum")
+
+
+def symmetric_kl(a: Tensor, b: Tensor) -> Tensor:
+    """½ (KL(P₁‖P₂) + KL(P₂‖P₁)) from log P₁ and log P₂, over the last dimension."""
+    return 0.5 * ((a.exp() - b.exp()) * (a - b)).sum(-1)
+
+
+def jensen_shannon(a: Tensor, b: Tensor) -> Tensor:
+    """½ (KL(P₁‖M) + KL(P₂‖M)) from log P₁ and log P₂, over the last dimension."""
+    middle = torch.logaddexp(a, b) - math.log(2)
+    return 0.5 * (a.exp() * (a - middle) + b.exp() * (b - middle)).sum(-1)
+
+
+_KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kl": symmetric_kl, "js": jensen_shannon}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What the model says of the two views of the same examples."""
+
+    head: str
+    first: Tensor  # logits [B, C], or [B, T, V]: those of the positions that have a label, shifted or not
+    second: Tensor
+    labels: Tensor | None  # of one view; None where the loop has taken them out of the inputs
+    counted: Tensor | None  # bool [B, T]: the positions that count; None where every example does
+
+    def apart(self, kind: str, reduction: str = "batchmean") -> Tensor:
+        """The divergence `kind`, mean over examples or positions ("batchmean"), or summed over all of them."""
+        if self.head == "regression":
+            values = (self.first - self.second).square()
+        else:
+            values = _KINDS[kind](_log_probabilities(self.head, self.first), _log_probabilities(self.head, self.second))
+        if self.counted is None:
+            return values.sum() if reduction == "sum" else values.mean()
+        total = (values * self.counted).sum()
+        return total if reduction == "sum" else total / self.counted.sum().clamp(min=1)
+
+    def losses(self) -> tuple[Tensor, Tensor]:
+        """The loss of each view by itself, as transformers' models compute it."""
+        assert self.labels is not None
+        return _loss(self.head, self.first, self.labels), _loss(self.head, self.second, self.labels)
+
+
+def pair_of(outputs: Any, step: Step) -> Pair:
+    """The predictions of the first two views of the tracked pass."""
+    head = head_of(step.model, step.inputs)
+    logits = outputs["logits"]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    batch = {
+        name: step.inputs[name].chunk(step.views)[0] for name in ("labels", "attention_mask") if name in step.inputs
+    }
+    labels = batch.get("labels")
+    counted = None
+    if head in ("token", "causal"):
+        shift = head == "causal"
+        counted = counted_positions(batch, logits.chunk(step.views)[0], shift)
+        if shift:
+            logits = logits[:, :-1]
+            labels = None if labels is None else labels[:, 1:]
+    elif head == "regression":
+        logits = logits.squeeze(-1) if logits.shape[-1] == 1 else logits
+    first, second = logits.chunk(step.views)[:2]
+    return Pair(head, first, second, labels, counted)
+
+
+def check_head(owner: str, model: nn.Module) -> None:
+    """Refuses heads that have no one distribution to compare."""
+    if head_of(model, {}) == "span":
+        raise ValueError(
+            f"{owner} compares the predictions of two views and is not defined for a span head; it must be a head for "
+            "classification, regression, token labels, multiple choice or language modelling."
+        )
+
+
+def _log_probabilities(head: str, logits: Tensor) -> Tensor:
+    if head == "multilabel":
+        return torch.stack([functional.logsigmoid(logits), functional.logsigmoid(-logits)], -1)
+    return logits.log_softmax(-1)
+
+
+def _loss(head: str, logits: Tensor, labels: Tensor) -> Tensor:
+    if head == "regression":
+        return functional.mse_loss(logits, labels.float().view_as(logits))
+    if head == "multilabel":
+        return functional.binary_cross_entropy_with_logits(logits, labels.float())
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)

@@ -1,0 +1,1 @@
+"""Operations that are worth a kernel, each a folder of {api, reference, triton}.py. The reference specifies it."""

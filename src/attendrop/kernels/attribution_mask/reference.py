@@ -1,0 +1,80 @@
+"""The specification: which attention positions AD-DROP keeps, in plain torch, on any device.
+
+    S = G Vᵀ                                 the attribution of each map, from G = ∂F/∂O, in fp32 at least
+    t_i = the entry at index int(n(1−p)) of row i of S, sorted ascending over its n valid positions
+    keep_ij = not (S_ij ≥ t_i, valid, and u_ij < q)
+
+A NaN ranks above all numbers and is never a candidate. A row without a valid position has no candidates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...random import uniform
+
+
+def scores(gradient: Tensor, value: Tensor) -> Tensor:
+    """∂F/∂A from ∂F/∂O [B, Q, H, d] and the values [B, G, K, d]; G < H where heads share them: [B, H, Q, K]"""
+    heads = gradient.shape[2]
+    if value.shape[1] != heads:
+        value = value.repeat_interleave(heads // value.shape[1], dim=1)
+    # Half precision would round many entries of a row onto its threshold; and an fp16 gradient comes scaled back, in
+    # fp32, which a product in fp16, as autocast would choose, would lose again.
+    dtype = torch.promote_types(torch.promote_types(gradient.dtype, value.dtype), torch.float32)
+    with torch.autocast(value.device.type, enabled=False):
+        return gradient.transpose(1, 2).to(dtype) @ value.to(dtype).transpose(-1, -2)
+
+
+def rank(n: Tensor, p: float, direction: str = "high") -> Tensor:
+    """The index of the threshold in a row of n ascending entries; there is none where it is not from 0 to n − 1."""
+    high = direction == "high"
+    return (n.double() * ((1 - p) if high else p)).floor().long() - (0 if high else 1)
+
+
+def candidates(scores: Tensor, valid: Tensor, p: float, direction: str = "high") -> Tensor:
+    """The positions that may be dropped: bool, of the shape of `scores` [B, H, Q, K].
+
+    In each row of n valid entries, "high" takes those at or above the entry at index int(n(1−p)) in ascending order,
+    "low" those at or below the entry at index int(np) − 1. `valid` is broadcastable to `scores`.
+    """
+    n = valid.sum(-1, keepdim=True)
+    index = rank(n, p, direction)
+    exists = (index >= 0) & (index < n)
+    ascending = scores.masked_fill(~valid, float("nan")).sort(dim=-1).values
+    index = index.clamp(0, scores.shape[-1] - 1).expand(*scores.shape[:-1], 1)
+    threshold = ascending.gather(-1, index)
+    beyond = scores >= threshold if direction == "high" else scores <= threshold
+    return beyond & valid & exists
+
+
+def keep_mask(
+    scores: Tensor,
+    valid: Tensor,
+    p: float,
+    q: float,
+    uniform: Tensor | None = None,
+    direction: str = "high",
+) -> Tensor:
+    """The AD-DROP mask: bool [B, H, Q, K], True = stays.
+
+    Each of the `candidates` is dropped with probability `q`: where `uniform`, draws in [0, 1), is below it. Positions
+    that are not valid are not ours to drop and stay True.
+    """
+    if uniform is None:
+        uniform = torch.rand(scores.shape, device=scores.device)
+    return ~(candidates(scores, valid, p, direction) & (uniform < q))
+
+
+def keep_from_scores(
+    scores: Tensor,
+    valid: Tensor,
+    p: float,
+    q: float,
+    key: int | Tensor,
+    positions: Tensor,
+    direction: str = "high",
+) -> Tensor:
+    draws = uniform(key, positions, tuple(scores.shape[1:]), scores.device)
+    return keep_mask(scores, valid, p, q, draws, direction)

@@ -1,0 +1,323 @@
+"""The kept mask on a GPU: one program for each block of query rows of one head, no map in memory.
+
+The threshold of a row is found by selection. A pivot is moved and the scores below it are counted, until the count is
+the wanted rank, or one more: then the threshold is the largest score below the pivot. Mean and deviation of the row
+only choose where to look; the counts decide. The bracket of a pivot is kept in integers that have the order of floats,
+so that a row with ties ends too: its bracket closes on one value.
+
+Scores that are not valid are NaN here, which is neither below a pivot nor at or above a threshold. A row of up to
+1024 keys stays in registers; a longer one is computed again, in tiles, each time that it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ... import random
+
+GOLDEN = tl.constexpr(random._GOLDEN)
+MULTIPLY_1 = tl.constexpr(random._MULTIPLY_1)
+MULTIPLY_2 = tl.constexpr(random._MULTIPLY_2)
+LOWEST = tl.constexpr(-2139095041)  # the place of -inf
+HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
+
+
+@triton.jit
+def _nearly_mixed(x):  # type: ignore[no-untyped-def]
+    """As in attendrop.random, on uint32, but for the last step."""
+    x ^= x >> 16
+    x *= MULTIPLY_1
+    x ^= x >> 15
+    x *= MULTIPLY_2
+    return x
+
+
+@triton.jit
+def _mix(x):  # type: ignore[no-untyped-def]
+    x = _nearly_mixed(x)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _place(x):  # type: ignore[no-untyped-def]
+    """The place of a float among all floats. NaN is outside."""
+    bits = x.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _at(place):  # type: ignore[no-untyped-def]
+    """The float at a place."""
+    return (place ^ ((place >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _tile(  # type: ignore[no-untyped-def]
+    g_ptr, v_ptr, valid_ptr, rows, first, sizes, strides,
+    M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, SHARED: tl.constexpr,
+    HIGH: tl.constexpr,
+):  # fmt: skip
+    """Scores of M rows and N keys, NaN where not valid; and n, total and squares of the valid ones in each row.
+
+    The lowest scores are the highest of the negated ones.
+    """
+    Q, K, D = sizes
+    gq, gd, vk, vd, mq, mk = strides
+    keys = first + tl.arange(0, N)
+    inside = keys < K
+    if SHARED:
+        inside = tl.load(valid_ptr + keys * mk, mask=inside, other=0) != 0
+    there = (rows[:, None] < Q) & inside[None, :]
+    x = tl.zeros([M, N], tl.float32)
+    if not SHARED:
+        # NaN wherever a product is added to it
+        valid = tl.load(valid_ptr + rows[:, None] * mq + keys[None, :] * mk, mask=there, other=0)
+        x = tl.where(valid != 0, 0.0, float("nan"))
+    if D_STEPS == 0:
+        x += tl.load(g_ptr + rows[:, None] * gq + keys[None, :] * gd, mask=there, other=0.0).to(tl.float32)
+    else:
+        for step in range(D_STEPS):
+            d = step * BLOCK_D + tl.arange(0, BLOCK_D)
+            of_row = (rows[:, None] < Q) & (d[None, :] < D)
+            g = tl.load(g_ptr + rows[:, None] * gq + d[None, :] * gd, mask=of_row, other=0.0)
+            of_key = inside[:, None] & (d[None, :] < D)
+            v = tl.load(v_ptr + keys[:, None] * vk + d[None, :] * vd, mask=of_key, other=0.0)
+            if g.dtype != v.dtype:
+                g = g.to(tl.float32)
+                v = v.to(tl.float32)
+            x = tl.dot(g, tl.trans(v), x, input_precision="ieee")
+    if not HIGH:
+        x = -x
+    if SHARED:
+        n = tl.sum(inside.to(tl.float32), 0)  # scores that are not valid are 0 here
+        total, squares = tl.sum(x, 1), tl.sum(x * x, 1)
+        if n < N:
+            x += tl.where(inside, 0.0, float("nan"))[None, :]
+    else:
+        n = tl.sum(tl.where(x == x, 1.0, 0.0), 1)
+        clean = tl.where(x == x, x, 0.0)
+        total, squares = tl.sum(clean, 1), tl.sum(clean * clean, 1)
+    return x, n, total, squares
+
+
+@triton.jit
+def _below(x, pivot, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    is_below = x < pivot[:, None]
+    if N < 256:
+        # Of fewer than 128 comparisons in a thread the compiler makes a vector of bits, if they are summed as floats.
+        return tl.sum(tl.where(is_below, 1, 0), 1).to(tl.float32)
+    else:
+        return tl.sum(tl.where(is_below, 1.0, 0.0), 1)
+
+
+@triton.jit
+def _largest_below(x, pivot):  # type: ignore[no-untyped-def]
+    return tl.max(tl.where(x < pivot[:, None], x, float("-inf")), 1)
+
+
+@triton.jit
+def _write(x, cut, row_words, limit, out_ptr, rows, first, Q, K, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    keys = first + tl.arange(0, N)
+    word = _nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
+    # The last step of _mix changes the lower half of a word by its upper half. The lower half only matters where the
+    # upper one is that of the limit; so the limit's will do for all.
+    is_drawn = (word ^ (limit >> 16)) <= limit
+    there = (rows[:, None] < Q) & (keys[None, :] < K)
+    keep = tl.where((x >= cut[:, None]) & is_drawn, 0, 1).to(tl.int8)
+    tl.store(out_ptr + rows[:, None] * K + keys[None, :], keep, mask=there)
+
+
+@triton.jit(do_not_specialize=["key", "limit"])
+def attribution_mask_kernel(  # type: ignore[no-untyped-def]
+    g_ptr, v_ptr, valid_ptr, out_ptr, positions_ptr, key_ptr, key: tl.int64, share: tl.float64, limit: tl.int64,
+    Q, K, D, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk,
+    HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_STEPS: tl.constexpr, SHARED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores."""
+    h = tl.program_id(1)
+    b = tl.program_id(2).to(tl.int64)
+    rows = tl.program_id(0) * M + tl.arange(0, M)
+    g_ptr += b * gb + h * gh
+    v_ptr += b * vb + (h // GROUP) * vh
+    valid_ptr += b * mb + h * mh
+    out_ptr += (b * tl.num_programs(1) + h) * Q * K
+    sizes = (Q, K, D)
+    strides = (gq, gd, vk, vd, mq, mk)
+    if key_ptr is not None:
+        key = tl.load(key_ptr)
+
+    x, count, total, squares = _tile(
+        g_ptr, v_ptr, valid_ptr, rows, 0, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+    )
+    for tile in range(1, TILES):
+        x, more, more_total, more_squares = _tile(
+            g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+        )
+        count += more
+        total += more_total
+        squares += more_squares
+
+    n = count.to(tl.int32)
+    rank = tl.floor(n.to(tl.float64) * share).to(tl.int32)
+    if not HIGH:
+        rank = n - rank
+    exists = (rank >= 0) & (rank < n) & (limit >= 0)
+    wanted = rank.to(tl.float32)
+    mean = total / count
+    deviation = tl.sqrt(tl.maximum(squares / count - mean * mean, 0.0))
+    # where the pivot would be in a normal distribution (Tukey's lambda), and how far apart neighbours are there
+    at = (wanted + 0.5) / count
+    z = 4.91 * (tl.exp2(0.14 * tl.log2(at)) - tl.exp2(0.14 * tl.log2(1.0 - at)))
+    gap = deviation * (2.5066 * tl.exp2(0.7213 * z * z) / count)
+    pivot = mean + z * deviation
+
+    # All thresholds are between two places. A row whose place is found has nothing between them, and stays there.
+    low = tl.full([M], LOWEST, tl.int32)
+    high = tl.where((rows < Q) & exists & (rank > 0), HIGHEST, LOWEST + 1)
+    low_pivot = tl.full([M], float("nan"), tl.float32)
+    high_pivot = low_pivot
+    below_low = tl.zeros([M], tl.float32)
+    below_high = below_low
+    below = below_low
+    turn = 0
+    widest = tl.max((high - low).to(tl.uint32), 0)
+    while widest > 1:
+        place = _place(pivot)
+        if (turn > 8) & (turn % 2 == 0):
+            place = (low & high) + ((low ^ high) >> 1)
+        place = tl.minimum(tl.maximum(place, low + 1), high - 1)
+        pivot = _at(place)
+        if TILES == 1:
+            below = _below(x, pivot, N)
+        else:
+            below = tl.zeros([M], tl.float32)
+            for tile in range(TILES):
+                x, _, _, _ = _tile(
+                    g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+                )
+                below += _below(x, pivot, N)
+        is_less = below < wanted
+        is_more = below > wanted + 1.0
+        low = tl.where(is_more, low, place)
+        high = tl.where(is_less, high, tl.where(is_more, place, place + 1))
+        low_pivot = tl.where(is_less, pivot, low_pivot)
+        high_pivot = tl.where(is_more, pivot, high_pivot)
+        below_low = tl.where(is_less, below, below_low)
+        below_high = tl.where(is_more, below, below_high)
+        between = low_pivot + (high_pivot - low_pivot) * ((wanted + 0.5 - below_low) / (below_high - below_low))
+        pivot = tl.where(between == between, between, pivot + gap * (wanted + 0.5 - below))
+        gap *= 2.0
+        turn += 1
+        if turn > 2:  # no sooner are all rows settled, and to ask takes time
+            widest = tl.max((high - low).to(tl.uint32), 0)
+    pivot = _at(low)
+    if TILES == 1:
+        largest = _largest_below(x, pivot)
+    else:
+        largest = tl.full([M], float("-inf"), tl.float32)
+        for tile in range(TILES):
+            x, _, _, _ = _tile(
+                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+            )
+            largest = tl.maximum(largest, _largest_below(x, pivot))
+    cut = tl.where(below == wanted + 1.0, largest, pivot)
+    cut = tl.where(exists, cut, float("nan"))
+
+    words = _mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
+    words = _mix(_mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
+    if TILES == 1:
+        _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, N)
+    else:
+        for tile in range(TILES):
+            x, _, _, _ = _tile(
+                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+            )
+            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile * N, Q, K, N)
+
+
+def keep_from_gradient(
+    gradient: Tensor,
+    value: Tensor,
+    valid: Tensor,
+    p: float,
+    q: float,
+    key: int | Tensor,
+    positions: Tensor,
+    direction: str = "high",
+) -> Tensor:
+    batch, queries, heads, width = gradient.shape
+    shape = (batch, heads, queries, value.shape[2])
+    return _launch(gradient.transpose(1, 2), value, width, shape, valid, p, q, key, positions, direction)
+
+
+def keep_from_scores(
+    scores: Tensor,
+    valid: Tensor,
+    p: float,
+    q: float,
+    key: int | Tensor,
+    positions: Tensor,
+    direction: str = "high",
+) -> Tensor:
+    return _launch(scores, None, 0, tuple(scores.shape), valid, p, q, key, positions, direction)
+
+
+def _launch(
+    left: Tensor,
+    value: Tensor | None,
+    width: int,
+    shape: tuple[int, ...],
+    valid: Tensor,
+    p: float,
+    q: float,
+    key: int | Tensor,
+    positions: Tensor,
+    direction: str,
+    **options: Any,
+) -> Tensor:
+    """`left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
+    batch, heads, queries, keys = shape
+    keep = torch.empty(shape, dtype=torch.bool, device=left.device)
+    if not keep.numel():
+        return keep
+    high = direction == "high"
+    is_half = value is not None and left.dtype == value.dtype != torch.float32
+    valid = valid.expand(shape)
+    right = left if value is None else value
+    v_strides = (0, 0, 0, 0) if value is None else value.stride()
+    settings = {**_blocks(queries, keys, width, is_half), **options}
+    attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
+        left, right, valid.view(torch.uint8), keep.view(torch.uint8), positions.to(left.device),
+        key if isinstance(key, Tensor) else None, 0 if isinstance(key, Tensor) else key,
+        float(1 - p if high else p), random.limit(q),
+        queries, keys, width, 1 if value is None else heads // value.shape[1],
+        left.stride(0), left.stride(2), left.stride(1), left.stride(3),
+        v_strides[0], v_strides[1], v_strides[2], v_strides[3], *valid.stride(),
+        HIGH=high, SHARED=valid.stride(1) == 0 == valid.stride(2), **settings,
+    )  # fmt: skip
+    return keep
+
+
+def _blocks(queries: int, keys: int, width: int, is_half: bool) -> dict[str, Any]:
+    """The sizes of a program. All keys of its rows are in registers, 128 scores for a thread, if there are up to 1024.
+
+    168 registers let three programs share a multiprocessor.
+    """
+    n = max(16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
+    m = max(16, min(64 if n > 64 else 32, (16384 if is_half else 8192) // n))
+    step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16)
+    return {
+        "M": m,
+        "N": n,
+        "TILES": triton.cdiv(keys, n),
+        "BLOCK_D": step,
+        "D_STEPS": triton.cdiv(width, step),
+        "num_warps": 4 if n > 64 else 2,
+        "maxnreg": 168 if n == 256 and is_half and keys <= 1024 else None,
+    }

@@ -1,0 +1,79 @@
+"""Attention dropout: weights are dropped behind the softmax, as every model does it, and as DropAttention does.
+
+    A' = A ⊙ m / (1−p)                     m = 0 with probability p
+    A' = A ⊙ m / sg(Σ_k A_ik m_ik)         renormalise=True, DropAttention; sg: no gradient goes through the sum
+
+Srivastava et al., "Dropout", JMLR 2014; Zehui et al., "DropAttention: A Regularization Method for Fully-Connected
+Self-Attention Networks", arXiv 1907.11065; compared in Wang et al., "LoRA Meets Dropout under a Unified Framework",
+arXiv 2403.00812.
+Differs from the papers in: it acts beside the model's own attention dropout, which comes last; renormalised, a row that
+loses everything becomes uniform over its valid positions; runs begin at random with the rate at which a share p of the
+keys is dropped, where DropAttention takes p over the length of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..patterns import check_pattern, draw_keep
+from ..plan import MapEdit, Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, largest, value_at
+from ..seams import Seams
+from ..sites import Layers
+
+
+def renormalised(weights: Tensor, keep: Tensor, valid: Tensor) -> Tensor:
+    """A ⊙ m / sg(Σ A ⊙ m), [B, H, Q, K]; uniform over the valid positions of a row of which nothing is left."""
+    kept = weights * keep
+    left = kept.detach().sum(-1, keepdim=True, dtype=torch.float32).to(weights.dtype)
+    even = valid / valid.sum(-1, keepdim=True)
+    return torch.where(left > 0, kept / torch.where(left > 0, left, 1), even.to(weights.dtype))
+
+
+@dataclass
+class AttentionDropout(Regularizer):
+    """Attention dropout behind the softmax.
+
+    p            probability that a weight is dropped, a number from 0 to below 1 (renormalised: to 1) or a schedule
+    pattern      "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
+    renormalise  divide by what is left of the row and not by 1−p: DropAttention
+    layers       "first", "all", a list or a slice of layer numbers
+    span         length of a run of keys, for pattern="span"
+    """
+
+    name: ClassVar[str] = "attention_dropout"
+
+    p: Strength = 0.1
+    pattern: str = "element"
+    renormalise: bool = False
+    layers: Layers = "all"
+    span: int = 3
+
+    def __post_init__(self) -> None:
+        self.p = check_pattern("AttentionDropout", self.p, self.pattern, self.span)
+        if not isinstance(self.renormalise, bool):
+            raise ValueError(f"AttentionDropout.renormalise is {self.renormalise!r}; it must be True or False.")
+        if largest(self.p) == 1 and not self.renormalise:
+            raise ValueError("AttentionDropout.p is 1, for which A ⊙ m / (1−p) is not defined; it must be below 1.")
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        seams.select(self.layers, "AttentionDropout.layers")
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        p = value_at(self.p, step.progress)
+        if p == 0:
+            return Plan()
+        keep = draw_keep(step, batch, self.layers, p, self.pattern, self.span, "AttentionDropout")
+        if self.renormalise:
+            return Plan(maps={site: (_renormalise(kept),) for site, kept in keep.items()})
+        return Plan(weights={site: kept / (1 - p) for site, kept in keep.items()})
+
+
+def _renormalise(keep: Tensor) -> MapEdit:
+    return lambda weights, valid: renormalised(weights, keep, valid)

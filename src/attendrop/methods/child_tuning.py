@@ -1,0 +1,200 @@
+"""Child-Tuning: only a part of the weights, the child, takes a step.
+
+    F (task-free)    g ← g ⊙ M / p,  M ~ Bernoulli(p) for each weight and step
+    D (task-driven)  g ← g ⊙ M,      M = 1 for the share p of the blocks' weights with the largest Fisher information
+                     F_i = 1/|D| Σ_j (∂ log P(y_j | x_j) / ∂w_i)²,    found once, where training starts
+
+p is the share that is *kept*. A weight outside of a child that is fixed (D) does not move, whatever the optimizer does
+without a gradient: weight decay, say.
+
+Xu et al., "Raise a Child in Large Language Model: Towards Effective and Generalizable Fine-tuning", arXiv 2109.05687.
+Differs from the paper in: weight decay does not move masked weights (D); F_i is estimated on `samples` examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..modes import evaluating
+from ..plan import Plan
+from ..random import preserved
+from ..regularizer import Regularizer, Step
+from ..schedule import Schedule, Strength, as_strength, value_at
+from ..seams import Seams
+from ..weights import kept, reason_against, refuse_sharded, settle
+
+VARIANTS = ("F", "D")
+_SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that taking it back is exact
+_ALL = 1 << 62  # more examples than any data set has
+
+
+def fisher(
+    model: nn.Module, batches: Iterator[Mapping[str, Any]], parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Σ over the batches of the squared gradient of their mean loss."""
+    total = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in parameters.items()}
+    for batch in batches:
+        loss = model(**batch)["loss"]
+        gradients = torch.autograd.grad(loss * _SCALE, list(parameters.values()), allow_unused=True)
+        for score, gradient in zip(total.values(), gradients, strict=True):
+            if gradient is not None:
+                score += (gradient.float() / _SCALE).square()
+    return total
+
+
+def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
+    """True for the share p of all elements with the largest scores; ties with the last of them stay in."""
+    everything = torch.cat([score.flatten() for score in scores.values()])
+    count = round(p * everything.numel())
+    if count == 0:
+        return {name: torch.zeros_like(score, dtype=torch.bool) for name, score in scores.items()}
+    threshold = everything.kthvalue(everything.numel() - count + 1).values
+    return {name: score >= threshold for name, score in scores.items()}
+
+
+@dataclass
+class ChildTuning(Regularizer):
+    """Masked gradients.
+
+    p             the share of weights that take a step: above 0, to 1; a number, or a schedule with variant "F"
+    variant       "F": a random child in each step; "D": the child that the task needs most, found once
+    samples       with "D": training examples for the Fisher information; 0: all of them
+    fisher_batch  with "D": examples for each gradient that is squared; 1 is the paper's
+    """
+
+    name: ClassVar[str] = "child_tuning"
+
+    p: Strength = 0.3
+    variant: str = "F"
+    samples: int = 512
+    fisher_batch: int = 1
+
+    def __post_init__(self) -> None:
+        given, self.p = self.p, as_strength("ChildTuning", "p", self.p, 0, 1)
+        if 0 in ([value for _, value in self.p.points] if isinstance(self.p, Schedule) else [self.p]):
+            raise ValueError(f"ChildTuning.p is {given!r}; it is the share of weights that train, and must be above 0.")
+        if self.variant not in VARIANTS:
+            raise ValueError(
+                f"ChildTuning.variant is {self.variant!r}; it must be one of {', '.join(map(repr, VARIANTS))}."
+            )
+        if self.variant == "D" and isinstance(self.p, Schedule):
+            raise ValueError(
+                f"ChildTuning.p is {given!r}; with variant='D' the child is fixed, and p must be a number."
+            )
+        for name, low in (("samples", 0), ("fisher_batch", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < low:
+                raise ValueError(f"ChildTuning.{name} is {value!r}; it must be a whole number of at least {low}.")
+        self.reset()
+
+    def reset(self) -> None:
+        self._child: dict[str, Tensor] = {}  # True = trains
+        self._held: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # weight, its values before the step, child
+
+    @property
+    def draws_from(self) -> str | None:
+        return "train" if self._finds_child else None
+
+    @property
+    def _finds_child(self) -> bool:
+        return self.variant == "D" and self.p != 1
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        refuse_sharded("ChildTuning", model)
+        if self._finds_child and not _parameters_of_blocks(model, seams):
+            raise ValueError(
+                f"{seams.name} has no parameter in its blocks that is trained, of which ChildTuning(variant='D') "
+                "could choose."
+            )
+
+    def refuses(self, other: Regularizer) -> str | None:
+        return reason_against(self, other)
+
+    def on_step_begin(self, step: Step) -> None:
+        refuse_sharded("ChildTuning", step.model)
+        if self._finds_child and not self._child and step.around.examples is None:
+            raise ValueError(
+                "ChildTuning.variant is 'D', which draws training examples, and the loop lends none; use "
+                "RegularizedTrainer, pass Surroundings(examples=...), or take variant='F'."
+            )
+
+    @torch.no_grad()
+    def on_gradients(self, step: Step) -> None:
+        if self.p == 1:
+            return
+        settle(step)
+        if self.variant == "F":
+            self._mask_at_random(step)
+            return
+        if not self._child:
+            # Now, and not when the step began: all that other methods do to the weights before training is done.
+            self._child = self._find(step)
+        for name, parameter in step.model.named_parameters():
+            if name in self._child:
+                child = self._child[name] = self._child[name].to(parameter.device)
+                if parameter.grad is not None:
+                    parameter.grad.mul_(child)
+                self._held.append((parameter, parameter.detach().clone(), child))
+
+    def _mask_at_random(self, step: Step) -> None:
+        p = value_at(self.p, step.progress)
+        for name, parameter in step.model.named_parameters():
+            gradient = parameter.grad
+            if gradient is not None:
+                gradient.mul_(kept(step, f"child_tuning {name}", gradient.shape, p, gradient.device)).mul_(1 / p)
+
+    def _find(self, step: Step) -> dict[str, Tensor]:
+        assert step.around.examples is not None
+        assert not isinstance(self.p, Schedule)
+        parameters = _parameters_of_blocks(step.model, step.seams)
+        batch = step.around.examples("train", self.samples or _ALL, step.shared_generator(self.name))
+        batches = _pieces(batch, self.fisher_batch, step.around.world)
+        device = next(step.model.parameters()).device
+        with preserved(device), evaluating(step.model), step.seams.applied(Plan()), torch.enable_grad():
+            scores = fisher(step.model, batches, parameters)
+        if step.around.world > 1:
+            for score in scores.values():
+                torch.distributed.all_reduce(score)
+        return largest_share(scores, self.p)
+
+    def on_step_end(self, step: Step) -> None:
+        self._put_back()
+
+    def on_close(self) -> None:
+        self._put_back()
+        self.reset()
+
+    @torch.no_grad()
+    def _put_back(self) -> None:
+        for parameter, before, child in self._held:
+            parameter.copy_(torch.where(child, parameter, before))
+        self._held = []
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return dict(self._child), {}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        self._child = tensors
+
+
+def _parameters_of_blocks(model: nn.Module, seams: Seams) -> dict[str, nn.Parameter]:
+    inside = tuple(f"{block}." for block in seams.blocks)
+    return {name: p for name, p in model.named_parameters() if p.requires_grad and name.startswith(inside)}
+
+
+def _pieces(batch: Mapping[str, Any], size: int, world: int) -> Iterator[dict[str, Any]]:
+    """The batch in pieces of `size` examples; with several processes, every piece goes to one of them."""
+    rows = next(value for value in batch.values() if isinstance(value, Tensor) and value.dim()).shape[0]
+    rank = torch.distributed.get_rank() if world > 1 else 0
+    for first in range(rank * size, rows, world * size):
+        yield {
+            name: value[first : first + size]
+            if isinstance(value, Tensor) and value.dim() and value.shape[0] == rows
+            else value
+            for name, value in batch.items()
+        }

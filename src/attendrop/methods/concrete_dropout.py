@@ -1,0 +1,144 @@
+"""Concrete dropout: the dropout rate behind each block is learned.
+
+    z = σ((log p − log(1 − p) + log u − log(1 − u)) / τ),  u ~ U(0, 1)        p of each block
+    h ← h (1 − z) / (1 − p)
+    L = CE + λ · d · Σ_l [p_l log p_l + (1 − p_l) log(1 − p_l)]                 d: the width of h
+
+Gal, Hron and Kendall, "Concrete Dropout", arXiv 1705.07832.
+Differs from the paper in: the hidden states behind the blocks are dropped from, not the inputs of every linear map; the
+term ℓ²‖W‖²/(1 − p) is left to the optimizer's weight decay, at the paper's ℓ = 1e-4 it is next to nothing; the rates
+have an Adam of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..dropping import draws_like
+from ..plan import Edit, Plan
+from ..regularizer import Regularizer, Step
+from ..twin import average_gradients, load_optimizer_tensors, optimizer_tensors
+
+# p stays between 0.001 and 0.999
+_LIMIT = 6.9
+
+
+def keep_factor(logit: Tensor, draws: Tensor, temperature: float) -> Tensor:
+    """(1 − z)/(1 − p) from the logit of p and draws in [0, 1)."""
+    u = draws + 2**-25  # the draws are multiples of 2⁻²⁴
+    z = ((logit + u.log() - torch.log1p(-u)) / temperature).sigmoid()
+    return (1 - z) / (1 - logit.sigmoid())
+
+
+def negative_entropy(logit: Tensor) -> Tensor:
+    """p log p + (1 − p) log(1 − p)"""
+    p = logit.sigmoid()
+    return p * nn.functional.logsigmoid(logit) + (1 - p) * nn.functional.logsigmoid(-logit)
+
+
+@dataclass
+class ConcreteDropout(Regularizer):
+    """Dropout with a learned rate behind each block.
+
+    init         p at the start, 0 to 1; 0: no dropout, and nothing is learned
+    lr           learning rate of the rates' logits, from 0; 0: the rates stay
+    entropy      λ, from 0: pulls the rates towards ½; the paper's is 1/N for N training examples, 2/N in regression
+    temperature  τ, above 0
+    """
+
+    name: ClassVar[str] = "concrete_dropout"
+
+    init: float = 0.1
+    lr: float = 0.01
+    entropy: float = 1e-4
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        for field, allowed, ok in (
+            ("init", "from 0 to below 1", lambda x: 0 <= x < 1),
+            ("lr", "from 0", lambda x: 0 <= x < math.inf),
+            ("entropy", "from 0", lambda x: 0 <= x < math.inf),
+            ("temperature", "above 0", lambda x: 0 < x < math.inf),
+        ):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not ok(value):
+                raise ValueError(f"ConcreteDropout.{field} is {value!r}; it must be a number {allowed}.")
+        self.reset()
+
+    def reset(self) -> None:
+        self._rates: nn.ParameterList | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._loaded: dict[str, Tensor] = {}
+        self._widths: dict[int, int] = {}
+
+    def probabilities(self) -> list[float]:
+        """The rates as they are now, one for each block in calling order."""
+        return [] if self._rates is None else self._rates[0].detach().sigmoid().tolist()
+
+    def on_step_begin(self, step: Step) -> None:
+        if self.init == 0 or self._rates is not None:
+            return
+        start = min(_LIMIT, max(-_LIMIT, math.log(self.init) - math.log1p(-self.init)))
+        device = next(step.model.parameters()).device
+        self._rates = nn.ParameterList([torch.full((len(step.seams.blocks),), start, device=device)])
+        self._optimizer = torch.optim.Adam(self._rates.parameters(), lr=self.lr)
+        if self._loaded:
+            logits = self._loaded.pop("logits")
+            with torch.no_grad():
+                self._rates[0].copy_(logits)
+            load_optimizer_tensors(self._optimizer, self._loaded)
+            self._loaded = {}
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        if self._rates is None:
+            return Plan()
+        return Plan(edits={block: (self._edit(step, block),) for block in range(len(step.seams.blocks))})
+
+    def _edit(self, step: Step, block: int) -> Edit:
+        rates = self._rates
+        assert rates is not None
+
+        def edit(x: Tensor) -> Tensor:
+            self._widths[block] = x.shape[-1]
+            draws = draws_like(x, step, block, self.name)
+            return x * keep_factor(rates[0][block], draws, self.temperature).to(x.dtype)
+
+        return edit
+
+    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+        if self._rates is None or self.entropy == 0:
+            return None
+        widths = torch.tensor(
+            [self._widths[block] for block in range(len(self._rates[0]))], device=self._rates[0].device
+        )
+        return self.entropy * (widths * negative_entropy(self._rates[0])).sum()
+
+    def on_step_end(self, step: Step) -> None:
+        if self._rates is None:
+            return
+        assert self._optimizer is not None
+        average_gradients(self._rates, step.around.world)
+        logits = self._rates[0]
+        if logits.grad is not None and logits.grad.isfinite().all():  # a loss scaler may have overflowed
+            self._optimizer.step()
+            with torch.no_grad():
+                logits.clamp_(-_LIMIT, _LIMIT)
+        self._optimizer.zero_grad()
+        for block, p in enumerate(logits.detach().sigmoid()):
+            step.metrics[f"concrete_dropout/p_block_{block}"] = p
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if self._rates is None or self._optimizer is None:
+            return {}, {}
+        return {"logits": self._rates[0], **optimizer_tensors(self._optimizer)}, {}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        self._loaded = dict(tensors)  # taken up when the first step begins, on the model's device

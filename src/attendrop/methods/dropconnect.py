@@ -1,0 +1,30 @@
+"""DropConnect: for one step, each weight is zero with probability p.
+
+    W̃ = m ⊙ W / (1 − p),    m ~ Bernoulli(1 − p) for each weight
+
+E[W̃] = W, and ∂L/∂W = m/(1 − p) ⊙ ∂L/∂W̃. It is mixconnect (mixout) with U = 0.
+
+Wan, Zeiler, Zhang, LeCun and Fergus, "Regularization of Neural Networks using DropConnect", ICML 2013.
+Differs from the paper in: one draw for all examples of a step; evaluation takes the mean weights W, not a Gaussian.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..schedule import Strength
+from ..weights import MixedWeights, as_drop_probability
+
+
+@dataclass
+class DropConnect(MixedWeights):
+    """p is the probability that a weight is zero for the step, a number from 0 to below 1 or a schedule."""
+
+    name: ClassVar[str] = "dropconnect"
+
+    p: Strength = 0.1
+
+    def __post_init__(self) -> None:
+        self.p = as_drop_probability("DropConnect", self.p)
+        self.reset()

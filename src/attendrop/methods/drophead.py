@@ -1,0 +1,82 @@
+"""Scheduled DropHead: whole heads are dropped, and the others of the layer take their share.
+
+    O_h ← O_h ξ_h · H / Σ ξ                ξ_h = 0 with probability p_t, for each example and layer
+    p_t falls from p to 0 while the learning rate warms up, and rises from 0 to p from there to the end
+
+Zhou et al., "Scheduled DropHead: A Regularization Method for Transformer Models", arXiv 2004.13342.
+Differs from the paper in: where all heads of a layer would be dropped, one of them, drawn evenly, stays; the length of
+the warm-up is a field, a share of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Schedule, Strength, as_strength, value_at
+from ..sites import map_shape
+
+SCHEDULES = ("v", "constant")
+
+
+def head_factors(draws: Tensor, p: float) -> Tensor:
+    """ξ_h · H / Σ ξ for draws [..., H] in [0, 1). The head with the highest draw always stays."""
+    kept = (draws >= p) | (draws == draws.amax(-1, keepdim=True))
+    return kept * draws.shape[-1] / kept.sum(-1, keepdim=True)
+
+
+def v_shape(p: float, warmup: float, fraction: float) -> float:
+    """p at both ends of the training, 0 where the warm-up ends."""
+    if fraction < warmup:
+        return p * (1 - fraction / warmup)
+    return p * (fraction - warmup) / (1 - warmup) if warmup < 1 else 0.0
+
+
+@dataclass
+class DropHead(Regularizer):
+    """Heads of attention are dropped.
+
+    p         probability that a head is dropped, from 0 to 1; at the ends of the training with schedule="v"
+    schedule  "v", the paper's, or "constant", with which p may be a schedule of its own
+    warmup    share of the training, from 0 to 1, at which the "v" is 0: that of the learning rate's warm-up
+    """
+
+    name: ClassVar[str] = "drophead"
+
+    p: Strength = 0.2
+    schedule: str = "v"
+    warmup: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.p = as_strength("DropHead", "p", self.p, 0, 1)
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"DropHead.schedule is {self.schedule!r}; it must be one of 'v', 'constant'.")
+        if self.schedule == "v" and isinstance(self.p, Schedule):
+            raise ValueError("DropHead.p is a schedule, and DropHead.schedule is 'v'; set schedule='constant' with it.")
+        if isinstance(self.warmup, bool) or not isinstance(self.warmup, (int, float)) or not 0 <= self.warmup <= 1:
+            raise ValueError(f"DropHead.warmup is {self.warmup!r}; it must be a share of the training, from 0 to 1.")
+
+    def probability(self, step: Step) -> float:
+        """p_t"""
+        p = value_at(self.p, step.progress)
+        return v_shape(p, self.warmup, step.progress.fraction) if self.schedule == "v" else p
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        p = self.probability(step)
+        if p == 0:
+            return Plan()
+        device = next(step.model.parameters()).device
+        scale: dict[int, float | Tensor] = {}
+        for site in step.seams.sites:
+            rows, _, _ = map_shape(site, batch)
+            draws = step.uniform_of_views(site.index, (rows, 1, 1, site.heads), device, self.name)
+            scale[site.index] = head_factors(draws, p).transpose(2, 3)  # [B, 1, H, 1]
+        if step.measure:
+            step.metrics["drophead/p"] = torch.tensor(p, device=device)
+        return Plan(scale=scale)

@@ -1,0 +1,149 @@
+"""HiddenCut: a second view of each example loses a span of tokens in the feed-forward of every layer.
+
+    FFN(h)_t = 0 for t in a span of max(1, ⌊ratio · n⌋ tokens), in view 2, before the residual connection
+    L = ½ (CE + CE_cut) + ½ λ · JS(P, P_cut)                    half of the paper's CE + CE_cut + λ · JS
+
+The span begins at a token drawn from the most important ones: "attention" takes the layer's own map, summed over heads
+and queries; "gradient" the size of ∂L/∂FFN(h) in a probe; "random" draws from all tokens. It ends with the text.
+
+Chen et al., "HiddenCut: Simple Data Augmentation for Natural Language Understanding with Better Generalization",
+arXiv 2106.00149.
+Differs from the paper in: both views and the divergence count half, so that the loss has the size of a plain one; the
+model's ordinary dropout stays on behind the cut; padding is no query of the attention that is summed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..divergence import check_head, pair_of
+from ..plan import Edit, Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, largest, value_at
+from ..seams import Record, Seams
+from ..sites import Layers
+from ..tokens import real_keys
+
+BY = ("attention", "gradient", "random")
+
+
+def span(importance: Tensor, real: Tensor, draws: Tensor, ratio: float, pool: float) -> Tensor:
+    """The tokens that are cut: bool [B, L], a run of each text's real tokens.
+
+    It begins at one of the max(1, ⌊pool · n⌋) most important tokens, drawn by `draws` [B] in [0, 1), and has
+    max(1, ⌊ratio · n⌋) of them, or fewer where the text ends before.
+    """
+    n = real.sum(-1, keepdim=True).clamp(min=1)
+    best = importance.masked_fill(~real, -inf).argsort(dim=-1, descending=True, stable=True)
+    choices = _share(n, pool)
+    chosen = (draws.unsqueeze(-1) * choices).long().minimum(choices - 1)
+    place = real.cumsum(-1) - 1  # of each token among the real ones
+    start = place.gather(-1, best.gather(-1, chosen))
+    return real & (place >= start) & (place < start + _share(n, ratio))
+
+
+def _share(n: Tensor, share: float) -> Tensor:
+    # a share such as 0.1 of 10 tokens is to be 1, whatever the last bit says
+    return (n.double() * share + 1e-9).floor().long().clamp(min=1)
+
+
+def attention_received(record: Record, real: Tensor) -> Tensor:
+    """The attention on each token, summed over heads and real queries: [B, L]"""
+    return (record.attention() * real[:, None, :, None]).sum((1, 2))
+
+
+def second_view(record: Record) -> Record:
+    """What the attention call worked with in the second of two views."""
+
+    def half(x: Tensor) -> Tensor:
+        return x if x.shape[0] == 1 else x.chunk(2)[1]
+
+    return replace(
+        record,
+        query=half(record.query),
+        key=half(record.key),
+        value=half(record.value),
+        output=half(record.output),
+        valid=half(record.valid),
+        bias=None if record.bias is None else half(record.bias),
+    )
+
+
+@dataclass
+class HiddenCut(Regularizer):
+    """The second view is cut, in every layer.
+
+    ratio   length of the span as a share of the text, 0 to 1; a number or a schedule
+    by      "attention", "gradient" or "random": what makes a token important
+    pool    share of the tokens, the most important ones, where a span may begin; 0 to 1
+    weight  λ of the divergence, from 0, a number or a schedule
+    layers  "first", "all", a list or a slice of layer numbers
+    """
+
+    name: ClassVar[str] = "hiddencut"
+
+    ratio: Strength = 0.1
+    by: str = "attention"
+    pool: float = 0.4
+    weight: Strength = 1.0
+    layers: Layers = "all"
+
+    def __post_init__(self) -> None:
+        self.ratio = as_strength("HiddenCut", "ratio", self.ratio, 0, 1)
+        self.weight = as_strength("HiddenCut", "weight", self.weight, 0, inf)
+        if isinstance(self.pool, bool) or not isinstance(self.pool, (int, float)) or not 0 <= self.pool <= 1:
+            raise ValueError(f"HiddenCut.pool is {self.pool!r}; it must be a number from 0 to 1.")
+        if self.by not in BY:
+            raise ValueError(f"HiddenCut.by is {self.by!r}; it must be one of {', '.join(map(repr, BY))}.")
+
+    @property
+    def views(self) -> int:
+        return 2 if largest(self.ratio) > 0 else 1
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        check_head("HiddenCut", model)
+        seams.select(self.layers, "HiddenCut.layers")
+        seams.needs_feed_forward("HiddenCut")
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        ratio = value_at(self.ratio, step.progress)
+        if ratio == 0:
+            return Plan()
+        chosen = step.seams.select(self.layers, "HiddenCut.layers")
+        sites = [step.seams.sites[site] for site in chosen if step.seams.sites[site].kind == "self"]
+        gradients = {}
+        if self.by == "gradient":
+            gradients = step.probe(batch).loss_gradients("ffn", [site.block for site in sites])
+        edits: dict[int, tuple[Edit, ...]] = {}
+        for site in sites:
+            real = real_keys(step.model, site, batch)
+            draws = step.uniform(site.index, (real.shape[0], 1, 1, 1), real.device, self.name).flatten()
+            importance = gradients[site.block].norm(dim=-1) if gradients else None
+            edits[site.block] = (self._cut(step, site.index, real, draws, importance, ratio),)
+        record = frozenset(site.index for site in sites) if self.by == "attention" else frozenset()
+        return Plan(ffn=edits, record=record)
+
+    def _cut(self, step: Step, site: int, real: Tensor, draws: Tensor, importance: Tensor | None, ratio: float) -> Edit:
+        def edit(x: Tensor) -> Tensor:
+            if self.by == "random":
+                gone = span(draws.new_zeros(real.shape), real, draws, ratio, 1.0)
+            elif importance is not None:
+                gone = span(importance, real, draws, ratio, self.pool)
+            else:
+                # of this very pass; a replay finds what the pass has left
+                received = attention_received(second_view(step.seams.records[site]), real)
+                gone = span(received, real, draws, ratio, self.pool)
+            gone = torch.cat([torch.zeros_like(gone), gone]).unsqueeze(-1)
+            return x.masked_fill(gone, 0)
+
+        return edit
+
+    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+        weight = value_at(self.weight, step.progress)
+        return 0.5 * weight * pair_of(outputs, step).apart("js") if self.views > 1 and weight > 0 else None

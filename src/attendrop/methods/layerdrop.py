@@ -1,0 +1,36 @@
+"""LayerDrop: for one step a whole block is left out.
+
+    h_l = h_{l−1} with probability p for each block and step, else f_l(h_{l−1}); no rescaling
+
+Afterwards `attendrop.prune.drop_layers` makes a shallower model of the one trained so.
+
+Fan, Grave and Joulin, "Reducing Transformer Depth on Demand with Structured Dropout", arXiv 1909.11556.
+Differs from the paper in: the block that is left out still runs, and its result is not taken. Its weights get a
+gradient of zero instead of none, so that data-parallel and sharded training see the same graph in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..dropping import dropped_blocks
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, value_at
+
+
+@dataclass
+class LayerDrop(Regularizer):
+    """p is the probability that a block is left out for the step, a number from 0 to 1 or a schedule."""
+
+    name: ClassVar[str] = "layerdrop"
+
+    p: Strength = 0.2
+
+    def __post_init__(self) -> None:
+        self.p = as_strength("LayerDrop", "p", self.p, 0, 1)
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        return Plan(skip=dropped_blocks(step, value_at(self.p, step.progress), self.name))

@@ -1,0 +1,71 @@
+"""NoisyTune: a little noise on the weights, once, before fine-tuning begins.
+
+    w̃ = w + U(−λ/2, λ/2) · std(w)    for each parameter of the pretrained model, a draw for each element
+
+Wu, Wu, Qi and Huang, "NoisyTune: A Little Noise Can Help You Finetune Pretrained Language Models Better", arXiv
+2202.12024.
+Differs from the paper in: nothing known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..regularizer import Regularizer, Step
+from ..seams import Seams
+from ..weights import draws, pretrained_part, reason_against, refuse_sharded, true_weights
+
+
+def noise(draw: Tensor, deviation: Tensor, strength: float) -> Tensor:
+    """U(−λ/2, λ/2) · std, from draws in [0, 1)."""
+    return (draw - 0.5) * (strength * deviation)
+
+
+@dataclass
+class NoisyTune(Regularizer):
+    """strength is λ, the width of the noise in standard deviations of the parameter, from 0 to 1."""
+
+    name: ClassVar[str] = "noisytune"
+
+    strength: float = 0.15
+
+    def __post_init__(self) -> None:
+        value = self.strength
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise ValueError(f"NoisyTune.strength is {value!r}; it must be a number from 0 to 1.")
+        self.reset()
+
+    def reset(self) -> None:
+        self._done = self.strength == 0
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        refuse_sharded("NoisyTune", model)
+
+    def refuses(self, other: Regularizer) -> str | None:
+        return reason_against(self, other)
+
+    @torch.no_grad()
+    def on_step_begin(self, step: Step) -> None:
+        if not self._done and step.progress.step == 0:
+            refuse_sharded("NoisyTune", step.model)
+            with true_weights(step):
+                self._add(step)
+        self._done = True
+
+    def _add(self, step: Step) -> None:
+        pretrained = {id(parameter) for parameter in pretrained_part(step.model).parameters()}
+        for name, parameter in step.model.named_parameters():
+            if id(parameter) in pretrained and parameter.requires_grad and parameter.numel() > 1:
+                deviation = parameter.float().std()
+                for rows, draw in draws(step, f"noisytune {name}", parameter.shape, parameter.device):
+                    parameter[rows] += noise(draw, deviation, self.strength).to(parameter.dtype)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {"done": self._done}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        self._done = values["done"]

@@ -1,0 +1,108 @@
+"""R3F: the predictions on the embeddings and on the embeddings with a little noise are to agree.
+
+    L = CE(x) + λ · (KL(P‖P̃) + KL(P̃‖P))        P̃ = P(x + z),  z ~ U(−ε, ε) or N(0, ε²)
+
+Aghajanyan et al., "Better Fine-Tuning by Reducing Representational Collapse", arXiv 2008.03156.
+Differs from the paper in: the noise is added to what the first block reads, behind the sum with the positions, their
+norm and dropout. In regression the divergence is the squared difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..divergence import check_head, pair_of
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, largest, value_at
+from ..seams import Seams
+
+NOISES = ("uniform", "normal")
+LOSSES = ("clean", "both")
+
+
+def noise_of(draws: Tensor, epsilon: float, kind: str = "uniform") -> Tensor:
+    """z from draws in [0, 1)."""
+    centred = 2 * draws - 1
+    if kind == "uniform":
+        return epsilon * centred
+    # half a step of the draws' grid keeps the quantile finite
+    return epsilon * 2**0.5 * torch.erfinv(centred + 2**-24)
+
+
+@dataclass
+class R3F(Regularizer):
+    """The second view of each example has noise on its embeddings.
+
+    epsilon  size of the noise, from 0: half the width of the uniform, or the standard deviation of the normal
+    weight   λ, from 0, a number or a schedule
+    noise    "uniform" or "normal"
+    loss     "clean": only the first view has a cross-entropy, as in the paper; "both": the mean of the two
+    """
+
+    name: ClassVar[str] = "r3f"
+
+    epsilon: float = 1e-5
+    weight: Strength = 1.0
+    noise: str = "uniform"
+    loss: str = "clean"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, (int, float)) or not 0 <= self.epsilon < inf:
+            raise ValueError(f"R3F.epsilon is {self.epsilon!r}; it must be a number from 0.")
+        self.weight = as_strength("R3F", "weight", self.weight, 0, inf)
+        for field, allowed in (("noise", NOISES), ("loss", LOSSES)):
+            if getattr(self, field) not in allowed:
+                raise ValueError(
+                    f"R3F.{field} is {getattr(self, field)!r}; it must be one of {', '.join(map(repr, allowed))}."
+                )
+
+    @property
+    def views(self) -> int:
+        return 2 if largest(self.weight) > 0 else 1
+
+    def refuses(self, other: Regularizer) -> str | None:
+        if self.loss == "clean" and self.views > 1 and other.views > 1:
+            return (
+                f"of which R3F trains on the first view alone and {type(other).__name__} on both; set R3F(loss='both')."
+            )
+        return None
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        check_head("R3F", model)
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        if self.views == 1:
+            return Plan()
+
+        def add_noise(x: Tensor) -> Tensor:
+            clean, noisy = x.chunk(2)
+            shape = (noisy.shape[0], 1, *noisy.shape[1:])
+            draws = step.uniform(-1, shape, x.device, self.name).reshape(noisy.shape)
+            return torch.cat([clean, noisy + noise_of(draws, self.epsilon, self.noise).to(x.dtype)])
+
+        return Plan(edits={-1: (add_noise,)})
+
+    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+        if self.views == 1:
+            return None
+        pair = pair_of(outputs, step)
+        weight = value_at(self.weight, step.progress)
+        # a sum of two divergences, which is the squared difference for two normals of variance 1
+        total = weight * pair.apart("kl") * (1 if pair.head == "regression" else 2)
+        if self.loss == "both":
+            return total
+        if outputs.get("loss") is None:
+            raise ValueError(
+                "R3F.loss is 'clean', for which the loss must be the model's own; with label smoothing or a "
+                "compute_loss_func set R3F(loss='both')."
+            )
+        # the model has averaged over both views: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁
+        clean, noisy = pair.losses()
+        return total + (clean - noisy) / 2

@@ -1,0 +1,70 @@
+"""R-Drop: two passes of the same batch draw different dropout, and their predictions are to agree.
+
+    L = ½ (CE₁ + CE₂) + α · ½ (KL(P₁‖P₂) + KL(P₂‖P₁))          regression: α · (ŷ₁ − ŷ₂)²
+
+Liang et al., "R-Drop: Regularized Dropout for Neural Networks", arXiv 2106.14448.
+Differs from the paper in: the two cross-entropies are averaged, as in the authors' README. The paper adds them, so that
+its loss and its α are twice these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from ..divergence import REDUCTIONS, check_head, pair_of
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, largest, value_at
+from ..seams import Seams
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class RDrop(Regularizer):
+    """Both views are trained on, and pulled together.
+
+    alpha      weight of the divergence, from 0, a number or a schedule
+    reduction  "batchmean", or "sum" over the batch as in the public code
+    """
+
+    name: ClassVar[str] = "rdrop"
+
+    alpha: Strength = 1.0
+    reduction: str = "batchmean"
+
+    def __post_init__(self) -> None:
+        self.alpha = as_strength("RDrop", "alpha", self.alpha, 0, inf)
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(
+                f"RDrop.reduction is {self.reduction!r}; it must be one of {', '.join(map(repr, REDUCTIONS))}."
+            )
+        self.reset()
+
+    @property
+    def views(self) -> int:
+        return 2 if largest(self.alpha) > 0 else 1
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        check_head("RDrop", model)
+
+    def reset(self) -> None:
+        self._has_looked = False
+
+    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+        alpha = value_at(self.alpha, step.progress)
+        if alpha == 0:
+            return None
+        apart = pair_of(outputs, step).apart("kl", self.reduction)
+        if not self._has_looked:
+            self._has_looked = True
+            if apart.item() < 1e-12:
+                logger.warning(
+                    f"RDrop: the two views of the first batch are alike, and nothing is regularised: {step.seams.name} "
+                    "has no dropout. Set one (attention_dropout in Llama's configuration), or add a method that draws."
+                )
+        return alpha * apart

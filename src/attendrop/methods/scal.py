@@ -1,0 +1,121 @@
+"""SCAL: an adversarial second view, on which the model is trained too, and a contrastive pull between the two.
+
+    r = ε g / ‖g‖,  g = ∂CE/∂x of each example            probe, no gradient to the weights; x: the embeddings
+    L = ½ (CE(x) + CE(x + r)) + ½ α · InfoNCE(h, h_adv)     half of the paper's CE + CE_adv + α · InfoNCE
+    InfoNCE = −mean_i log softmax_j(cos(h_i, h_adv_j) / τ)_i
+
+h is the last block's state of the first token; of the last token in a causal model; the mean over the decoder's tokens
+where there is an encoder too.
+
+Miao et al., "Simple Contrastive Representation Adversarial Learning for NLP Tasks", arXiv 2111.13301.
+Differs from the paper in: both losses and the contrastive term count half, so that the loss has the size of a plain
+one; x is what the first block reads, behind the sum with the positions, their norm and dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, largest, value_at
+from ..sites import Site, unwrapped
+from ..tokens import real_keys
+
+
+def adversarial(gradient: Tensor, epsilon: float) -> Tensor:
+    """ε g / ‖g‖, the norm over all tokens of an example; zero where there is no gradient. [B, L, d]"""
+    size = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
+    return epsilon * gradient / size.masked_fill(size == 0, 1)
+
+
+def info_nce(h: Tensor, h_adv: Tensor, tau: float) -> Tensor:
+    """−mean_i log softmax_j(cos(h_i, h_adv_j)/τ)_i; [B, d] both. The other examples of the batch are the negatives."""
+    with torch.autocast(h.device.type, enabled=False):
+        h, h_adv = (functional.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1) for x in (h, h_adv))
+        similarity = h @ h_adv.T / tau
+        return functional.cross_entropy(similarity, torch.arange(len(h), device=h.device))
+
+
+def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
+    """The state of the "first" or "last" real token, or the "mean" over them: [B, d] from [B, L, d]."""
+    if how == "mean":
+        weights = real / real.sum(-1, keepdim=True).clamp(min=1)
+        return (hidden * weights.unsqueeze(-1)).sum(1)
+    place = real.int().argmax(-1) if how == "first" else real.shape[1] - 1 - real.flip(-1).int().argmax(-1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), place]
+
+
+@dataclass
+class SCAL(Regularizer):
+    """The second view is moved against the loss.
+
+    epsilon  length of the step on the embeddings, for each example; from 0, a number or a schedule
+    alpha    weight of the contrastive term, from 0, a number or a schedule
+    tau      its temperature, above 0
+    """
+
+    name: ClassVar[str] = "scal"
+
+    epsilon: Strength = 1.0
+    alpha: Strength = 0.5
+    tau: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.epsilon = as_strength("SCAL", "epsilon", self.epsilon, 0, inf)
+        self.alpha = as_strength("SCAL", "alpha", self.alpha, 0, inf)
+        if isinstance(self.tau, bool) or not isinstance(self.tau, (int, float)) or not 0 < self.tau < inf:
+            raise ValueError(f"SCAL.tau is {self.tau!r}; it must be a number above 0.")
+        self.reset()
+
+    @property
+    def views(self) -> int:
+        return 2 if largest(self.epsilon) > 0 or largest(self.alpha) > 0 else 1
+
+    def reset(self) -> None:
+        self._seen: list[Tensor] = []  # the last block's output in the tracked pass
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        if self.views == 1:
+            return Plan()
+        epsilon = value_at(self.epsilon, step.progress)
+        edits = {}
+        if epsilon > 0:
+            gradient = step.probe(batch).loss_gradients("edits", [-1])[-1]
+            moved = adversarial(gradient, epsilon)
+            edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(moved), moved]).to(x.dtype),)
+        if value_at(self.alpha, step.progress) > 0:
+            seen: list[Tensor] = []  # the first pass alone: a replay comes here again
+
+            def see(x: Tensor) -> Tensor:
+                if not seen:
+                    seen.append(x)
+                return x
+
+            edits[len(step.seams.blocks) - 1] = (see,)
+            self._seen = seen
+        return Plan(edits=edits)
+
+    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+        alpha = value_at(self.alpha, step.progress)
+        if alpha == 0:
+            return None
+        (hidden,), self._seen = self._seen, []
+        site = [site for site in step.seams.sites if site.kind == "self"][-1]
+        one, two = hidden.chunk(2)
+        real = real_keys(step.model, site, step.inputs).chunk(2)[0]
+        h, h_adv = (pooled(view, real, _pooling(step.model, site)) for view in (one, two))
+        return 0.5 * alpha * info_nce(h, h_adv, self.tau)
+
+
+def _pooling(model: nn.Module, site: Site) -> str:
+    if getattr(unwrapped(model).config, "is_encoder_decoder", False):
+        return "mean"
+    return "last" if getattr(model.get_submodule(site.name), "is_causal", False) else "first"

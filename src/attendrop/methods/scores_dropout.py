@@ -1,0 +1,55 @@
+"""Scores dropout (DropKey): keys are dropped before the softmax, which gives their weight to the others.
+
+    S'_ij = −∞ with probability p          by itself, for all queries of a head, or in runs of keys
+
+Li et al., "DropKey", arXiv 2208.02646; as an element, column or span dropout of language models: Wang et al., "LoRA
+Meets Dropout under a Unified Framework", arXiv 2403.00812.
+Differs from the papers in: a row that loses everything becomes uniform over its valid positions; p is the same on every
+layer (the first paper lets it fall with depth); runs begin at random with the rate at which a share p of the keys is
+dropped, where the second paper cuts one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import nn
+
+from ..patterns import check_pattern, draw_keep
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, value_at
+from ..seams import Seams
+from ..sites import Layers
+
+
+@dataclass
+class ScoresDropout(Regularizer):
+    """Attention dropout before the softmax.
+
+    p        probability that a position is dropped, a number from 0 to 1 or a schedule
+    pattern  "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
+    layers   "first", "all", a list or a slice of layer numbers
+    span     length of a run of keys, for pattern="span"
+    """
+
+    name: ClassVar[str] = "scores_dropout"
+
+    p: Strength = 0.1
+    pattern: str = "column"
+    layers: Layers = "all"
+    span: int = 3
+
+    def __post_init__(self) -> None:
+        self.p = check_pattern("ScoresDropout", self.p, self.pattern, self.span)
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        seams.select(self.layers, "ScoresDropout.layers")
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        p = value_at(self.p, step.progress)
+        if p == 0:
+            return Plan()
+        return Plan(keep=draw_keep(step, batch, self.layers, p, self.pattern, self.span, "ScoresDropout"))

@@ -1,0 +1,102 @@
+"""Structure masks: in training a token attends only where the user's own matrix lets it, a parse tree's edges, say.
+
+    S'_ij = −∞ where M_ij is False         M: boolean, [L, L] for each example, a column of the training set
+
+As in Zhang et al., "SG-Net: Syntax-Guided Machine Reading Comprehension", arXiv 1908.05147, where a token sees its
+ancestors.
+Differs from the paper in: the mask works in the layers of the model itself and in training alone, where SG-Net adds a
+masked layer of its own; where M lets a token see nothing, it sees all valid tokens alike.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..seams import Seams
+from ..sites import Layers, map_shape, select
+
+Collator = Callable[[list[dict[str, Any]]], Any]
+
+
+def collate_structure(collator: Collator, column: str = "structure_mask") -> Collator:
+    """`collator`, which also lays the matrices of `column`, [n, n] each, into one tensor [B, L, L].
+
+    Where there is padding, left or right, they are True: what padding may see is the model's own affair.
+    """
+
+    return functools.partial(_collate, collator, column)
+
+
+def _collate(collator: Collator, column: str, examples: Sequence[Mapping[str, Any]]) -> Any:
+    rows = [dict(example) for example in examples]
+    if column not in rows[0]:
+        return collator(rows)
+    found = [torch.as_tensor(row.pop(column)).bool() for row in rows]
+    for matrix, row in zip(found, rows, strict=True):
+        n = len(row["input_ids"])
+        if tuple(matrix.shape) != (n, n):
+            raise ValueError(
+                f"column {column!r} has a matrix of shape {list(matrix.shape)} for an example of {n} tokens; it must "
+                f"be [{n}, {n}], special tokens included."
+            )
+    batch = collator(rows)
+    length = batch["input_ids"].shape[-1]
+    masks = torch.ones(len(rows), length, length, dtype=torch.bool)
+    for i, matrix in enumerate(found):
+        # the first token that is not padding: there may be some on the left
+        first = int(batch["attention_mask"][i].to(torch.uint8).argmax()) if "attention_mask" in batch else 0
+        masks[i, first : first + len(matrix), first : first + len(matrix)] = matrix
+    batch[column] = masks
+    return batch
+
+
+@dataclass
+class StructureMask(Regularizer):
+    """Attention is confined to a structure that the user supplies.
+
+    column  of the training set: a boolean matrix for each example, True where a token (row) may see another (column)
+    layers  "first", "all", a list or a slice of layer numbers
+    """
+
+    name: ClassVar[str] = "structure_mask"
+
+    column: str = "structure_mask"
+    layers: Layers = "all"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise ValueError(f"StructureMask.column is {self.column!r}; it must be the name of a column.")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        self._sites(seams)
+
+    def _sites(self, seams: Seams) -> list[int]:
+        """The self attention over the input: of the only stack, or of the encoder."""
+        stack = seams.sites[0].stack
+        sites = [site for site in seams.sites if site.kind == "self" and site.stack == stack]
+        return select(sites, self.layers, "StructureMask.layers")
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        sites = self._sites(step.seams)
+        rows, queries, keys = map_shape(step.seams.sites[sites[0]], batch)
+        mask = torch.as_tensor(batch[self.column])
+        if mask.dim() < 3 or mask.shape[-2:] != (queries, keys) or mask.numel() != rows * queries * keys:
+            raise ValueError(
+                f"column {self.column!r} (StructureMask) has shape {list(mask.shape)}; it must be "
+                f"[{rows}, {queries}, {keys}] for this batch, as attendrop.collate_structure makes it."
+            )
+        keep = mask.bool().reshape(rows, 1, queries, keys)
+        # A mask that lets everything through is no mask: the model's own, and maybe faster, path is taken.
+        return Plan() if bool(keep.all()) else Plan(keep=dict.fromkeys(sites, keep))

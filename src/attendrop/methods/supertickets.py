@@ -1,0 +1,162 @@
+"""Super tickets: a masked part of the pretrained model fine-tunes better than the whole.
+
+    fine-tune;  I = Σ_x |∂L(x)/∂ξ| for the factor ξ of each head and feed-forward, of a layer's heads divided by their
+    norm;  mask the lowest share of both;  rewind to the pretrained weights;  fine-tune masked;  choose the share on dev
+
+`SuperTickets` trains a masked model, and `find_supertickets` does all of it. A mask is zeros in the weights (see
+attendrop.tickets), which stay zero: no gradient, and whatever else the optimizer does is undone.
+
+Liang et al., "Super Tickets in Pre-Trained Language Models: From Model Compression to Improving Generalization", arXiv
+2105.12002.
+Differs from the paper in: nothing known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from ..regularizer import Regularizer, Step
+from ..seams import Seams
+from ..tickets import Places, Tickets, importance, masked_places, zero
+from ..weights import reason_against, refuse_sharded, true_weights
+
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+
+
+@dataclass
+class SuperTickets(Regularizer):
+    """tickets says what is masked: `Tickets`, a dictionary with its fields, or the path of a saved one."""
+
+    name: ClassVar[str] = "supertickets"
+
+    tickets: Tickets = field(default_factory=Tickets)
+
+    def __post_init__(self) -> None:
+        given: Any = self.tickets
+        if isinstance(given, str):
+            self.tickets = Tickets.load(given)
+        elif isinstance(given, Mapping) and set(given) <= {"heads", "feed_forwards"}:
+            self.tickets = Tickets(**given)
+        elif not isinstance(given, Tickets):
+            raise ValueError(
+                f"SuperTickets.tickets is {given!r}; it must be Tickets, a dictionary with 'heads' and "
+                "'feed_forwards', or the path of a file that Tickets.save wrote."
+            )
+        self.reset()
+
+    def reset(self) -> None:
+        self._places = Places()
+        self._is_masked = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"method": self.name, "tickets": self.tickets.to_dict()}
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        refuse_sharded("SuperTickets", model)
+        self._places = masked_places(self.tickets, model, seams)
+        for (name, *_), (parameter, dim, index) in zip(self._places.entries, self._places.of(model), strict=True):
+            masked = (
+                parameter if dim is None or index is None else parameter.index_select(dim, index.to(parameter.device))
+            )
+            if not parameter.requires_grad and masked.any():
+                raise ValueError(
+                    f"SuperTickets.tickets masks weights in {name}, which is frozen; call tickets.apply(model) before "
+                    "the adapters are added, so that they are trained on the masked model."
+                )
+
+    def refuses(self, other: Regularizer) -> str | None:
+        if other.name == "noisytune":
+            return "which both set the weights that training starts with; choose one of them."
+        return reason_against(self, other)
+
+    def on_step_begin(self, step: Step) -> None:
+        if not self._is_masked and self._places.entries:
+            refuse_sharded("SuperTickets", step.model)
+            with true_weights(step):
+                self._mask(step)
+        self._is_masked = True
+
+    def on_gradients(self, step: Step) -> None:
+        for parameter, dim, index in self._places.of(step.model):
+            if parameter.grad is not None:
+                zero(parameter.grad, dim, index)
+
+    def on_step_end(self, step: Step) -> None:
+        self._mask(step)
+
+    def _mask(self, step: Step) -> None:
+        for parameter, dim, index in self._places.of(step.model):
+            zero(parameter, dim, index)
+
+
+class Search:
+    """The best of several runs, and a row of `table` for each."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+        self.share = 0.0
+        self.tickets = Tickets()
+        self.table: list[dict[str, Any]] = []
+        self.weights: dict[str, Tensor] = {}
+        self._best = -math.inf
+
+    def run(self, trainer: Any, share: float, tickets: Tickets) -> None:
+        trainer.train()
+        wanted = trainer.args.metric_for_best_model
+        name = f"eval_{(wanted or 'loss').removeprefix('eval_')}"
+        value = trainer.evaluate()[name]
+        self.table.append(
+            {"share": share, "heads": len(tickets.heads), "feed_forwards": len(tickets.feed_forwards), name: value}
+        )
+        score = value if wanted and trainer.args.greater_is_better else -value
+        if self.trainer is None or score > self._best:
+            self._best, self.trainer, self.share, self.tickets = score, trainer, share, tickets
+            self.weights = _copy(trainer.model)
+
+
+def find_supertickets(
+    make_trainer: Callable[[list[Regularizer]], Any],
+    shares: Sequence[float] = SHARES,
+    per: str = "example",
+    batches: int | None = None,
+) -> Search:
+    """Fine-tunes, scores heads and feed-forwards, and trains the rewound model masked, once for each share.
+
+    `make_trainer(regularizers)` gives a trainer of the pretrained model with these regularisers among its own. Every
+    run starts with the weights of the first one, the head included. The scores are taken over the training set, or
+    over its first `batches` batches. The best run has the best `args.metric_for_best_model` (or the lowest loss) on the
+    development set; the unmasked run, share 0, is among them. Its trainer is given back with its weights in the model.
+    """
+    search = Search()
+    trainer = make_trainer([])
+    start = _copy(trainer.model)
+    search.run(trainer, 0.0, Tickets())
+    scores = importance(trainer.model, _batches(trainer, batches), per)
+    for score in (*scores.heads, scores.feed_forwards):
+        score.copy_(trainer.accelerator.reduce(score, "sum"))
+    tried = {Tickets()}
+    for share in shares:
+        tickets = scores.lowest(share)
+        if tickets not in tried:
+            tried.add(tickets)
+            trainer = make_trainer([SuperTickets(tickets)])
+            trainer.model.load_state_dict(start)
+            search.run(trainer, share, tickets)
+    search.trainer.model.load_state_dict(search.weights)  # `make_trainer` may use one model again and again
+    return search
+
+
+def _copy(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+
+
+def _batches(trainer: Any, count: int | None) -> Iterable[Mapping[str, Any]]:
+    # Not the loader for training, which shuffles, nor the one for evaluation, which the trainer may keep.
+    for batch in islice(trainer.get_test_dataloader(trainer.train_dataset), count):
+        yield trainer._prepare_inputs(batch)

@@ -1,0 +1,127 @@
+"""UniDrop: dropout of features in four places, of whole blocks, and of tokens, all at once.
+
+    FD-1   attention weights, after the softmax              x ⊙ m / (1 − p), m ~ Bernoulli(1 − p) for each element
+    FD-2   the feed-forward's inner activation               the same
+    FD-3   query, key and value                              the same
+    FD-4   the last block's output, which the head reads     the same
+    LayerDrop, with probability p for each block and step
+    tokens: with probability p_k an example stays whole; else each of its tokens is hidden with probability p_d
+
+Wu et al., "UniDrop: A Simple yet Effective Technique to Improve Transformer without Extra Cost", arXiv 2104.04946.
+Differs from the paper in: a token that is dropped keeps its place and is hidden from all attention, its own too; the
+first token, and those that the configuration names as special, are never dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..dropping import dropout_factor, dropped_blocks, feature_dropout
+from ..plan import Edit, Factors, Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, largest, value_at
+from ..seams import Seams
+from ..sites import Site, map_shape, unwrapped
+from ..tokens import is_decoder_of_two, real_keys
+
+
+def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float, p_d: float) -> Tensor:
+    """The tokens that are dropped: bool [B, L]. `draws` [B, 1 + L] has one for the example, then one for each token."""
+    return droppable & (draws[:, :1] >= p_k) & (draws[:, 1:] < p_d)
+
+
+def droppable_tokens(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
+    """The keys of the site that may be dropped: neither padding, nor the first, nor special. bool [rows, K]"""
+    real = real_keys(model, site, batch)
+    found = real & (real.cumsum(-1) > 1)
+    ids = batch.get("decoder_input_ids" if is_decoder_of_two(model, site) else "input_ids")
+    if ids is not None and ids.numel() == real.numel():
+        config = unwrapped(model).config
+        names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")
+        special = [number for name in names if isinstance(number := getattr(config, name, None), int)]
+        found = found & ~torch.isin(ids.reshape(real.shape), torch.tensor(special, device=ids.device))
+    return found
+
+
+@dataclass
+class UniDrop(Regularizer):
+    """Every field is a probability, a number from 0 to 1 or a schedule.
+
+    fd1        dropout of attention weights
+    fd2        dropout of the feed-forward's inner activation
+    fd3        dropout of query, key and value
+    fd4        dropout of the last block's output
+    layerdrop  a block is left out for the step
+    p_k        an example keeps all of its tokens
+    p_d        a token is dropped, in an example that does not
+    """
+
+    name: ClassVar[str] = "unidrop"
+
+    fd1: Strength = 0.1
+    fd2: Strength = 0.1
+    fd3: Strength = 0.1
+    fd4: Strength = 0.1
+    layerdrop: Strength = 0.1
+    p_k: Strength = 0.5
+    p_d: Strength = 0.1
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, as_strength("UniDrop", field.name, getattr(self, field.name), 0, 1))
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        if largest(self.fd2) > 0:
+            seams.needs_feed_forward("UniDrop.fd2")
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        fd1, fd2, fd3, fd4, layerdrop, p_k, p_d = (
+            value_at(getattr(self, field.name), step.progress) for field in dataclasses.fields(self)
+        )
+        sites, blocks = step.seams.sites, range(len(step.seams.blocks))
+        inner: dict[int, tuple[Edit, ...]] = {}
+        edits: dict[int, tuple[Edit, ...]] = {}
+        if fd2 > 0:
+            inner = {block: (feature_dropout(step, fd2, block, f"{self.name}/fd2"),) for block in blocks}
+        if fd4 > 0:
+            edits = {blocks[-1]: (feature_dropout(step, fd4, blocks[-1], f"{self.name}/fd4"),)}
+        return Plan(
+            weights={site.index: self._weights(site, batch, step, fd1) for site in sites} if fd1 > 0 else {},
+            projections={site.index: self._projections(site, batch, step, fd3) for site in sites} if fd3 > 0 else {},
+            keep={site.index: self._keep(site, batch, step, p_k, p_d) for site in sites} if p_d > 0 > p_k - 1 else {},
+            inner=inner,
+            edits=edits,
+            skip=dropped_blocks(step, layerdrop, self.name),
+        )
+
+    def _weights(self, site: Site, batch: Mapping[str, Any], step: Step, p: float) -> Tensor:
+        rows, queries, keys = map_shape(site, batch)
+        return self._factor(site, step, "fd1", (rows, site.heads, queries, keys), p)
+
+    def _projections(self, site: Site, batch: Mapping[str, Any], step: Step, p: float) -> Factors:
+        rows, queries, keys = map_shape(site, batch)
+        query = self._factor(site, step, "fd3/query", (rows, site.heads, queries, site.width), p)
+        key, value = (
+            self._factor(site, step, f"fd3/{which}", (rows, site.groups, keys, site.width), p)
+            for which in ("key", "value")
+        )
+        return query, key, value
+
+    def _factor(self, site: Site, step: Step, place: str, shape: tuple[int, int, int, int], p: float) -> Tensor:
+        device = next(step.model.parameters()).device
+        return dropout_factor(step.uniform_of_views(site.index, shape, device, f"{self.name}/{place}"), p)
+
+    def _keep(self, site: Site, batch: Mapping[str, Any], step: Step, p_k: float, p_d: float) -> Tensor:
+        """A sequence loses the same tokens wherever it is attended to."""
+        droppable = droppable_tokens(step.model, site, batch)
+        rows, keys = droppable.shape
+        sequence = int(is_decoder_of_two(step.model, site))
+        draws = step.uniform_of_views(sequence, (rows, 1, 1, 1 + keys), droppable.device, f"{self.name}/tokens")
+        hidden = hidden_tokens(draws.flatten(1), droppable.repeat(step.views, 1), p_k, p_d)
+        return ~hidden[:, None, None]

@@ -1,0 +1,58 @@
+"""Which keys a random attention dropout drops: single ones, whole columns, or runs of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from .regularizer import Step
+from .schedule import Strength, as_strength
+from .sites import Layers, map_shape
+
+PATTERNS = ("element", "column", "span")
+
+
+def shape_of_draws(shape: tuple[int, int, int, int], pattern: str, span: int) -> tuple[int, int, int, int]:
+    """How many draws a map of `shape` [B, H, Q, K] takes."""
+    rows, heads, _, keys = shape
+    if pattern == "element":
+        return shape
+    # A run may begin before the first key: otherwise the first keys would be dropped less often than the others.
+    return rows, heads, 1, keys + (span - 1 if pattern == "span" else 0)
+
+
+def keep_pattern(draws: Tensor, p: float, pattern: str, span: int) -> Tensor:
+    """bool, broadcastable to [B, H, Q, K]: False with probability p.
+
+    "element" drops each position by itself, "column" a key for all queries of a head, "span" runs of `span` such keys.
+    A run ends at each key with probability 1 − (1−p)^(1/span), so that each key is in none of them with 1 − p.
+    """
+    if pattern != "span":
+        return draws >= p
+    ends = draws < 1 - (1 - p) ** (1 / span)
+    return ~ends.unfold(-1, span, 1).any(-1)
+
+
+def draw_keep(
+    step: Step, batch: Mapping[str, Any], layers: Layers, p: float, pattern: str, span: int, owner: str
+) -> dict[int, Tensor]:
+    """For each site that `layers` names, what stays: drawn for every example, head and view."""
+    device = next(step.model.parameters()).device
+    keep: dict[int, Tensor] = {}
+    for index in step.seams.select(layers, f"{owner}.layers"):
+        site = step.seams.sites[index]
+        rows, queries, keys = map_shape(site, batch)
+        shape = shape_of_draws((rows, site.heads, queries, keys), pattern, span)
+        keep[index] = keep_pattern(step.uniform_of_views(index, shape, device, owner), p, pattern, span)
+    return keep
+
+
+def check_pattern(owner: str, p: Any, pattern: Any, span: Any) -> Strength:
+    """p as a strength, or a `ValueError` that says which of the three is wrong."""
+    if pattern not in PATTERNS:
+        raise ValueError(f"{owner}.pattern is {pattern!r}; it must be one of {', '.join(map(repr, PATTERNS))}.")
+    if not isinstance(span, int) or isinstance(span, bool) or span < 1:
+        raise ValueError(f"{owner}.span is {span!r}; it must be a whole number of at least 1.")
+    return as_strength(owner, "p", p, 0, 1)

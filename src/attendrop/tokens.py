@@ -1,0 +1,33 @@
+"""Which positions of a batch hold tokens of the text, and which are padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .objective import IGNORED
+from .sites import Site, map_shape, unwrapped
+
+
+def is_decoder_of_two(model: nn.Module, site: Site) -> bool:
+    """Whether the keys of the site are those of the decoder, in a model that has an encoder too."""
+    config = unwrapped(model).config
+    return bool(getattr(config, "is_encoder_decoder", False)) and "decoder" in site.stack and site.kind == "self"
+
+
+def real_keys(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
+    """The keys of the site that are not padding: bool [rows, K]. A decoder's are those that have a label."""
+    rows, _, keys = map_shape(site, batch)
+    if is_decoder_of_two(model, site):
+        mask = batch.get("decoder_attention_mask")
+        labels = batch.get("labels")
+        if mask is None and labels is not None and labels.dim() > 1:
+            mask = labels != IGNORED
+    else:
+        mask = batch.get("attention_mask")
+    if mask is None or mask.numel() != rows * keys:
+        return torch.ones(rows, keys, dtype=torch.bool, device=next(model.parameters()).device)
+    return mask.reshape(rows, keys).bool()

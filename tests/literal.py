@@ -1,0 +1,122 @@
+"""What the slow versions of the two-view methods share: predictions compared by loops, and places in real models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attendrop import Plan, Regularizer
+
+CAUSAL = ("gpt2", "llama", "qwen2")
+FIRST_BLOCK = {
+    "bert": "bert.encoder.layer.0",
+    "gpt2": "transformer.h.0",
+    "llama": "model.layers.0",
+    "bart": "model.encoder.layers.0",
+    "mpnet": "mpnet.encoder.layer.0",
+}
+LAST_BLOCK = {
+    "bert": "bert.encoder.layer.1",
+    "gpt2": "transformer.h.1",
+    "llama": "model.layers.1",
+    "bart": "model.decoder.layers.1",
+    "mpnet": "mpnet.encoder.layer.1",
+}
+# the last linear map of each block's feed-forward
+FEED_FORWARD = {
+    "bert": [f"bert.encoder.layer.{i}.output.dense" for i in (0, 1)],
+    "gpt2": [f"transformer.h.{i}.mlp.c_proj" for i in (0, 1)],
+    "llama": [f"model.layers.{i}.mlp.down_proj" for i in (0, 1)],
+    "bart": [f"model.{side}.layers.{i}.fc2" for side in ("encoder", "decoder") for i in (0, 1)],
+    "mpnet": [f"mpnet.encoder.layer.{i}.output.dense" for i in (0, 1)],
+}
+
+
+def rows_of(kind: str, logits: Tensor, labels: Tensor) -> list[Tensor]:
+    """The distributions that count, one after the other: of classes, choices, labels (two outcomes each) or tokens."""
+    if kind == "multilabel":
+        return [torch.stack([z.sigmoid(), 1 - z.sigmoid()]) for z in logits.flatten()]
+    if logits.dim() == 2:
+        return [row.softmax(-1) for row in logits]
+    shift = int(kind in CAUSAL)
+    return [
+        logits[b, t].softmax(-1)
+        for b in range(logits.shape[0])
+        for t in range(logits.shape[1] - shift)
+        if labels[b, t + shift] != -100
+    ]
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    return (p * (p / q).log()).sum()
+
+
+def js(p: Tensor, q: Tensor) -> Tensor:
+    middle = (p + q) / 2
+    return (kl(p, middle) + kl(q, middle)) / 2
+
+
+def mean_over_rows(
+    kind: str, one: Tensor, two: Tensor, labels: Tensor, divergence: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    if kind == "regression":
+        return (one - two).square().sum() / one.numel()
+    pairs = list(zip(rows_of(kind, one, labels), rows_of(kind, two, labels), strict=True))
+    return sum((divergence(p, q) for p, q in pairs), torch.zeros((), dtype=one.dtype)) / len(pairs)
+
+
+@contextmanager
+def reading(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """`block` reads `change(hidden)` inside."""
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": change(kwargs["hidden_states"])}
+
+    handle = block.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def giving(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """`module` gives `change(result)` inside."""
+
+    def hook(module: nn.Module, args: Any, result: Any) -> Any:
+        return change(result) if isinstance(result, Tensor) else (change(result[0]), *result[1:])
+
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def in_double(model: Any, batch: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+    """Both in double precision: a literal version and the library then agree to many digits, or not at all."""
+    return model.double(), {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+
+
+def assert_same_gradients(model: nn.Module, literal: nn.Module, rtol: float = 1e-5, atol: float = 1e-8) -> None:
+    for (name, a), b in zip(model.named_parameters(), literal.parameters(), strict=True):
+        found, expected = (torch.zeros_like(b) if x.grad is None else x.grad for x in (a, b))
+        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+class Told(Regularizer):
+    """Ordinary dropout of two passes cannot be drawn again in one: this tells the views apart in its place."""
+
+    name = "told"
+
+    def __init__(self, noise: Tensor) -> None:
+        self.noise = noise  # [views · rows, 1, d]
+
+    def plan(self, batch: Any, step: Any) -> Plan:
+        return Plan(edits={-1: (lambda x: x * (1 + self.noise),)})

@@ -1,0 +1,64 @@
+"""Trains a tiny model with every method in turn: `torchrun --nproc_per_node 2 train_family.py FOLDER`.
+
+Each rank leaves the weights after each run in FOLDER/rank<r>.pt. Without torchrun it is one process that takes the
+batches of both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from data import SGD, make_arguments, make_examples, pad
+from settings import SETTINGS
+from transformers.utils import logging
+from zoo import make_model
+
+from attendrop import RegularizedTrainer
+from attendrop.methods import make_method
+
+STEPS = 4
+NEEDS_DROPOUT = {"rdrop"}  # without it both views are the same; with it every process draws its own
+
+
+def collate(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    batch = pad(examples)
+    for setting in SETTINGS.values():
+        batch |= setting.columns(batch, "usual")
+    return batch
+
+
+def train(method: str | None, processes: int) -> dict[str, torch.Tensor]:
+    """The weights after a few steps with one method, or with none."""
+    with tempfile.TemporaryDirectory() as folder:
+        args = make_arguments(
+            folder, max_steps=STEPS, per_device_train_batch_size=8 // processes, average_tokens_across_devices=False,
+            remove_unused_columns=False, **SGD,
+        )  # fmt: skip
+        trainer = RegularizedTrainer(
+            model=make_model("bert", dropout=method in NEEDS_DROPOUT),
+            args=args,
+            train_dataset=make_examples("bert", 64),
+            data_collator=collate if method == "structure_mask" else pad,
+            regularizers=[make_method(method, SETTINGS[method].usual)] if method else [],
+        )
+        trainer.train()
+        return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    found = {str(method): train(method, int(os.environ["WORLD_SIZE"])) for method in [None, *SETTINGS]}
+    torch.save(found, Path(sys.argv[1], f"rank{os.environ['RANK']}.pt"))
+
+
+if __name__ == "__main__":
+    main()

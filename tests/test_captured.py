@@ -1,0 +1,401 @@
+"""Captured steps compute what eager ones do. Most of it needs a GPU; the decisions are tested everywhere."""
+
+from __future__ import annotations
+
+import logging as python_logging
+from typing import Any
+
+import pytest
+import torch
+import zoo
+from transformers import Trainer, TrainingArguments
+
+from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
+from attendrop.captured import reason_against, reason_to_hesitate, rounded
+from attendrop.graphs import Draws, Graphs, StaticStep
+from attendrop.random import key_of, signed, uniform
+from attendrop.regularizer import Step
+from attendrop.schedule import Progress
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def make_trainer(
+    tmp_path, kind="bert", regularizers=(), step="auto", model=None, data=None, cls=None, **options
+) -> Any:
+    usual = {
+        "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1, "save_strategy": "no", "report_to": [],
+        "disable_tqdm": True, "learning_rate": 1e-3, "lr_scheduler_type": "linear",
+    }  # fmt: skip
+    if data is None:
+        batch = zoo.make_batch(kind, size=24, length=16, seed=4)
+        data = [{k: v[i] for k, v in batch.items()} for i in range(24)]
+    return (cls or RegularizedTrainer)(
+        model=zoo.make_model(kind) if model is None else model,
+        args=TrainingArguments(tmp_path, **usual | options),
+        train_dataset=data,
+        regularizers=list(regularizers),
+        step=step,
+    )
+
+
+def losses_of(trainer: Any) -> torch.Tensor:
+    return torch.tensor([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+
+
+def weights_of(model: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().float().flatten().cpu() for parameter in model.parameters()])
+
+
+# ---- everywhere ------------------------------------------------------------------------------------------------------
+
+
+def test_lengths_are_rounded_up_to_few() -> None:
+    assert [rounded(n) for n in (1, 16, 17, 47, 128, 129, 250, 257, 1025)] == [
+        16, 16, 32, 48, 128, 160, 256, 320, 1280,
+    ]  # fmt: skip
+    assert len({rounded(n) for n in range(1, 513)}) == 16
+    assert all(n <= rounded(n) < n + max(16, n / 3) for n in range(1, 2000))
+
+
+def test_a_wrong_step_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"step is 'graph'; it must be one of 'auto', 'eager', 'captured'\."):
+        make_trainer(tmp_path, step="graph")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can")
+def test_without_a_gpu_auto_is_eager_and_captured_is_refused(tmp_path, caplog) -> None:
+    trainer = make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], max_steps=1)
+    trainer.train()
+    assert not trainer.steps.are_captured
+    insists = make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], step="captured", max_steps=1)
+    with pytest.raises(ValueError, match="step is 'captured', which is not possible, because the model is on cpu"):
+        insists.train()
+    assert insists.args.logging_nan_inf_filter
+    assert not insists.accelerator.dataloader_config.non_blocking
+
+
+def test_the_arguments_may_say_it(tmp_path) -> None:
+    args = TrainingArguments(tmp_path, report_to=[])
+    args.step = "captured"
+    trainer = RegularizedTrainer(model=zoo.make_model("bert"), args=args)
+    assert trainer.steps._kind == "captured"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, None),
+        ({"regularizers": [ADDrop(cross_tuning=False)]}, None),
+        ({"gradient_checkpointing": True}, "of gradient checkpointing"),
+        ({"torch_compile": True}, "of torch.compile"),
+        ({"regularizers": [RDrop()]}, "RDrop adds a penalty or views"),
+        ({"regularizers": [Mixout()]}, "Mixout exchanges weights"),
+    ],
+    ids=str,
+)
+def test_reasons(options: dict[str, Any], reason: str | None, tmp_path, monkeypatch) -> None:
+    trainer = make_trainer(tmp_path, **options)
+    moved = [type("Parameter", (), {"device": torch.device("cuda")})()]
+    monkeypatch.setattr(trainer.model, "parameters", lambda: iter(moved))
+    assert reason_against(trainer) == reason
+
+
+def test_python_that_a_replay_would_leave_out_makes_auto_hesitate(tmp_path) -> None:
+    class Counting(RegularizedTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs)
+
+    assert reason_to_hesitate(make_trainer(tmp_path)) is None
+    assert reason_to_hesitate(make_trainer(tmp_path, cls=Counting)) == "Counting has a compute_loss of its own"
+    hooked = make_trainer(tmp_path)
+    hooked.model.classifier.register_forward_hook(lambda *_: None)
+    assert reason_to_hesitate(hooked) == "Linear has hooks"
+
+
+def test_a_schedule_is_not_captured_and_a_plain_epoch_plans_nothing() -> None:
+    def key(method: ADDrop, epoch: int = 0) -> Any:
+        return method.capture_key(Step(None, None, Progress(epoch=epoch, epochs=2)))  # type: ignore[arg-type]
+
+    assert key(ADDrop(p="0.1..0.5", cross_tuning=False)) is None
+    assert key(ADDrop(cross_tuning=False)) is True
+    assert [key(ADDrop(), epoch) for epoch in (0, 1)] == [True, False]
+    assert key(ADDrop(q=0, cross_tuning=False)) is False
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_keys_in_device_memory_draw_the_same(device: str) -> None:
+    at = torch.device(device)
+    draws = Draws(at)
+    step = Step(None, None, Progress(step=14), seed=3, first_position=8, batch_size=2)  # type: ignore[arg-type]
+    static = StaticStep.of(step, draws)
+    for turn in range(2):
+        step.progress = Progress(step=14 + turn)
+        for site in (0, 2):
+            static.key(site, "x"), static.key(site, "y")
+        draws.write(step)
+        for site, stream in ((2, "x"), (0, "y")):
+            assert int(static.key(site, stream)) == signed(key_of(3, 14 + turn, site, stream))
+            wanted = uniform(key_of(3, 14 + turn, site, stream), 16 + torch.arange(4), (2, 5, 7))
+            assert torch.equal(static.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
+            assert torch.equal(step.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
+
+
+def test_batches_are_filled_up_where_they_are_short() -> None:
+    graphs = Graphs(torch.device("cpu"))
+    shapes, fill = {"input_ids": (2, 6), "labels": (2,)}, {"input_ids": 9, "labels": -100}
+    for length in (6, 3, 5):
+        ids = torch.arange(2 * length).reshape(2, length)
+        found = graphs.static("a", {"input_ids": ids, "labels": torch.tensor([length, 1])}, shapes, fill)
+        assert torch.equal(found["input_ids"][:, :length], ids)
+        assert (found["input_ids"][:, length:] == 9).all()
+        assert found["labels"].tolist() == [length, 1]
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+def both(tmp_path, **options: Any) -> tuple[Any, Any]:
+    found = []
+    for step in ("eager", "captured"):
+        found.append(make_trainer(tmp_path / step, step=step, **options))
+        found[-1].train()
+    return found[0], found[1]
+
+
+METHODS = {
+    "plain": lambda: [],
+    "addrop": lambda: [ADDrop(p=0.4, q=0.5, layers="all", cross_tuning=False)],
+    "crossed": lambda: [ADDrop(p=0.4, q=0.5, layers="all")],
+    "attendout": lambda: [AttendOut(T=3, samples=8, reward_on="cached", generator_lr=1e-3)],
+    "random": lambda: [ADDrop(p=0.4, q=0.5, layers="all", cross_tuning=False, attribution="rd")],
+}
+
+
+@on_gpu
+@pytest.mark.parametrize("reward_on", ["cached", "dev", "noisy"])
+def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
+    found = []
+    batch = zoo.make_batch("bert", size=24, length=16, seed=4)
+    for step in ("eager", "captured"):
+        model = zoo.make_model("bert", dropout=False)
+        method = AttendOut(T=3, samples=8, reward_on=reward_on, init_drop=0.3, generator_lr=1e-3)
+        trainer = make_trainer(tmp_path, "bert", [method], step, model, max_steps=12, learning_rate=2e-4)
+        trainer.eval_dataset = [{k: v[i] for k, v in batch.items()} for i in range(24)]
+        trainer.train()
+        assert trainer.steps.gave_up is None
+        drops = [entry["drop_probability"] for entry in method.history]
+        found.append((losses_of(trainer), torch.tensor(drops), [entry["winner"] for entry in method.history]))
+    assert found[0][2] == found[1][2]
+    assert len(found[0][2]) == 4
+    assert (found[0][0] - found[1][0]).abs().max() < 1e-3
+    assert (found[0][1] - found[1][1]).abs().max() < 1e-3
+    assert (found[0][1][-1] - found[0][1][0]).abs().max() > 1e-3
+
+
+@on_gpu
+@pytest.mark.parametrize("method", ["plain", "addrop", "crossed", "random"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama", "token", "albert", "distilbert"])
+def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, tmp_path) -> None:
+    options = {"max_steps": -1, "num_train_epochs": 10} if method == "crossed" else {"max_steps": 50}
+    models = [zoo.make_model(kind, dropout=False) for _ in range(2)]
+    found = []
+    for model, step in zip(models, ("eager", "captured"), strict=True):
+        trainer = make_trainer(
+            tmp_path, kind, METHODS[method](), step, model, learning_rate=2e-4, tf32=False, **options
+        )
+        trainer.train()
+        assert trainer.state.global_step >= 50
+        assert trainer.steps.gave_up is None
+        found.append((losses_of(trainer), weights_of(model)))
+    assert (found[0][1] - found[1][1]).abs().max() < 1e-5
+    assert (found[0][0] - found[1][0]).abs().max() < 1e-5 * found[0][0].abs().max().clamp(min=1)
+
+
+@on_gpu
+@pytest.mark.parametrize("method", ["plain", "addrop"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) -> None:
+    half = {} if precision == "fp32" else {precision: True}
+    eager, captured = both(tmp_path, regularizers=METHODS[method](), max_steps=20, **half)
+    assert captured.args.logging_nan_inf_filter
+    a, b = losses_of(eager), losses_of(captured)
+    assert (a - b).abs().max() < (2e-4 if precision == "fp32" else 0.05) * a.abs().max()
+
+
+@on_gpu
+def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
+    data = zoo.make_batch("bert", size=22, length=16, seed=4)
+    data = [{k: v[i] for k, v in data.items()} for i in range(22)]
+    found = []
+    for step in ("eager", "captured"):
+        model = zoo.make_model("bert", dropout=False)
+        trainer = make_trainer(
+            tmp_path, regularizers=METHODS["addrop"](), step=step, model=model, data=data, max_steps=-1,
+            num_train_epochs=4, gradient_accumulation_steps=2, max_grad_norm=0.1, learning_rate=2e-4,
+        )  # fmt: skip
+        trainer.train()
+        found.append((losses_of(trainer), weights_of(model)))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-5)
+    assert (found[0][1] - found[1][1]).abs().max() < 1e-5
+
+
+@on_gpu
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "token"])
+def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
+    batches = [zoo.make_batch(kind, size=4, length=length, seed=length) for length in (9, 13, 16, 21, 9, 30)]
+    data = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(4)]
+    found = []
+    for step in ("eager", "captured"):
+        model = zoo.make_model(kind, dropout=False)
+        trainer = make_trainer(
+            tmp_path, kind, METHODS["addrop"](), step, model, data, max_steps=12, learning_rate=2e-4,
+            train_sampling_strategy="sequential",
+        )  # fmt: skip
+        trainer.train()
+        found.append((losses_of(trainer), weights_of(model)))
+    # other lengths, other kernels: a score may fall on the other side of its row's threshold
+    assert (found[0][0] - found[1][0]).abs().max() < 1e-3
+    assert (found[0][1] - found[1][1]).abs().mean() < 1e-5
+
+
+@on_gpu
+@pytest.mark.parametrize("method", ["plain", "crossed", "attendout"])
+def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
+    class Killed(Exception):
+        pass
+
+    def train(folder: str, stop: int | None = None, resume: bool = False) -> torch.Tensor:
+        trainer = make_trainer(
+            tmp_path / folder, regularizers=METHODS[method](), step="captured", max_steps=-1, num_train_epochs=4,
+            save_strategy="steps", save_steps=5,
+        )  # fmt: skip
+        take = trainer.steps.take
+
+        def or_die(*args: Any) -> Any:
+            if trainer.state.global_step == stop:
+                raise Killed
+            return take(*args)
+
+        trainer.steps.take = or_die
+        try:
+            trainer.train(resume_from_checkpoint=resume)
+        except Killed:
+            assert trainer.args.logging_nan_inf_filter
+        return losses_of(trainer)
+
+    whole = train("whole")
+    train("killed", stop=8)
+    assert torch.allclose(train("killed", resume=True), whole, atol=1e-5)
+
+
+@on_gpu
+def test_figures_are_those_of_the_eager_step(tmp_path) -> None:
+    found = []
+    for step in ("eager", "captured"):
+        trainer = make_trainer(
+            tmp_path, regularizers=METHODS["addrop"](), step=step, model=zoo.make_model("bert", dropout=False),
+            logging_steps=2,
+        )  # fmt: skip
+        trainer.train()
+        found.append([v for log in trainer.state.log_history for k, v in log.items() if k.startswith("addrop/")])
+    assert len(found[0]) > 6
+    assert torch.allclose(torch.tensor(found[0]), torch.tensor(found[1]), atol=1e-5)
+
+
+class Hostile(torch.nn.Module):
+    """Reads a number from the device in every forward."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        found = self.inner(*args, **kwargs)
+        return found * 1.0 if float(found.sum()) > -1e9 else found
+
+
+@on_gpu
+def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> None:
+    found = []
+    for step in ("eager", "auto"):
+        model = zoo.make_model("bert")
+        model.classifier = Hostile(model.classifier)
+        trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step=step, model=model, max_steps=8)
+        with caplog.at_level(python_logging.WARNING, logger="transformers"):
+            python_logging.getLogger("transformers").propagate = True
+            trainer.train()
+        assert not trainer.steps.are_captured
+        found.append(losses_of(trainer))
+    assert torch.equal(found[0], found[1])
+    told = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
+    assert len(told) == 1
+    again = make_trainer(tmp_path, step="captured", max_steps=8)  # nothing is left behind in torch
+    again.train()
+    assert losses_of(again).isfinite().all()
+
+
+@on_gpu
+@pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
+def test_auto_trains_every_model(kind: str, tmp_path) -> None:
+    """Captured or not: some make tensors on the host in every forward."""
+    found = []
+    for step in ("eager", "auto"):
+        model = zoo.make_model(kind, dropout=False)
+        trainer = make_trainer(tmp_path, kind, METHODS["addrop"](), step, model, max_steps=8, learning_rate=1e-4)
+        trainer.train()
+        found.append(losses_of(trainer))
+    assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
+
+
+@on_gpu
+def test_a_model_that_draws_on_the_host_is_not_captured(tmp_path) -> None:
+    trainer = make_trainer(tmp_path, "bart", step="captured")
+    with pytest.raises(RuntimeError, match="draws random numbers on the host"):
+        trainer.train()
+
+
+@on_gpu
+@pytest.mark.parametrize("step", ["eager", "captured"])
+def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -> None:
+    model = zoo.make_model("regression", dropout=False)
+    batch = zoo.make_batch("regression", size=24, length=16, seed=4)
+    batch["labels"] = batch["labels"].float()
+    batch["labels"][4:8] = float("inf")
+    data = [{k: v[i] for k, v in batch.items()} for i in range(24)]
+    trainer = make_trainer(
+        tmp_path, "regression", step=step, model=model, data=data, max_steps=3, learning_rate=0.0, logging_steps=3,
+        train_sampling_strategy="sequential", max_grad_norm=0.0,
+    )  # fmt: skip
+    trainer.train()
+    assert losses_of(trainer).isfinite().all()
+
+
+@on_gpu
+def test_nothing_waits_for_the_gpu(tmp_path) -> None:
+    """A step that synchronises would raise: torch watches."""
+    trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
+    take = trainer.steps.take
+
+    def watched(*args: Any) -> Any:
+        if trainer.state.global_step < 3:
+            return take(*args)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return take(*args)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    trainer.steps.take = watched
+    trainer.train()
+    assert trainer.state.global_step == 8
+
+
+@on_gpu
+def test_a_stock_trainer_does_the_same(tmp_path) -> None:
+    stock = zoo.make_model("bert", dropout=False)
+    ours = zoo.make_model("bert", dropout=False)
+    captured = make_trainer(tmp_path, step="captured", model=ours, max_steps=20, learning_rate=2e-4)
+    Trainer(model=stock, args=captured.args, train_dataset=captured.train_dataset).train()
+    captured.train()
+    assert (weights_of(stock) - weights_of(ours)).abs().max() < 1e-5

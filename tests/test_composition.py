@@ -1,0 +1,86 @@
+"""Methods in one list: every pair composes, or is refused with a sentence that says why; six at once train."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+import zoo
+from settings import SETTINGS
+
+from attendrop import METHODS, Engine, Surroundings
+from attendrop.methods import make_method
+
+NAMES = sorted(METHODS)
+STEPS = 3
+SIX = [
+    ("addrop", "rdrop", "layerdrop", "drophead", "mixout", "child_tuning"),
+    ("scores_dropout", "hiddencut", "attention_dropout", "noisytune", "dropconnect", "concrete_dropout"),
+]
+
+
+def train(kind: str, methods: tuple[str, ...]) -> list[torch.Tensor]:
+    """The weights after a few steps; every loss on the way is finite."""
+    model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
+    columns: dict[str, Any] = {}
+    for method in methods:
+        columns |= SETTINGS[method].columns(batch, "usual")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    around = Surroundings(optimizer=optimizer, examples=lambda source, count, draws: batch)
+    regularizers = [make_method(method, SETTINGS[method].usual) for method in methods]
+    torch.manual_seed(5)
+    with Engine(model, regularizers, epochs=1, steps_per_epoch=STEPS, surroundings=around) as engine:
+        for _ in range(STEPS):
+            with engine.micro_batch({**batch, **columns}) as inputs:
+                loss = engine.loss(model(**inputs))
+                loss.backward()
+            assert loss.isfinite()
+            engine.before_optimizer()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            engine.after_optimizer()
+            optimizer.zero_grad()
+    assert all(p.isfinite().all() for p in model.parameters())
+    return [p.detach() for p in model.parameters()]
+
+
+@functools.cache
+def alone(kind: str, method: str) -> list[torch.Tensor]:
+    return train(kind, (method,))
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def refusal(one: str, other: str) -> str | None:
+    try:
+        Engine(zoo.make_model("bert"), [make_method(name, SETTINGS[name].usual) for name in (one, other)]).close()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("one", NAMES)
+def test_every_pair_composes_or_says_why_not(one: str) -> None:
+    for other in NAMES[NAMES.index(one) + 1 :]:
+        told = refusal(one, other)
+        assert (told is None) == (refusal(other, one) is None), (one, other)
+        if told is not None:
+            assert all(METHODS[name].__name__ in told for name in (one, other)), told
+            assert told.startswith("regularizers has ")
+            assert told.endswith(".")
+            continue
+        both = train("bert", (one, other))
+        # each of the two does its work beside the other
+        assert not same(both, alone("bert", one)), (one, other)
+        assert not same(both, alone("bert", other)), (one, other)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama", "bart"])
+def test_six_at_once(kind: str) -> None:
+    for methods in SIX:
+        weights = train(kind, methods)
+        assert not same(weights, train(kind, methods[:-1]))

@@ -1,0 +1,169 @@
+"""Concrete dropout against the formula by hand: loss, gradients of weights and rates, and the step of the rates."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+import zoo
+from data import largest_difference, make_arguments, make_examples, pad, weights_of
+from literal import assert_same_gradients, giving, in_double
+
+from attendrop import ADDrop, ConcreteDropout, Engine, Progress, RDrop, RegularizedTrainer
+from attendrop.methods.concrete_dropout import keep_factor, negative_entropy
+from attendrop.random import key_of, uniform
+
+BLOCKS = {
+    "bert": ["bert.encoder.layer.0", "bert.encoder.layer.1"],
+    "gpt2": ["transformer.h.0", "transformer.h.1"],
+    "llama": ["model.layers.0", "model.layers.1"],
+    "bart": [f"model.{side}.layers.{i}" for side in ("encoder", "decoder") for i in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_a_step_equals_the_formula(kind: str) -> None:
+    method = ConcreteDropout(init=0.2, lr=0.03, entropy=1e-3, temperature=0.5)
+    model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
+    literal = copy.deepcopy(model)
+    with Engine(model, [method], seed=2) as engine:
+        engine.begin_step(Progress(step=6, total_steps=10))
+        with engine.micro_batch(batch) as inputs:
+            loss = engine.loss(model(**inputs))
+            loss.backward()
+        before = method.probabilities()
+        engine.before_optimizer()
+        engine.after_optimizer()
+        logged = engine.pop_metrics()
+
+    logits = torch.full((len(BLOCKS[kind]),), math.log(0.2 / 0.8), requires_grad=True)
+
+    def drop(block: int, x: torch.Tensor) -> torch.Tensor:
+        u = uniform(key_of(2, 6, block, "concrete_dropout"), torch.arange(len(x)), (1, *x.shape[1:])).squeeze(1)
+        u = u + 2**-25
+        p = logits[block].sigmoid()
+        z = torch.sigmoid((p.log() - (1 - p).log() + u.log() - (1 - u).log()) / 0.5)
+        return x * (1 - z) / (1 - p)
+
+    with ExitStack() as stack:
+        for block, name in enumerate(BLOCKS[kind]):
+            stack.enter_context(giving(literal.get_submodule(name), lambda x, b=block: drop(b, x)))
+        expected = literal(**batch).loss
+    p = logits.sigmoid()
+    expected = expected + 1e-3 * 32 * (p * p.log() + (1 - p) * (1 - p).log()).sum()
+    expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
+    assert_same_gradients(model, literal, rtol=1e-3, atol=1e-5)
+    torch.optim.Adam([logits], lr=0.03).step()
+    assert before == pytest.approx([0.2] * len(before))
+    torch.testing.assert_close(torch.tensor(method.probabilities()), logits.sigmoid().detach(), rtol=1e-5, atol=1e-6)
+    assert logged["concrete_dropout/p_block_1"].item() == pytest.approx(method.probabilities()[1])
+
+
+def test_the_expected_factor_is_near_one_and_hard_at_a_low_temperature() -> None:
+    u = uniform(key_of(0, 1, 2), torch.arange(100), (1, 30, 30))
+    for p in (0.1, 0.5, 0.8):
+        logit = torch.tensor(math.log(p / (1 - p)))
+        factor = keep_factor(logit, u, 1e-4)
+        share = (factor < 1e-3).float().mean()
+        assert abs(share - p) < 4 * (p * (1 - p) / u.numel()) ** 0.5 + 1e-3
+        error = (p / (1 - p) / u.numel()) ** 0.5
+        assert abs(factor.mean() - 1) < 4 * error + 1e-3
+    assert keep_factor(torch.tensor(-6.9), torch.tensor([0.0, 1 - 2**-24]), 0.1).isfinite().all()
+    assert negative_entropy(torch.tensor(0.0)).item() == pytest.approx(-math.log(2))
+
+
+def test_the_entropy_pulls_towards_one_half_and_the_rates_stay_without_a_learning_rate() -> None:
+    for init, lr, low, high in ((0.1, 0.05, 0.12, 0.5), (0.9, 0.05, 0.5, 0.88), (0.1, 0.0, 0.0999, 0.1001)):
+        model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
+        method = ConcreteDropout(init=init, lr=lr, entropy=10.0)
+        with Engine(model, [method]) as engine:
+            for _ in range(10):
+                with engine.micro_batch(batch) as inputs:
+                    engine.loss(model(**inputs)).backward()
+                engine.before_optimizer()
+                engine.after_optimizer()
+        assert all(low < p < high for p in method.probabilities())
+
+
+def test_accumulated_micro_batches_make_one_step_of_the_rates() -> None:
+    found = []
+    for parts in (1, 2):
+        model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=4)
+        batch["attention_mask"][:] = 1
+        method = ConcreteDropout(init=0.3, lr=0.1)
+        with Engine(model, [method], batch_size=4 // parts) as engine:
+            for part in range(parts):
+                piece = {k: v.chunk(parts)[part] for k, v in batch.items()}
+                with engine.micro_batch(piece) as inputs:
+                    (engine.loss(model(**inputs)) / parts).backward()
+            found.append(method._rates[0].grad.clone())
+            engine.before_optimizer()
+            engine.after_optimizer()
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+
+
+def test_the_rates_are_saved_with_a_checkpoint(tmp_path: Path) -> None:
+    def run(folder: Path, resume: bool = False) -> tuple[dict[str, torch.Tensor], list[float]]:
+        model, method = zoo.make_model("bert"), ConcreteDropout(init=0.3, lr=0.05)
+        args = make_arguments(folder, max_steps=6, save_strategy="steps", save_steps=4)
+        trainer = RegularizedTrainer(
+            model=model, args=args, train_dataset=make_examples("bert", 16), data_collator=pad, regularizers=[method]
+        )
+        trainer.train(resume_from_checkpoint=str(folder / "checkpoint-4") if resume else None)
+        return weights_of(trainer.model), method.probabilities()
+
+    weights, rates = run(tmp_path)
+    again, rates_again = run(tmp_path, resume=True)
+    assert rates == rates_again
+    assert all(abs(p - 0.3) > 1e-3 for p in rates)
+    assert largest_difference(weights, again) == 0
+
+
+def test_the_same_object_begins_anew_with_another_model() -> None:
+    method = ConcreteDropout(init=0.3, lr=0.5)
+    rates = []
+    for _ in range(2):
+        model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+        torch.manual_seed(0)
+        with Engine(model, [method]) as engine:
+            with engine.micro_batch(batch) as inputs:
+                engine.loss(model(**inputs)).backward()
+            engine.before_optimizer()
+            engine.after_optimizer()
+        rates.append(method.probabilities())
+    assert rates[0] == rates[1] != [0.3, 0.3]
+
+
+def test_an_overflow_of_the_loss_scaler_moves_nothing() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    method = ConcreteDropout(init=0.3, lr=0.5)
+    with Engine(model, [method]) as engine:
+        with engine.micro_batch(batch) as inputs:
+            (engine.loss(model(**inputs)) * float("inf")).backward()
+        engine.before_optimizer()
+        engine.after_optimizer()
+    assert method.probabilities() == pytest.approx([0.3, 0.3])
+
+
+def test_views_draw_for_themselves_and_addrop_composes() -> None:
+    model, batch = zoo.make_model("llama", dropout=False).train(), zoo.make_batch("llama")
+    methods = [RDrop(), ADDrop(p=0.5, q=0.5, cross_tuning=False), ConcreteDropout(init=0.3, entropy=0)]
+    with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
+        outputs = model(**inputs)
+        assert engine.loss(outputs) > outputs.loss + 1e-3
+
+
+def test_fields_out_of_range() -> None:
+    for field, value, allowed in (
+        ("init", 1.0, "from 0 to below 1"),
+        ("lr", -1, "from 0"),
+        ("entropy", float("nan"), "from 0"),
+        ("temperature", 0, "above 0"),
+    ):
+        with pytest.raises(ValueError, match=rf"ConcreteDropout\.{field} is .*; it must be a number {allowed}"):
+            ConcreteDropout(**{field: value})

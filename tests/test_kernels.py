@@ -1,0 +1,320 @@
+"""The implementations of the mask kernel against its reference; without a GPU Triton's runs in its interpreter.
+
+Gradients and values of small integers have exact products in every precision and many ties: there the implementations
+must agree everywhere. So they must on a given map. Real scores may stand on either side of their row's threshold,
+within rounding.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import oracles
+import pytest
+import torch
+
+from attendrop.kernels import attribution_mask as kernel
+from attendrop.kernels.attribution_mask import cpu, reference
+from attendrop.random import key_of, signed, uniform
+
+HAS_GPU = torch.cuda.is_available()
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+DEVICE = "cuda" if HAS_GPU else "cpu"
+
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs triton (pip install triton)")
+needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+# numpy, in the interpreter, on arithmetic with infinities and NaN
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+KEY = key_of(3, 14, 2)
+
+
+def valid_of(kind: str, batch: int, heads: int, queries: int, keys: int) -> torch.Tensor:
+    g = torch.Generator().manual_seed(7)
+    if kind == "full":
+        return torch.ones(1, 1, 1, keys, dtype=torch.bool)
+    if kind == "padding":
+        lengths = torch.randint(1, keys + 1, (batch, 1, 1, 1), generator=g)
+        return torch.arange(keys) < lengths.index_fill(0, torch.tensor([0]), keys)
+    if kind == "causal":
+        return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+    valid = torch.rand(batch, heads, queries, keys, generator=g) < 0.6
+    valid[:, :, ::3] = False  # rows in which nothing is valid
+    return valid
+
+
+def integers(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def on(device: str, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor.to(device) for tensor in tensors]
+
+
+def run(impl: str, device: str, gradient: Any, value: Any, valid: Any, p: float, q: float, **more: Any) -> torch.Tensor:
+    positions = torch.arange(len(gradient)) * 7 + 3
+    gradient, value, valid, positions = on(device, gradient, value, valid, positions)
+    return kernel.keep_from_gradient(gradient, value, valid, p, q, KEY, positions, impl=impl, **more).cpu()
+
+
+# --- the reference
+
+
+@pytest.mark.parametrize("direction", ["high", "low"])
+def test_the_reference_is_the_literal_sort_of_gradient_times_value(direction: str) -> None:
+    gradient, value = integers(2, 5, 4, 6), integers(2, 2, 7, 6, seed=1)
+    valid = valid_of("any", 2, 4, 5, 7)
+    scores = torch.zeros(2, 4, 5, 7)
+    for b in range(2):
+        for h in range(4):
+            scores[b, h] = gradient[b, :, h] @ value[b, h // 2].T  # two heads share a value
+    draws = uniform(KEY, torch.arange(2) * 7 + 3, (4, 5, 7))
+    expected, _ = oracles.literal_keep(scores, valid, 0.4, 0.6, draws, direction)
+    assert torch.equal(run("reference", "cpu", gradient, value, valid, 0.4, 0.6, direction=direction), expected)
+
+
+def test_a_nan_is_never_a_candidate_and_ranks_above_all_numbers() -> None:
+    row = torch.tensor([3.0, float("nan"), 1.0, 2.0, float("inf"), 0.0]).view(1, 1, 1, 6)
+    valid = torch.tensor([True, True, True, True, True, False])
+    assert kernel.candidates(row, valid, 0.6).flatten().tolist() == [True, False, False, False, True, False]
+    assert kernel.candidates(row, valid, 0.6, "low").flatten().tolist() == [True, False, True, True, False, False]
+    assert not kernel.candidates(row, valid, 0.2).any()  # the threshold is the NaN
+
+
+def test_half_precision_is_attributed_in_full() -> None:
+    gradient, value = torch.randn(1, 64, 2, 16).bfloat16(), torch.randn(1, 2, 64, 16).bfloat16()
+    assert kernel.scores(gradient, value).dtype == torch.float32
+    dropped = ~run("reference", "cpu", gradient, value, valid_of("full", 1, 2, 64, 64), 0.3, 1.0)
+    assert (dropped.sum(-1) == 64 - int(64 * 0.7)).all()  # bf16 scores would have ties
+
+
+# --- the CPU's
+
+
+@pytest.mark.parametrize("direction", ["high", "low"])
+@pytest.mark.parametrize("kind", ["full", "padding", "causal", "any"])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (2, 2), (3, 17), (40, 40), (5, 129)])
+def test_the_cpu_equals_the_reference(
+    queries: int, keys: int, kind: str, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_PIECE", 200)  # several pieces, the last one short
+    gradient, value = integers(3, queries, 4, 5), integers(3, 2, keys, 5, seed=1)
+    valid = valid_of(kind, 3, 4, queries, keys)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for p, q in ((0.3, 0.5), (1.0, 1.0), (0.0, 1.0), (0.9, 0.0)):
+            found = [
+                run(impl, "cpu", gradient.to(dtype), value.to(dtype), valid, p, q, direction=direction)
+                for impl in ("reference", "cpu", "auto")
+            ]
+            assert torch.equal(found[0], found[1])
+            assert torch.equal(found[0], found[2])
+
+
+def test_the_cpu_equals_the_reference_on_real_scores() -> None:
+    torch.manual_seed(0)
+    gradient, value = torch.randn(4, 64, 3, 16), torch.randn(4, 3, 64, 16)
+    valid = valid_of("padding", 4, 3, 64, 64)
+    assert torch.equal(*(run(impl, "cpu", gradient, value, valid, 0.3, 0.4) for impl in ("reference", "cpu")))
+    scores = kernel.scores(gradient, value)
+    scores[0, 0, 0, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
+    found = [
+        kernel.keep_from_scores(scores, valid, 0.5, 1.0, KEY, torch.arange(4), impl=i) for i in ("reference", "cpu")
+    ]
+    assert torch.equal(*found)
+
+
+# --- Triton's
+
+SHAPES = [  # queries, keys, width, and why
+    pytest.param(1, 1, 1, "full", "high", "float32", id="nothing to select from"),
+    pytest.param(2, 2, 16, "padding", "low", "float16", id="two keys"),
+    pytest.param(3, 3, 8, "causal", "high", "float32", id="narrower than a tile of the matrix unit"),
+    pytest.param(17, 17, 24, "any", "low", "float32", id="one more than a tile, width no power of two"),
+    pytest.param(5, 129, 80, "padding", "high", "float16", id="one more than a power of two, width of two steps"),
+    pytest.param(70, 127, 64, "causal", "low", "float32", id="more rows than a program has"),
+    pytest.param(2, 1030, 16, "padding", "high", "float32", id="keys in tiles"),
+]
+LARGE = [
+    pytest.param(47, 47, 64, "padding", "high", "bfloat16", id="CoLA"),
+    pytest.param(128, 128, 64, "full", "high", "bfloat16", id="RTE"),
+    pytest.param(256, 256, 64, "padding", "high", "bfloat16", id="the benchmark's"),
+    pytest.param(256, 256, 64, "causal", "low", "bfloat16", id="causal"),
+    pytest.param(256, 256, 64, "full", "high", "float32", id="single precision"),
+    pytest.param(100, 1000, 128, "any", "low", "bfloat16", id="a long row in registers"),
+    pytest.param(64, 4096, 64, "causal", "high", "float16", id="the longest row"),
+    pytest.param(9, 2500, 256, "padding", "low", "bfloat16", id="wide heads"),
+]
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("queries", "keys", "width", "kind", "direction", "dtype"), SHAPES + (LARGE if HAS_GPU else [])
+)
+def test_triton_equals_the_reference_on_exact_products(
+    queries: int, keys: int, width: int, kind: str, direction: str, dtype: str
+) -> None:
+    batch, heads, groups = (2, 4, 2) if HAS_GPU else (1, 2, 1)
+    gradient, value = integers(batch, queries, heads, width), integers(batch, groups, keys, width, seed=1)
+    gradient[:, 1::4] = 0  # rows of nothing but ties
+    gradient, value = gradient.to(getattr(torch, dtype)), value.to(getattr(torch, dtype))
+    valid = valid_of(kind, batch, heads, queries, keys)
+    for p, q in ((0.3, 0.6), (0.8, 1.0)) if HAS_GPU else ((0.4, 0.7),):
+        expected, found = (
+            run(impl, DEVICE, gradient, value, valid, p, q, direction=direction) for impl in ("reference", "triton")
+        )
+        assert torch.equal(found, expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16] if HAS_GPU else [torch.float32])
+def test_triton_equals_the_reference_but_for_rounding(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    batch, heads, length, width = (8, 12, 256, 64) if HAS_GPU else (1, 1, 40, 32)
+    gradient, value = torch.randn(batch, length, heads, width), torch.randn(batch, heads, length, width)
+    gradient, value, p = gradient.to(dtype), value.to(dtype), 0.3
+    valid = valid_of("padding", batch, heads, length, length)
+    expected, found = (~run(impl, DEVICE, gradient, value, valid, p, 1.0) for impl in ("reference", "triton"))
+    n = valid.sum(-1).expand(batch, heads, length)
+    assert torch.equal(found.sum(-1), n - (n * (1 - p)).floor().long())
+    scores = kernel.scores(gradient.double(), value.double())
+    threshold = scores.masked_fill(~expected, float("inf")).amin(-1, keepdim=True)
+    near = (scores - threshold).abs() < 1e-5 * scores.abs().amax(-1, keepdim=True)
+    assert not ((found != expected) & ~near).any()
+    assert (found != expected).float().mean() < 1e-4
+
+
+@needs_triton
+def test_mixed_precision_is_multiplied_in_full() -> None:
+    """An fp16 gradient comes scaled back, in fp32, and meets values in fp16."""
+    gradient, value = integers(1, 9, 2, 16) * 2.0**-40, integers(1, 2, 9, 16, seed=1).half()
+    valid = valid_of("full", 1, 2, 9, 9)
+    expected, found = (run(impl, DEVICE, gradient, value, valid, 0.4, 0.7) for impl in ("reference", "triton"))
+    assert torch.equal(found, expected)
+    assert not found.all()
+
+
+def wild_rows(keys: int) -> torch.Tensor:
+    """Rows on which guesses about the threshold go wrong: [1, 1, Q, K]."""
+    g = torch.Generator().manual_seed(2)
+    normal = torch.randn(keys, generator=g)
+    rows = [
+        normal,
+        normal * 10.0 ** torch.randint(-38, 38, (keys,), generator=g),  # of all magnitudes
+        torch.cat([normal[: keys // 2] * 1e-42, normal[keys // 2 :] * 1e-40]),  # denormal
+        torch.zeros(keys).copysign(normal),  # both zeros
+        torch.full((keys,), 0.1),
+        torch.where(normal > 0, 1e30, -1e30),
+        torch.where(normal > 1.2, 5.0, normal.round()),
+        torch.where(normal > 0.5, float("inf"), torch.where(normal < -0.5, float("-inf"), normal)),
+        torch.where(normal > 0, 1.0 + normal * 1e-6, 1.0),  # a few units in the last place apart
+        normal.exp().exp(),
+    ]
+    return torch.stack(rows).view(1, 1, -1, keys)
+
+
+@needs_triton
+@pytest.mark.parametrize("direction", ["high", "low"])
+@pytest.mark.parametrize("keys", [33, 1030, 4096] if HAS_GPU else [33])
+def test_triton_selects_exactly_from_any_row(keys: int, direction: str) -> None:
+    scores = wild_rows(keys)
+    valid = valid_of("full", 1, 1, 10, keys)
+    positions = torch.tensor([5])
+    for p in (0.04, 0.3):
+        expected = kernel.keep_from_scores(scores, valid, p, 1.0, KEY, positions, direction, impl="reference")
+        found = kernel.keep_from_scores(
+            *on(DEVICE, scores, valid), p, 1.0, KEY, positions.to(DEVICE), direction, impl="triton"
+        )
+        assert torch.equal(found.cpu(), expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_triton_draws_what_the_others_draw(dtype: torch.dtype) -> None:
+    """With p = 1 all positions are candidates, and the mask is the draws'."""
+    positions = torch.tensor([0, 900_000])
+    scores, valid = integers(2, 1, 6, 19).to(dtype), valid_of("full", 2, 1, 6, 19)
+    draws = uniform(KEY, positions, (1, 6, 19))
+    key = torch.tensor(signed(KEY), dtype=torch.int32, device=DEVICE)
+    # a limit that is one of the draws, and its neighbour
+    at, above = draws[1, 0, 2, 3], draws[0, 0, 0, 0].nextafter(torch.ones(()))
+    for q, one in ((at.item(), KEY), (above.item(), key)):  # a captured graph reads its key from the device
+        keep = kernel.keep_from_scores(*on(DEVICE, scores, valid), 1.0, q, one, positions.to(DEVICE), impl="triton")
+        assert torch.equal(keep.cpu(), draws >= q)
+
+
+@needs_triton
+def test_a_nan_is_kept_and_hurts_no_other_row() -> None:
+    scores, valid = integers(1, 1, 4, 20), valid_of("full", 1, 1, 4, 20)
+    expected = kernel.keep_from_scores(scores, valid, 0.5, 1.0, KEY, torch.tensor([0]), impl="reference")
+    scores[0, 0, 2, ::2] = float("nan")
+    found = kernel.keep_from_scores(
+        *on(DEVICE, scores, valid), 0.5, 1.0, KEY, torch.tensor([0], device=DEVICE), impl="triton"
+    ).cpu()
+    assert found[0, 0, 2, ::2].all()
+    assert torch.equal(found[0, 0, [0, 1, 3]], expected[0, 0, [0, 1, 3]])
+
+
+@needs_triton
+def test_an_empty_batch_has_an_empty_mask() -> None:
+    empty = run("triton", DEVICE, integers(0, 3, 2, 8), integers(0, 2, 3, 8), valid_of("full", 1, 2, 3, 3), 0.3, 0.3)
+    assert empty.shape == (0, 2, 3, 3)
+
+
+@needs_gpu
+def test_no_map_is_ever_in_memory() -> None:
+    x = torch.randn(16, 256, 12, 64, device="cuda", dtype=torch.bfloat16)
+    valid, positions = valid_of("full", 16, 12, 256, 256).cuda(), torch.arange(16, device="cuda")
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        keep = kernel.keep_from_gradient(x, x.transpose(1, 2), valid, 0.3, 0.3, KEY, positions)
+        peak = torch.cuda.max_memory_allocated() - before
+    assert keep.numel() <= peak < 1.1 * keep.numel()  # one byte for each position, where a map in bf16 takes two
+
+
+@needs_gpu
+def test_a_captured_launch_reads_its_key_when_it_is_replayed() -> None:
+    x = torch.randn(2, 64, 4, 32, device="cuda")
+    valid, positions = valid_of("full", 2, 4, 64, 64).cuda(), torch.arange(2, device="cuda")
+    key = torch.zeros((), dtype=torch.int32, device="cuda")
+
+    def launch(key: Any) -> torch.Tensor:
+        return kernel.keep_from_gradient(x, x.transpose(1, 2), valid, 0.3, 0.5, key, positions)
+
+    launch(key)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        keep = launch(key)
+    for number in (17, key_of(0, 1, 2)):
+        key.fill_(signed(number))
+        graph.replay()
+        assert torch.equal(keep, launch(number))
+
+
+# --- the choice
+
+
+def test_what_an_implementation_cannot_do_it_refuses() -> None:
+    gradient, value, valid = integers(1, 3, 2, 4), integers(1, 2, 3, 4), valid_of("full", 1, 2, 3, 3)
+    for changes, message in (
+        ({"impl": "cuda"}, "impl is 'cuda'; it must be one of 'auto', 'reference', 'cpu', 'triton'"),
+        ({"direction": "up"}, "direction is 'up'; it must be 'high' or 'low'"),
+        ({"valid": valid.float()}, "valid is torch.float32"),
+        ({"valid": valid[..., :2]}, "broadcastable to \\[1, 2, 3, 3\\]"),
+        ({"value": value[..., :3]}, "value is \\[1, 2, 3, 3\\]"),
+        ({"positions": torch.arange(2)}, "positions is \\[2\\]"),
+        ({"gradient": gradient.double(), "impl": "triton"}, "not float64"),
+    ):
+        arguments = {
+            "gradient": gradient, "value": value, "valid": valid, "p": 0.3, "q": 0.3, "key": KEY,
+            "positions": torch.arange(1),
+        } | changes  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            kernel.keep_from_gradient(**arguments)
+    if HAS_GPU:
+        with pytest.raises(ValueError, match="impl is 'cpu', and the tensors are on cuda"):
+            run("cpu", "cuda", gradient, value, valid, 0.3, 0.3)
+    assert reference.rank(torch.tensor([10, 7, 1, 0]), 0.3).tolist() == [7, 4, 0, 0]
+    assert reference.rank(torch.tensor([10, 7, 1, 0]), 0.3, "low").tolist() == [2, 1, -1, -1]

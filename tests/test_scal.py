@@ -1,0 +1,130 @@
+"""SCAL against three passes by hand: the adversarial step, both losses and the contrastive term by loops."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import zoo
+from literal import FIRST_BLOCK, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
+
+from attendrop import SCAL, ADDrop, Engine, RDrop
+from attendrop.methods.scal import adversarial, info_nce, pooled
+
+EPSILON, ALPHA, TAU = 0.4, 0.6, 0.3
+
+
+def pooled_by_hand(kind: str, hidden: torch.Tensor, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    found = []
+    for b in range(len(hidden)):
+        if kind == "bart":
+            tokens = [t for t in range(hidden.shape[1]) if batch["labels"][b, t] != -100]
+            found.append(sum(hidden[b, t] for t in tokens) / len(tokens))
+        else:
+            n = int(batch["attention_mask"][b].sum())
+            found.append(hidden[b, n - 1 if kind in ("gpt2", "llama") else 0])
+    return found
+
+
+def contrast_by_hand(one: list[torch.Tensor], two: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros((), dtype=one[0].dtype)
+    for i, a in enumerate(one):
+        logits = torch.stack([(a @ b) / (a.norm() * b.norm()) / TAU for b in two])
+        total = total - (logits[i].exp() / logits.exp().sum()).log()
+    return total / len(one)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "mpnet"])
+def test_a_step_equals_three_passes_by_hand(kind: str) -> None:
+    model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
+    literal = copy.deepcopy(model)
+    with Engine(model, [SCAL(EPSILON, ALPHA, TAU)]) as engine, engine.micro_batch(batch) as inputs:
+        assert all(p.grad is None for p in model.parameters())  # the probe gives none
+        total = engine.loss(model(**inputs))
+        total.backward()
+
+    first, last = (literal.get_submodule(names[kind]) for names in (FIRST_BLOCK, LAST_BLOCK))
+    read: list[torch.Tensor] = []
+    with reading(first, lambda x: read.append(x) or x):
+        (gradient,) = torch.autograd.grad(literal(**batch).loss, read[0])
+    moved = torch.stack([EPSILON * g / g.square().sum().sqrt() for g in gradient])
+    states: list[torch.Tensor] = []
+    with giving(last, lambda x: states.append(x) or x):
+        one = literal(**batch)
+        with reading(first, lambda x: x + moved):
+            two = literal(**batch)
+    contrast = contrast_by_hand(*(pooled_by_hand(kind, hidden, batch) for hidden in states))
+    assert two.loss > one.loss + 1e-3  # it is adversarial
+    expected = (one.loss + two.loss + ALPHA * contrast) / 2
+    expected.backward()
+    torch.testing.assert_close(total, expected)
+    assert_same_gradients(model, literal)
+
+
+@pytest.mark.parametrize(
+    "kind", ["multilabel", "regression", "token", "choice", "span", "masked", "albert", "vit", "t5", "modernbert"]
+)
+def test_every_head_and_other_models_take_a_step(kind: str) -> None:
+    model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
+    with Engine(model, [SCAL(tau=1.0)]) as engine, engine.micro_batch(batch) as inputs:
+        outputs = model(**inputs)
+        loss = engine.loss(outputs)
+        loss.backward()
+        assert loss > outputs.loss
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_the_step_of_an_example_without_gradient_is_zero() -> None:
+    gradient = torch.randn(3, 4, 5)
+    gradient[1] = 0
+    found = adversarial(gradient, 2.0)
+    torch.testing.assert_close(found.flatten(1).norm(dim=1), torch.tensor([2.0, 0.0, 2.0]))
+    assert torch.equal(found[1], torch.zeros(4, 5))
+
+
+def test_pooling_knows_padding_on_either_side() -> None:
+    hidden = torch.arange(8.0).view(2, 4, 1)
+    real = torch.tensor([[True, True, False, False], [False, True, True, True]])
+    assert pooled(hidden, real, "first").flatten().tolist() == [0, 5]
+    assert pooled(hidden, real, "last").flatten().tolist() == [1, 7]
+    assert pooled(hidden, real, "mean").flatten().tolist() == [0.5, 6]
+
+
+def test_the_contrast_is_computed_in_float32() -> None:
+    h = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = info_nce(h, h.flip(0), TAU)
+    rows = list(h.double())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), contrast_by_hand(rows, rows[::-1]), rtol=1e-5, atol=1e-6)
+    assert info_nce(h[:1], h[1:2], TAU) == 0  # a batch of one has no negatives
+
+
+def test_it_leaves_the_random_state_of_the_tracked_pass_alone() -> None:
+    """The probe draws dropout and puts the state back: without a step the loss is that of two plain views."""
+    losses = []
+    for methods in ([SCAL(epsilon=1e-30, alpha=0)], [RDrop(alpha=1e-30)]):
+        model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+        torch.manual_seed(3)
+        with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
+            losses.append(engine.loss(model(**inputs)).item())
+    assert losses[0] == losses[1]
+
+
+def test_it_composes_with_addrop_and_rdrop() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    methods = [ADDrop(p=0.5, q=0.5, cross_tuning=False), RDrop(), SCAL()]
+    with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
+        assert engine.seams.plan.keep[0].shape[0] == 6
+        engine.loss(model(**inputs)).backward()
+
+
+def test_what_is_refused() -> None:
+    assert (SCAL(epsilon=0, alpha=0).views, SCAL(epsilon=0).views, SCAL(alpha=0).views) == (1, 2, 2)
+    with pytest.raises(ValueError, match=r"SCAL\.epsilon is -1; it must be from 0 to inf"):
+        SCAL(epsilon=-1)
+    with pytest.raises(ValueError, match=r"SCAL\.alpha is -1"):
+        SCAL(alpha=-1)
+    with pytest.raises(ValueError, match=r"SCAL\.tau is 0; it must be a number above 0"):
+        SCAL(tau=0)
