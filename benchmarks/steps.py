@@ -176,6 +176,8 @@ FAMILY: list[tuple[str, str, float]] = [
     ("scores dropout", "scores_dropout:p=0.1", 3),
     ("scores dropout, columns", "scores_dropout:p=0.1,pattern=column", 3),
     ("drophead", "drophead:p=0.2", 3),
+    ("headmask, random", "headmask:by=random", 3),
+    ("headmask, by importance", "headmask:by=importance", 5),
     ("structure mask", "structure_mask", 3),
     ("layerdrop", "layerdrop:p=0.2", 3),
     ("r-drop", "rdrop", 6),

@@ -91,5 +91,11 @@ SETTINGS = {
     ),
     "scores_dropout": Setting(models=ADAPTED, usual={"p": 0.3}, zero={"p": 0}, strongest={"p": 1}),
     "drophead": Setting(models=ADAPTED, usual={"p": 0.4}, zero={"p": 0}, strongest={"p": 1, "schedule": "constant"}),
+    "headmask": Setting(
+        models=ADAPTED,
+        usual={"share": 0.25, "by": "importance"},
+        zero={"share": 0},
+        strongest={"share": 1, "by": "importance"},
+    ),
     "structure_mask": Setting(models=ADAPTED, usual={}, zero={}, strongest={}, columns=structure),
 }

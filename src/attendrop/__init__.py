@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .methods.concrete_dropout import ConcreteDropout
     from .methods.dropconnect import DropConnect
     from .methods.drophead import DropHead
+    from .methods.headmask import HeadMask
     from .methods.hiddencut import HiddenCut
     from .methods.layerdrop import LayerDrop
     from .methods.mixout import Mixout
@@ -50,6 +51,7 @@ _HOMES = {
     "DropConnect": "methods.dropconnect",
     "DropHead": "methods.drophead",
     "Engine": "engine",
+    "HeadMask": "methods.headmask",
     "HiddenCut": "methods.hiddencut",
     "IntegrationRule": "attribution",
     "LayerDrop": "methods.layerdrop",
@@ -98,6 +100,7 @@ __all__ = [
     "DropConnect",
     "DropHead",
     "Engine",
+    "HeadMask",
     "HiddenCut",
     "IntegrationRule",
     "LayerDrop",

@@ -24,6 +24,7 @@ _CLASSES = {
     "concrete_dropout": "ConcreteDropout",
     "dropconnect": "DropConnect",
     "drophead": "DropHead",
+    "headmask": "HeadMask",
     "hiddencut": "HiddenCut",
     "layerdrop": "LayerDrop",
     "mixout": "Mixout",

@@ -1,0 +1,94 @@
+"""HeadMask: in each step the same few heads of the whole model are masked for all examples.
+
+    O_h ← 0 for n heads, no rescaling      drawn at random, or the n of highest importance
+    I_h = E_x |Σ (∂L(x)/∂O_h) · O_h|       on the batch itself, by a pass and a backward before the one that trains
+
+Sun et al., "Alleviating the Inequality of Attention Heads for Neural Machine Translation", arXiv 2009.09672.
+Differs from the paper in: L(x) is the mean over the labels of x; the importance is that of the micro-batch, where a
+step has several; at least one head of the model stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ..objective import example_scores, head_of
+from ..plan import Plan
+from ..regularizer import Regularizer, Step
+from ..schedule import Strength, as_strength, value_at
+from ..seams import Seams
+
+CHOICES = ("random", "importance")
+
+
+def importance(gradient: Tensor, output: Tensor, examples: int) -> Tensor:
+    """Σ_x |Σ (∂L(x)/∂O_h) · O_h| for both [B, Q, H, d] of so many examples: [H]"""
+    rows = (gradient.float() * output.float()).sum((1, 3))
+    return rows.view(examples, -1, rows.shape[-1]).sum(1).abs().sum(0)
+
+
+@dataclass
+class HeadMask(Regularizer):
+    """A few heads of the whole model are masked.
+
+    n      how many of the model's heads; a whole number of at least 0 and below all of them
+    share  instead of n, where that is None: the share of them, a number from 0 to 1 or a schedule
+    by     "random", or "importance": those that the loss leans on most
+    """
+
+    name: ClassVar[str] = "headmask"
+
+    n: int | None = None
+    share: Strength = 0.125
+    by: str = "random"
+
+    def __post_init__(self) -> None:
+        if self.n is not None and (not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 0):
+            raise ValueError(f"HeadMask.n is {self.n!r}; it must be a whole number of at least 0, or None.")
+        self.share = as_strength("HeadMask", "share", self.share, 0, 1)
+        if self.by not in CHOICES:
+            raise ValueError(f"HeadMask.by is {self.by!r}; it must be one of 'random', 'importance'.")
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        heads = sum(site.heads for site in seams.sites)
+        if self.n is not None and self.n >= heads:
+            raise ValueError(f"HeadMask.n is {self.n}; {seams.name} has {heads} heads, and it must be below that.")
+        if self.by == "importance":
+            head_of(model, {})
+
+    def count(self, step: Step) -> int:
+        heads = sum(site.heads for site in step.seams.sites)
+        wanted = round(value_at(self.share, step.progress) * heads) if self.n is None else self.n
+        return min(wanted, heads - 1)
+
+    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+        count = self.count(step)
+        if count == 0:
+            return Plan()
+        heads = [site.heads for site in step.seams.sites]
+        if self.by == "random":
+            # structure: every process, and every micro-batch of the step, must draw the same
+            order = torch.randperm(sum(heads), generator=step.shared_generator(self.name))
+        else:
+            order = self._importance(batch, step).argsort(descending=True, stable=True)
+        stays = torch.ones(sum(heads), device=next(step.model.parameters()).device)
+        stays[order[:count]] = 0
+        return Plan(scale={site: part.view(1, 1, -1, 1) for site, part in enumerate(stays.split(heads))})
+
+    def _importance(self, batch: Mapping[str, Any], step: Step) -> Tensor:
+        """I_h of all heads, times the number of examples: the same on every process."""
+        probe = step.probe(batch)
+        sites = list(range(len(step.seams.sites)))
+        with probe.untracked():
+            gradients, records = probe.gradients(
+                Plan(), lambda outputs: -example_scores(step.model, batch, outputs)[0].sum(), sites
+            )
+        found = torch.cat([importance(gradients[i], records[i].output.detach(), step.batch_size) for i in sites])
+        if step.around.world > 1:
+            torch.distributed.all_reduce(found)
+        return found
