@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
@@ -26,7 +27,7 @@ $(STAMP): $(CLI_STAMP)
 	touch $@
 
 test: setup  ## Run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .

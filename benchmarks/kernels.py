@@ -3,9 +3,10 @@
     python -m benchmarks.kernels --device cuda          # 12 heads of width 64, bf16, four sizes
     python -m benchmarks.kernels                        # the CPU's path, fp32
 
-Medians of single calls, in one run, over inputs that take turns so that none stays in the cache. The floor is the time
+Medians of single calls, in one run, over inputs that take turns so that none stays in the cache. The attention forward
+is the one that the layer runs in training, with dropout; without dropout it is a row of its own. The floor is the time
 in which a GPU of the given bandwidth would read gradient and value and write the mask. Memory is the peak that a call
-adds to its inputs, in multiples of the mask that it returns (1 byte for each position; a map in fp32 would be 4).
+adds to its inputs, in multiples of the mask (1 byte for each position; a map in fp32 would be 4).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from .records import RESULTS, append, conditions
 
 SIZES = ((16, 47), (16, 128), (32, 128), (64, 256))
 HEADS, WIDTH = 12, 64
+
+Provider = Callable[[dict[str, Tensor]], Tensor]
 
 
 def inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -42,23 +44,31 @@ def inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str
     }
 
 
-def attention(x: dict[str, Tensor]) -> Tensor:
-    return scaled_dot_product_attention(x["query"], x["key"], x["value"])
+def attention(dropout: float) -> Provider:
+    def run(x: dict[str, Tensor]) -> Tensor:
+        return scaled_dot_product_attention(x["query"], x["key"], x["value"], dropout_p=dropout)
+
+    return run
 
 
-def mask(impl: str) -> Callable[[dict[str, Tensor]], Tensor]:
+def mask(impl: str) -> Provider:
     def run(x: dict[str, Tensor]) -> Tensor:
         return keep_from_gradient(x["gradient"], x["value"], x["valid"], 0.3, 0.3, 12345, x["positions"], impl=impl)
 
     return run
 
 
-def providers(device: str) -> dict[str, Callable[[dict[str, Tensor]], Tensor]]:
+def providers(device: str) -> dict[str, Provider]:
     fast = "triton" if device == "cuda" else "cpu"
-    return {"attention forward": attention, f"mask, {fast}": mask(fast), "mask, reference": mask("reference")}
+    return {
+        "attention forward, dropout 0.1": attention(0.1),
+        "attention forward": attention(0.0),
+        f"mask, {fast}": mask(fast),
+        "mask, reference": mask("reference"),
+    }
 
 
-def seconds(run: Callable[[dict[str, Tensor]], Any], sets: list[dict[str, Tensor]], device: str, calls: int) -> float:
+def seconds(run: Provider, sets: list[dict[str, Tensor]], device: str, calls: int) -> float:
     for _ in range(3):
         run(sets[0])
     taken = []
@@ -67,7 +77,7 @@ def seconds(run: Callable[[dict[str, Tensor]], Any], sets: list[dict[str, Tensor
         if device == "cuda":
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
-            torch.cuda._sleep(200_000)  # the launch is over before the device is free, so that only the device counts
+            torch.cuda._sleep(2_000_000)  # the launch is over before the device is free: only the device counts
             before.record()
             run(x)
             after.record()
@@ -80,7 +90,7 @@ def seconds(run: Callable[[dict[str, Tensor]], Any], sets: list[dict[str, Tensor
     return statistics.median(taken)
 
 
-def peak_over_mask(run: Callable[[dict[str, Tensor]], Tensor], x: dict[str, Tensor], device: str) -> float | str:
+def peak_over_mask(run: Provider, x: dict[str, Tensor], device: str) -> float | str:
     if device != "cuda":
         return ""
     torch.cuda.synchronize()
@@ -102,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     on_gpu = options.device == "cuda"
     dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
     table = []
-    print(f"{'size':<8} {'':<20} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
+    print(f"{'size':<8} {'':<30} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
     for batch, length in SIZES:
         sets = [inputs(batch, length, getattr(torch, dtype), options.device) for _ in range(4 if on_gpu else 1)]
         base = 0.0
@@ -122,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
             }
             table.append(row)
             print(
-                f"{batch}×{length:<5} {name:<20} {row['microseconds']:>9.1f}  {row['time x attention']:>11.2f}  "
+                f"{batch}×{length:<5} {name:<30} {row['microseconds']:>9.1f}  {row['time x attention']:>11.2f}  "
                 f"{row['floor microseconds']:>8}  {row['memory x mask']:>13}",
                 flush=True,
             )

@@ -18,9 +18,10 @@ from transformers import AutoModelForSequenceClassification
 from attendrop import embedded
 from attendrop.cli import demo
 from attendrop.cli.app import run
+from attendrop.cli.board import Watch
 from attendrop.embedded import Package, Pin, fetch, is_cached
 from attendrop.errors import UserError
-from attendrop.experiments import read_yaml
+from attendrop.experiments import Result, RunConfig, read_yaml
 
 INSTALLED_CODE = "raise SystemExit('the code of a package was run')\n"
 
@@ -258,16 +259,23 @@ def test_the_demo_from_download_to_last_word(
     assert "holds an earlier demo; replace it with --overwrite" in " ".join(capsys.readouterr().err.split())
     (folder / "mine.txt").write_text("mine")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "no index any more"))
-    monkeypatch.setattr(demo, "train", interrupt)
-    for place in (folder, tmp_path / "new"):
+    for place, stopped in ((folder, interrupted), (tmp_path / "new", interrupted_late)):
+        monkeypatch.setattr(demo, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
             demo.run_demo(demo.Demo(64, 40, 2, 3, place, overwrite=True))
     assert files_in(folder) == ["mine.txt"]  # what breaks off leaves nothing behind
     assert not (tmp_path / "new").exists()
 
 
-def interrupt(*arguments: object) -> None:
+def interrupted(*arguments: object) -> None:
     raise KeyboardInterrupt
+
+
+def interrupted_late(config: RunConfig, listener: Watch) -> Result:
+    """Ctrl-C after the last step: the run ends, the demo must not go on with the next."""
+    listener.interrupted()
+    listener.on_train_end(None, None, None)
+    return Result(config.output_dir, {}, None, finished=True)
 
 
 def test_the_demo_touches_nothing_that_is_not_its_own(

@@ -19,70 +19,85 @@ def keep_from_scores(
 ) -> Tensor:
     batch, heads, queries, keys = scores.shape
     limit = random.limit(q)
-    keep = torch.ones(scores.shape, dtype=torch.bool)
-    if limit < 0 or not keep.numel():
-        return keep
+    if limit < 0 or not scores.numel():
+        return torch.ones(scores.shape, dtype=torch.bool)
+    scores = scores.detach()
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
-    shared = valid.shape[-3:-1] == (1, 1) or valid.dim() == 1  # by all rows of an example
+    shared = valid.dim() == 1 or valid.shape[-3:-1] == (1, 1)  # by all rows of an example
     valid = valid.expand(batch, *((1, 1) if shared else (heads, queries)), keys)
     n = valid.sum(-1)
     index = reference.rank(n, p, direction)
     index = index.masked_fill((index < 0) | (index >= n), -1)
     words = random.words(key, positions, (heads, queries))
+    keep = torch.empty(scores.shape, dtype=torch.bool)
+    rows = heads * queries
+    size = min(rows, max(1, _PIECE // keys))
+    workers = min(batch, torch.get_num_threads())
 
-    def work(example: int) -> None:
-        rows = heads * queries
-        _keep_rows(
-            scores[example].reshape(rows, keys).numpy(),
-            valid[example].reshape(-1, keys).numpy(),
-            index[example].reshape(-1).numpy(),
-            words[example].reshape(rows),
-            limit,
-            direction == "high",
-            keep[example].view(rows, keys).numpy(),
-        )
+    def work(first: int) -> None:
+        room = _Room(size, keys, scores.dtype)
+        for example in range(first, batch, workers):
+            room.keep_rows(
+                scores[example].reshape(rows, keys).numpy(),
+                valid[example].reshape(-1, keys).numpy(),
+                index[example].reshape(-1).numpy(),
+                words[example].reshape(rows),
+                limit,
+                direction == "high",
+                keep[example].view(rows, keys).numpy(),
+            )
 
-    scores = scores.detach()
-    with ThreadPoolExecutor(min(batch, torch.get_num_threads())) as threads:
-        list(threads.map(work, range(batch)))
+    if workers == 1:
+        work(0)
+    else:
+        with ThreadPoolExecutor(workers) as threads:
+            list(threads.map(work, range(workers)))
     return keep
 
 
-def _keep_rows(
-    scores: np.ndarray,
-    valid: np.ndarray,
-    index: np.ndarray,
-    words: np.ndarray,
-    limit: int,
-    high: bool,
-    keep: np.ndarray,
-) -> None:
-    """`scores` and `keep` are [rows, K]; `valid` and `index` have one row for all, or one for each."""
-    rows, keys = scores.shape
-    shared, full = len(valid) == 1, bool(valid.all())
-    if shared and index[0] < 0:
-        return
-    size = min(rows, max(1, _PIECE // keys))
-    ordered, draws, spare = np.empty((size, keys), scores.dtype), *np.empty((2, size, keys), np.uint32)
-    beyond = np.empty((size, keys), bool)
-    for start in range(0, rows, size):
-        here = slice(start, min(start + size, rows))
-        some = slice(0, here.stop - start)
-        ok = valid if shared else valid[here]
-        x, row, chosen = scores[here], ordered[some], beyond[some]
-        np.copyto(row, x)
-        if not full:
-            np.copyto(row, np.nan, where=~ok)
-        if shared:
-            row.partition(index[0], axis=-1)
-            threshold = row[:, index[0], None]
-        else:
-            row.sort(axis=-1)
-            threshold = np.take_along_axis(row, np.maximum(index[here, None], 0), -1)
-            threshold[index[here] < 0] = np.nan
-        (np.greater_equal if high else np.less_equal)(x, threshold, out=chosen)
-        if not full:
-            chosen &= ok
-        chosen &= random.are_below(limit, words[here], draws[some], spare[some])
-        np.logical_not(chosen, out=keep[here])
+class _Room:
+    """Where a thread works. Fresh memory for every piece would cost more than the work."""
+
+    def __init__(self, rows: int, keys: int, dtype: torch.dtype) -> None:
+        self.rows = rows
+        self.ordered = torch.empty(rows, keys, dtype=dtype).numpy()
+        self.draws, self.spare = np.empty((2, rows, keys), np.uint32)
+        self.chosen = np.empty((rows, keys), bool)
+
+    def keep_rows(
+        self,
+        scores: np.ndarray,
+        valid: np.ndarray,
+        index: np.ndarray,
+        words: np.ndarray,
+        limit: int,
+        high: bool,
+        keep: np.ndarray,
+    ) -> None:
+        """`scores` and `keep` are [rows, K]; `valid` and `index` have one row for all, or one for each."""
+        shared, full = len(valid) == 1, bool(valid.all())
+        if shared and index[0] < 0:
+            keep[:] = True
+            return
+        for start in range(0, len(scores), self.rows):
+            here = slice(start, start + self.rows)
+            x, ok = scores[here], valid if shared else valid[here]
+            ordered, chosen, draws, spare = (
+                room[: len(x)] for room in (self.ordered, self.chosen, self.draws, self.spare)
+            )
+            np.copyto(ordered, x)
+            if not full:
+                np.copyto(ordered, np.nan, where=~ok)
+            if shared:
+                ordered.partition(index[0], axis=-1)
+                threshold = ordered[:, index[0], None]
+            else:
+                ordered.sort(axis=-1)
+                threshold = np.take_along_axis(ordered, np.maximum(index[here, None], 0), -1)
+                threshold[index[here] < 0] = np.nan
+            (np.greater_equal if high else np.less_equal)(x, threshold, out=chosen)
+            if not full:
+                chosen &= ok
+            np.logical_and(chosen, random.are_below(limit, words[here], draws, spare), out=chosen)
+            np.logical_not(chosen, out=keep[here])

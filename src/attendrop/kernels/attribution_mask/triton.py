@@ -128,7 +128,7 @@ def _write(x, cut, row_words, limit, out_ptr, rows, first, Q, K, N: tl.constexpr
     # upper one is that of the limit; so the limit's will do for all.
     is_drawn = (word ^ (limit >> 16)) <= limit
     there = (rows[:, None] < Q) & (keys[None, :] < K)
-    keep = tl.where((x >= cut[:, None]) & is_drawn, 0, 1).to(tl.int8)
+    keep = tl.where(is_drawn, tl.where(x >= cut[:, None], 0, 1), 1).to(tl.int8)
     tl.store(out_ptr + rows[:, None] * K + keys[None, :], keep, mask=there)
 
 
@@ -291,7 +291,7 @@ def _launch(
     valid = valid.expand(shape)
     right = left if value is None else value
     v_strides = (0, 0, 0, 0) if value is None else value.stride()
-    settings = {**_blocks(queries, keys, width, is_half), **options}
+    settings = {**_blocks(keys, width, is_half), **options}
     attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
         left, right, valid.view(torch.uint8), keep.view(torch.uint8), positions.to(left.device),
         key if isinstance(key, Tensor) else None, 0 if isinstance(key, Tensor) else key,
@@ -304,20 +304,20 @@ def _launch(
     return keep
 
 
-def _blocks(queries: int, keys: int, width: int, is_half: bool) -> dict[str, Any]:
-    """The sizes of a program. All keys of its rows are in registers, 128 scores for a thread, if there are up to 1024.
+def _blocks(keys: int, width: int, is_half: bool) -> dict[str, Any]:
+    """The sizes of a program. Up to 1024 keys of its rows are in registers: 128 scores for a thread, 64 in fp32.
 
-    168 registers let three programs share a multiprocessor.
+    With 168 registers three programs share a multiprocessor; there the compiler takes more only because it may.
     """
     n = max(16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
-    m = max(16, min(64 if n > 64 else 32, (16384 if is_half else 8192) // n))
-    step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16)
+    step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16, max(16, 32768 // n))
     return {
-        "M": m,
+        "M": max(16, min(64 if n > 64 else 32, (16384 if is_half else 8192) // n)),
         "N": n,
         "TILES": triton.cdiv(keys, n),
         "BLOCK_D": step,
         "D_STEPS": triton.cdiv(width, step),
         "num_warps": 4 if n > 64 else 2,
-        "maxnreg": 168 if n == 256 and is_half and keys <= 1024 else None,
+        "num_stages": 2,
+        "maxnreg": 168 if n == 256 == triton.next_power_of_2(keys) and is_half else None,
     }
