@@ -27,7 +27,7 @@ $(STAMP): $(CLI_STAMP)
 	touch $@
 
 test: setup  ## Run the tests
-	$(BIN)/python -m pytest --numprocesses $(JOBS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .

@@ -54,6 +54,8 @@ def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
     assert config.method == ["addrop", "rdrop"]
     assert config.output_dir == Path("runs/m-glue-rte-addrop-rdrop")
     assert make_config(config.settings()).settings() == config.settings()
+    zeros = make_config({"model": "m", "task": "t", "seed": 0, "weight_decay": 0, "load_best_model_at_end": False})
+    assert make_config(zeros.settings()).training == zeros.training
     assert as_arguments({"a_b": [1, 2], "c": True, "d": False, "e": {"x": 1}}) == [
         "--a-b", "1", "--a-b", "2", "--c", "--no-d", "--e", '{"x": 1}',
     ]  # fmt: skip

@@ -16,6 +16,9 @@ from data import largest_difference, same_bits, weights_of
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
 from zoo import make_model
 
+# one process runs them all, so that what they share is made once
+pytestmark = pytest.mark.xdist_group("distributed")
+
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_distributed.py")
 
 

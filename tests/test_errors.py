@@ -12,6 +12,7 @@ from test_seams import traces
 from transformers import TrainingArguments
 
 from attendrop import ADDrop, Engine, RegularizedTrainer, attribute, load_regularizers, parse_method
+from attendrop.report.masks import main as draw
 
 
 @pytest.mark.parametrize(
@@ -158,13 +159,15 @@ def test_a_folder_without_a_configuration_is_refused(tmp_path) -> None:
         load_regularizers(tmp_path)
 
 
-def test_the_command_line_figure_fails_in_one_sentence(tmp_path) -> None:
-    command = [sys.executable, "-m", "attendrop.methods.addrop"]
+def test_the_command_line_figure_fails_in_one_sentence(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
     for arguments in (["hello", "--model", str(tmp_path / "none")], ["hello", "--p", "3"], [" "]):
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 2
-        assert done.stderr.strip().splitlines()[-1].startswith("error: ")
-        assert "Traceback" not in done.stderr
+        with pytest.raises(SystemExit, match="2"):
+            draw(arguments)
+        assert capsys.readouterr().err.strip().splitlines()[-1].startswith("error: ")
+    done = subprocess.run([sys.executable, "-m", "attendrop.methods.addrop", " "], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

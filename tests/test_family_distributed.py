@@ -14,6 +14,9 @@ from data import largest_difference, same_bits
 from scripts.train_family import NEEDS_DROPOUT, train
 from settings import SETTINGS
 
+# one process runs them all, so that what they share is made once
+pytestmark = pytest.mark.xdist_group("family")
+
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_family.py")
 
 # What these compute of a batch is not a mean over its examples, so that two halves are not the whole.

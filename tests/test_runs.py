@@ -24,6 +24,9 @@ from attendrop.cli.flags import as_arguments as flags
 from attendrop.errors import UserError
 from attendrop.experiments import fine_tune
 
+# one process runs them all, so that what they share is made once
+pytestmark = pytest.mark.xdist_group("runs")
+
 METHOD = "addrop:p=0.5,q=0.5,layers=all"
 SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "seed": 5, "use_cpu": True}
 

@@ -199,7 +199,7 @@ class RegularizerMixin:
         plain_step = super().training_step  # type: ignore[misc]
         if engine is None and not self.steps.are_captured:
             return self.steps.filtered(plain_step(model, inputs, num_items_in_batch))
-        if not model.training:
+        if not (model.training and self.model.training):  # an evaluation leaves the wrapper of DDP in train mode
             model.train()
         inputs = super()._prepare_inputs(inputs)  # type: ignore[misc]
         step = None

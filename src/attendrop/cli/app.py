@@ -8,6 +8,8 @@ import inspect
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,15 +49,28 @@ def run(arguments: list[str]) -> int:
     return 0
 
 
-def _quiet_libraries() -> None:
+@contextmanager
+def _quiet_libraries() -> Iterator[None]:
+    """What the libraries would print between our own lines is left out, and their settings are put back."""
     import datasets
     from transformers.utils import logging
 
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars[0]:
+            logging.enable_progress_bar()
+        if bars[1]:
+            datasets.enable_progress_bars()
 
 
+@_quiet_libraries()
 def _train(
     settings: dict[str, Any],
     config: Annotated[
@@ -76,7 +91,6 @@ def _train(
     resolved = make_config(settings)
     if nproc * nnodes > 1 and not is_worker():
         raise typer.Exit(launch(as_arguments(settings), nproc, nnodes, node_rank, main_address, main_port))
-    _quiet_libraries()
     from ..experiments import train
     from .show import Terminal, summary
 
@@ -96,6 +110,7 @@ app.command("train")(with_flags(_train))
 
 
 @app.command("predict")
+@_quiet_libraries()
 def predict(
     folder: Annotated[str, typer.Argument(help="What `attendrop train` wrote.")],
     texts: Annotated[list[str] | None, typer.Argument(help="Texts; for a task of pairs, two for each.")] = None,
@@ -107,7 +122,6 @@ def predict(
     overwrite: Annotated[bool, typer.Option(help="Replace the output where it exists.")] = False,
 ) -> None:
     """Predict with a model that `attendrop train` wrote: a few texts, or a whole file."""
-    _quiet_libraries()
     from ..experiments.predict import predict_file, predict_texts
     from .show import console
 
@@ -124,6 +138,7 @@ def predict(
 
 
 @app.command("demo")
+@_quiet_libraries()
 def demo(
     train_samples: Annotated[int, typer.Option(help="Reviews to train on.")] = 300,
     dev_samples: Annotated[int, typer.Option(help="Other reviews, to judge by.")] = 400,
@@ -133,7 +148,6 @@ def demo(
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier demo in that folder.")] = False,
 ) -> None:
     """Fine-tune a small model on film reviews, plain and with two methods; needs no hub, takes minutes on a CPU."""
-    _quiet_libraries()
     from .demo import Demo, run_demo
 
     run_demo(Demo(train_samples, dev_samples, epochs, seed, Path(output_dir), overwrite))

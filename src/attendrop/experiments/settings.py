@@ -87,8 +87,8 @@ class RunConfig:
 
     def settings(self) -> dict[str, Any]:
         """All settings in one flat table; `make_config` takes it back."""
-        ours = {name: getattr(self, name) for name in OWN}
-        return {name: value for name, value in {**ours, **self.training}.items() if value not in (None, [], False)}
+        ours = {name: value for name in OWN if (value := getattr(self, name)) not in (None, [], False)}
+        return {**ours, **{name: value for name, value in self.training.items() if value is not None}}
 
 
 OWN = [f.name for f in dataclasses.fields(RunConfig) if f.name not in ("training", "explicit")]
