@@ -5,7 +5,7 @@ JOBS ?= 2
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
-.PHONY: help demo setup test lint bench-steps bench-prune
+.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-prune
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,9 @@ $(STAMP): $(CLI_STAMP)
 test: setup  ## Run the tests
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 
+test-long: setup  ## The same with what takes long: 200 steps of every method in bfloat16, and more
+	ATTENDROP_LONG=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +39,12 @@ lint: setup  ## Check style and types
 
 bench-steps: setup  ## Time and memory of a training step, as multiples of plain fine-tuning
 	$(BIN)/python -m benchmarks.steps
+
+bench-kernels: setup  ## Time of the mask kernel against attention itself; needs a GPU
+	$(BIN)/python -m benchmarks.kernels --device cuda
+
+bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train(); needs a GPU
+	$(BIN)/python -m benchmarks.trainer_steps
 
 bench-prune: setup  ## Time of a forward with 11 of 12 attention layers pruned, against the stock model
 	$(BIN)/python -m benchmarks.prune

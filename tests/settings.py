@@ -48,19 +48,19 @@ SETTINGS = {
         zero={"T": 3, "init_drop": 0.0, "reward_on": "cached"},
         strongest={"T": 3, "init_drop": 0.999, "reward_on": "cached", "select": "attacker"},
     ),
-    "attention_layerdrop": Setting(models=ADAPTED, usual={"p": 0.5}, zero={"p": 0.0}, strongest={"p": 1.0}),
+    "attention_layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0.0}, strongest={"p": 1.0}),
     "child_tuning": Setting(usual={"p": 0.4}, zero={"p": 1.0}, strongest={"p": 0.01}),
     "dropconnect": Setting(usual={"p": 0.3}, zero={"p": 0.0}, strongest={"p": 0.99}),
     "mixout": Setting(usual={"p": 0.7}, zero={"p": 0.0}, strongest={"p": 0.99}),
     "noisytune": Setting(usual={"strength": 0.5}, zero={"strength": 0.0}, strongest={"strength": 1.0}),
     "scheduled_dropout": Setting(
-        models=ADAPTED, usual={}, zero={"start": 0, "slopes": [0, 0]}, strongest={"start": 1, "slopes": [0, 0]}
+        usual={}, zero={"start": 0, "slopes": [0, 0]}, strongest={"start": 1, "slopes": [0, 0]}
     ),
     "concrete_dropout": Setting(
         usual={"init": 0.3, "lr": 0.05}, zero={"init": 0}, strongest={"init": 0.99, "lr": 1.0, "entropy": 1.0}
     ),
     "hiddencut": Setting(
-        models=ADAPTED, usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "pool": 1.0, "weight": 100.0}
+        usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "pool": 1.0, "weight": 100.0}
     ),
     "layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0}, strongest={"p": 1.0}),
     "r3f": Setting(
@@ -81,7 +81,6 @@ SETTINGS = {
         },
     ),
     "unidrop": Setting(
-        models=ADAPTED,
         usual={"p_k": 0.2, "p_d": 0.3},
         zero={"fd1": 0, "fd2": 0, "fd3": 0, "fd4": 0, "layerdrop": 0, "p_d": 0},
         strongest={"fd1": 1, "fd2": 1, "fd3": 1, "fd4": 1, "layerdrop": 1, "p_k": 0, "p_d": 1},
@@ -90,12 +89,11 @@ SETTINGS = {
         models=ADAPTED, usual={"p": 0.3}, zero={"p": 0}, strongest={"p": 1, "pattern": "column", "renormalise": True}
     ),
     "scores_dropout": Setting(models=ADAPTED, usual={"p": 0.3}, zero={"p": 0}, strongest={"p": 1}),
-    "drophead": Setting(models=ADAPTED, usual={"p": 0.4}, zero={"p": 0}, strongest={"p": 1, "schedule": "constant"}),
+    "drophead": Setting(usual={"p": 0.4}, zero={"p": 0}, strongest={"p": 1, "schedule": "constant"}),
     "headmask": Setting(
-        models=ADAPTED,
         usual={"share": 0.25, "by": "importance"},
         zero={"share": 0},
         strongest={"share": 1, "by": "importance"},
     ),
-    "structure_mask": Setting(models=ADAPTED, usual={}, zero={}, strongest={}, columns=structure),
+    "structure_mask": Setting(usual={}, zero={}, strongest={}, columns=structure),
 }

@@ -41,6 +41,16 @@ def test_iga_equals_the_literal_sum(kind: str, monkeypatch: pytest.MonkeyPatch) 
             assert relative_error(values, expected[layer]) < 1e-5
 
 
+@pytest.mark.parametrize("kind", ["bert", "bart"])
+def test_each_node_has_its_own_weight(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
+    rule = IntegrationRule("gauss", 3)
+    expected = oracles.literal_iga(kind, copy.deepcopy(model), batch, rule.nodes())
+    monkeypatch.setitem(attribution._TOKENS, "cpu", 10**6)  # in one pass
+    for layer, values in attribute(model, batch, method="iga", rule=rule).items():
+        assert relative_error(values, expected[layer]) < 1e-5
+
+
 def test_iga_runs_no_block_below_the_scaled_one() -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
     passes = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import zoo
+from data import LONG
 from settings import SETTINGS
 from test_seams import traces
 from transformers import Trainer, TrainingArguments
@@ -139,8 +139,8 @@ def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
 
 @each_case
 def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str) -> None:
-    """200 steps on BERT, and on all of them with ATTENDROP_LONG=1."""
-    steps = 200 if kind == "bert" or os.environ.get("ATTENDROP_LONG") else 20
+    """`make test-long` takes 200 steps."""
+    steps = 200 if LONG else 20
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     batch |= SETTINGS[method].columns(batch, "strongest")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from attendrop.kernels import attribution_mask as kernel
-from attendrop.kernels.attribution_mask import cpu, reference
+from attendrop.kernels.attribution_mask import api, cpu, reference
 from attendrop.random import key_of, signed, uniform
 
 HAS_GPU = torch.cuda.is_available()
@@ -318,3 +318,19 @@ def test_what_an_implementation_cannot_do_it_refuses() -> None:
             run("cpu", "cuda", gradient, value, valid, 0.3, 0.3)
     assert reference.rank(torch.tensor([10, 7, 1, 0]), 0.3).tolist() == [7, 4, 0, 0]
     assert reference.rank(torch.tensor([10, 7, 1, 0]), 0.3, "low").tolist() == [2, 1, -1, -1]
+
+
+def test_without_triton_the_log_says_what_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(api.importlib.util, "find_spec", lambda name: None)
+    api._has_triton.cache_clear()
+    try:
+        for _ in range(2):
+            assert api._choose("auto", gpu, torch.bfloat16) is reference
+    finally:
+        api._has_triton.cache_clear()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert api._choose("auto", gpu, torch.float64) is reference
+    assert api._choose("auto", torch.device("cpu"), torch.bfloat16) is cpu

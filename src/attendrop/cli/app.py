@@ -92,15 +92,22 @@ def _train(
     if nproc * nnodes > 1 and not is_worker():
         raise typer.Exit(launch(as_arguments(settings), nproc, nnodes, node_rank, main_address, main_port))
     from ..experiments import train
+    from ..experiments.checkpoints import last_checkpoint
     from .show import Terminal, summary
 
     terminal = Terminal(is_first=os.environ.get("RANK", "0") == "0")
+    resume = shlex.join(["attendrop", "train", "--config", str(resolved.output_dir / "run.yaml"), "--resume"])
     try:
         result = train(resolved, terminal)
+    except KeyboardInterrupt:
+        terminal.bar.stop()
+        saved = last_checkpoint(resolved.output_dir)
+        told = f"; {saved.name} is whole, go on with: {resume}" if saved else "; there is no checkpoint yet"
+        terminal.console.print(f"stopped at once{told}", soft_wrap=True)
+        raise typer.Exit(130) from None
     finally:
         terminal.bar.stop()
     if not result.finished:
-        resume = shlex.join(["attendrop", "train", "--config", str(result.folder / "run.yaml"), "--resume"])
         terminal.console.print(f"stopped with a checkpoint; go on with: {resume}", soft_wrap=True)
         raise typer.Exit(130)
     summary(result, terminal.console)

@@ -3,13 +3,17 @@
     reference   plain torch, on any device: the specification
     cpu         the same bits, faster
     triton      on a GPU, without a map in memory; the same but for scores within rounding of their row's threshold
-    auto        cpu on a CPU; triton on CUDA; the reference on other devices, and for float64 on CUDA
+    auto        cpu on a CPU; triton on CUDA; the reference on other devices, for float64 on CUDA, and, with a line in
+                the log, where triton is not installed
 
-An implementation that cannot do what it is asked raises; none takes another's place.
+An implementation that is asked for by name and cannot do it raises; none takes another's place.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import logging
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +24,8 @@ from . import cpu, reference
 
 IMPLEMENTATIONS = ("auto", "reference", "cpu", "triton")
 DIRECTIONS = ("high", "low")
+
+_log = logging.getLogger(__name__)
 
 
 def keep_from_gradient(
@@ -99,7 +105,7 @@ def _choose(impl: str, device: torch.device, dtype: torch.dtype) -> Any:
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl is {impl!r}; it must be one of {', '.join(map(repr, IMPLEMENTATIONS))}.")
     if impl == "auto":
-        fits = device.type == "cuda" and dtype != torch.float64
+        fits = device.type == "cuda" and dtype != torch.float64 and _has_triton()
         impl = "triton" if fits else "cpu" if device.type == "cpu" else "reference"
     if impl == "reference":
         return reference
@@ -108,6 +114,14 @@ def _choose(impl: str, device: torch.device, dtype: torch.dtype) -> Any:
             raise ValueError(f"impl is 'cpu', and the tensors are on {device.type}; use 'triton' or 'reference'.")
         return cpu
     return _triton(dtype)
+
+
+@functools.cache
+def _has_triton() -> bool:
+    found = importlib.util.find_spec("triton") is not None
+    if not found:
+        _log.warning("triton is not installed: AD-DROP's masks are made in plain torch, which takes much longer.")
+    return found
 
 
 def _triton(dtype: torch.dtype) -> ModuleType:

@@ -140,7 +140,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     D_STEPS: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores."""
-    h = tl.program_id(1)
+    h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * M + tl.arange(0, M)
     g_ptr += b * gb + h * gh
@@ -304,14 +304,11 @@ def _launch(
     return keep
 
 
-def _blocks(keys: int, width: int, is_half: bool) -> dict[str, Any]:
-    """The sizes of a program. Up to 1024 keys of its rows are in registers: 128 scores for a thread, 64 in fp32.
-
-    With 168 registers three programs share a multiprocessor; there the compiler takes more only because it may.
-    """
+def _blocks(keys: int, width: int, is_half: bool) -> dict[str, int]:
+    """The sizes of a program. Up to 1024 keys of its rows are in registers: 128 scores for a thread, 64 in fp32."""
     n = max(16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
     step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16, max(16, 32768 // n))
-    return {
+    blocks = {
         "M": max(16, min(64 if n > 64 else 32, (16384 if is_half else 8192) // n)),
         "N": n,
         "TILES": triton.cdiv(keys, n),
@@ -319,5 +316,7 @@ def _blocks(keys: int, width: int, is_half: bool) -> dict[str, Any]:
         "D_STEPS": triton.cdiv(width, step),
         "num_warps": 4 if n > 64 else 2,
         "num_stages": 2,
-        "maxnreg": 168 if n == 256 == triton.next_power_of_2(keys) and is_half else None,
     }
+    if is_half and n == 256 and blocks["TILES"] == 1 and torch.version.hip is None:
+        blocks["maxnreg"] = 168  # that is enough, and three programs share a multiprocessor of an H200
+    return blocks
