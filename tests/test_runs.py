@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import subprocess
@@ -65,7 +66,7 @@ def whole(place: Path) -> Path:
     done = attendrop("train", *flags(settings(place, "whole", test_file=str(place / "test.csv"))))
     assert done.code == 0, done.err
     assert "note: " in done.out
-    assert "epoch 2: dev loss" in done.out
+    assert re.search(r"epoch 2: dev loss \d.\d+, accuracy \d", done.out)
     assert "attendrop predict" in done.out
     return place / "whole"
 
@@ -104,6 +105,8 @@ def test_the_best_model_is_kept_and_its_score_is_the_one_reported(whole: Path) -
     record = json.loads((whole / "record.json").read_text())
     scores = [entry["eval_accuracy"] for entry in record["history"] if "eval_accuracy" in entry]
     assert record["metrics"]["validation/accuracy"] == max(scores)
+    state = json.loads((whole / str(record["best_checkpoint"]) / "trainer_state.json").read_text())
+    assert state["best_metric"] == max(scores)  # chosen by the task's metric, not by the loss
 
 
 def test_command_line_yaml_and_python_give_the_same_bits(place: Path, whole: Path) -> None:

@@ -89,7 +89,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
     )
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)
-    if arguments.metric_for_best_model is None:
+    if "metric_for_best_model" not in config.explicit:  # TrainingArguments would choose by the loss
         arguments.metric_for_best_model = prepared.metric
         arguments.greater_is_better = prepared.greater_is_better
     run = _Run(config, arguments, data, prepared, others, tokenizer, listener)
