@@ -92,6 +92,8 @@ def test_the_papers_settings_are_applied_and_told() -> None:
     assert config.training["per_device_train_batch_size"] == 16
     assert (config.max_length, config.patience) == (128, 5)
     assert "Table 11" in told
+    assert make_config(config.settings()).settings() == config.settings()  # what a resumed run reads
+    assert "preset" not in config.settings()
     assert "learning_rate" not in told
     config = make_config({"model": "bert-base-uncased", "task": "glue/sst2", "preset": "paper", "method": ["addrop"]})
     apply_preset(config, "bert")

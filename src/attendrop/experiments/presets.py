@@ -29,7 +29,10 @@ _ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offset
 
 
 def apply_preset(config: RunConfig, family: str) -> list[str]:
-    """Sets what the papers set and nobody chose, and tells what that was."""
+    """Sets what the papers set and nobody chose, and tells what that was.
+
+    The configuration holds no preset then, only what came of it: it is what a resumed or a repeated run reads.
+    """
     name = config.method[0].partition(":")[0] if config.method else "addrop"
     if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
         raise UserError(
@@ -37,7 +40,7 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
             "without fields, since the preset sets them."
         )
     if name == "attendout":
-        config.method = [_ATTENDOUT]
+        config.method, config.preset = [_ATTENDOUT], None
         return [f"preset paper: {_ATTENDOUT}, as in section 5 of arXiv 2104.04692 v2"]
     if config.task not in _ADDROP:
         raise UserError(
@@ -52,7 +55,7 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
     column = FAMILIES.index(family)
     rate, batch, length, p, q = (v[column] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
     layers = "all" if config.task in _ALL_LAYERS else "first"
-    config.method = [f"addrop:p={p},q={q},layers={layers},end_on=either"]
+    config.method, config.preset = [f"addrop:p={p},q={q},layers={layers},end_on=either"], None
     wanted = {"learning_rate": rate, "per_device_train_batch_size": batch, "max_length": length}
     wanted |= {"num_train_epochs": _EPOCHS.get(config.task, 50), "patience": 3 if config.task in _EPOCHS else 5}
     wanted |= {"lr_scheduler_type": "constant", "warmup_steps": 0}
