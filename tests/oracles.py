@@ -32,13 +32,7 @@ class LiteralAttention:
     def __call__(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
     ) -> Any:
-        heads = query.shape[1]
-        key = key.repeat_interleave(heads // key.shape[1], dim=1)
-        value = value.repeat_interleave(heads // value.shape[1], dim=1)
-        scaling = kwargs.get("scaling")
-        s = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-        if kwargs.get("position_bias") is not None:
-            s = s + kwargs["position_bias"]
+        s, value = _scores_and_values(query, key, value, kwargs)
         if mask is not None:
             s = s + mask
         attention = self._see(s.softmax(-1))
@@ -53,6 +47,18 @@ class LiteralAttention:
                 watched = True
         if not watched:
             _use(model, "literal", self)
+
+
+def _scores_and_values(query: Tensor, key: Tensor, value: Tensor, kwargs: Any) -> tuple[Tensor, Tensor]:
+    """The scores before any mask, [B, H, Q, K], and the values of every head."""
+    heads = query.shape[1]
+    key = key.repeat_interleave(heads // key.shape[1], dim=1)
+    value = value.repeat_interleave(heads // value.shape[1], dim=1)
+    scaling = kwargs.get("scaling")
+    s = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if kwargs.get("position_bias") is not None:
+        s = s + kwargs["position_bias"]
+    return s, value
 
 
 def _use(model: nn.Module, name: str, function: Any) -> None:
@@ -181,13 +187,7 @@ class ChangedAttention:
     def __call__(
         self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
     ) -> Any:
-        heads = query.shape[1]
-        key = key.repeat_interleave(heads // key.shape[1], dim=1)
-        value = value.repeat_interleave(heads // value.shape[1], dim=1)
-        scaling = kwargs.get("scaling")
-        s = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-        if kwargs.get("position_bias") is not None:
-            s = s + kwargs["position_bias"]
+        s, value = _scores_and_values(query, key, value, kwargs)
         valid = torch.ones_like(s, dtype=torch.bool) if mask is None else (mask > -1e30).expand_as(s)
         valid = valid | ~valid.any(-1, keepdim=True)  # the query of a padding token: nobody reads it
         output = self.scale(self.calls, self.change(self.calls, s, valid) @ value)

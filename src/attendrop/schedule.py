@@ -71,8 +71,7 @@ def as_strength(owner: str, field: str, value: Any, low: float, high: float) -> 
             f"{owner}.{field} is {value!r}; it must be a number from {low:g} to {high:g}, or a schedule such as "
             f"'{low:g}..{high:g}'."
         ) from None
-    values = [v for _, v in strength.points] if isinstance(strength, Schedule) else [strength]
-    if not all(low <= v <= high for v in values):
+    if not all(low <= v <= high for v in values_of(strength)):
         raise ValueError(f"{owner}.{field} is {value!r}; it must be from {low:g} to {high:g}.")
     return strength
 
@@ -81,9 +80,14 @@ def value_at(strength: Strength, progress: Progress) -> float:
     return strength(progress.fraction) if isinstance(strength, Schedule) else strength
 
 
+def values_of(strength: Strength) -> list[float]:
+    """The number itself, or those that a schedule runs between."""
+    return [value for _, value in strength.points] if isinstance(strength, Schedule) else [strength]
+
+
 def largest(strength: Strength) -> float:
     """The most that the strength ever is: zero means that the method never acts."""
-    return max(value for _, value in strength.points) if isinstance(strength, Schedule) else strength
+    return max(values_of(strength))
 
 
 END_ON = ("plain", "method", "either")

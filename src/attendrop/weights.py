@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 
 from .random import key_of, uniform
 from .regularizer import Regularizer, Step
-from .schedule import Schedule, Strength, as_strength, value_at
+from .schedule import Strength, as_strength, largest, value_at
 from .seams import Seams
 from .sites import unwrapped
 
@@ -109,7 +109,7 @@ def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
 
 def as_drop_probability(owner: str, value: Any) -> Strength:
     p = as_strength(owner, "p", value, 0, 1)
-    if 1 in ([v for _, v in p.points] if isinstance(p, Schedule) else [p]):
+    if largest(p) == 1:
         raise ValueError(f"{owner}.p is {value!r}; it must be below 1, or no weight is left to train.")
     return p
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from rich.table import Table
 
 from ..errors import UserError
 from .flags import as_arguments, dashed, with_flags
-from .launch import is_worker, launch
+from .launch import is_first, is_worker, launch
 
 app = typer.Typer(
     name="attendrop",
@@ -38,7 +37,7 @@ def run(arguments: list[str]) -> int:
     try:
         app(dashed(arguments), standalone_mode=True)
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if is_first():
             errors.print(f"[red]error:[/red] {escape(str(error))}")
         return 2
     except KeyboardInterrupt:
@@ -71,7 +70,7 @@ def _quiet_libraries() -> Iterator[None]:
 
 
 @_quiet_libraries()
-def _train(
+def train_command(
     settings: dict[str, Any],
     config: Annotated[
         str | None, typer.Option(help="A YAML file with the same names; flags win.", rich_help_panel="Run")
@@ -95,7 +94,7 @@ def _train(
     from ..experiments.checkpoints import last_checkpoint
     from .show import Terminal, summary
 
-    terminal = Terminal(is_first=os.environ.get("RANK", "0") == "0")
+    terminal = Terminal(is_first())
     resume = shlex.join(["attendrop", "train", "--config", str(resolved.output_dir / "run.yaml"), "--resume"])
     try:
         result = train(resolved, terminal)
@@ -113,7 +112,7 @@ def _train(
     summary(result, terminal.console)
 
 
-app.command("train")(with_flags(_train))
+app.command("train")(with_flags(train_command))
 
 
 @app.command("predict")

@@ -30,16 +30,20 @@ def parameter(setting: Setting) -> inspect.Parameter:
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The flags that the command has beside the settings."""
+    return [p for name, p in inspect.signature(function, eval_str=True).parameters.items() if name != "settings"]
+
+
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function(settings, ...)` with a flag for every setting; those that were given arrive in `settings`."""
     names = list(all_settings())
-    own = [p for name, p in inspect.signature(function, eval_str=True).parameters.items() if name != "settings"]
 
     def command(**values: Any) -> Any:
         given = {name: values.pop(name) for name in names}
         return function({name: value for name, value in given.items() if value not in (None, [])}, **values)
 
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters(function)]
     signature = inspect.Signature([*keyword_only, *(parameter(s) for s in all_settings().values())])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}

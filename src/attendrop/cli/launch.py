@@ -17,6 +17,11 @@ def is_worker() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
+def is_first() -> bool:
+    """Whether this process is the one that speaks."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def launch(
     arguments: Sequence[str], nproc: int, nnodes: int, node_rank: int, main_address: str | None, main_port: int
 ) -> int:

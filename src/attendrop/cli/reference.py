@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from ..experiments.settings import TRAINING, Setting, all_settings
+from ..experiments.settings import DEFAULTS, TRAINING, Setting, all_settings
+from .app import train_command
+from .flags import own_parameters
 
 _HEAD = """# Every flag of `attendrop train`
 
 Made from the code by `python -m attendrop.cli.reference`. Each flag is also a key of the YAML file for `--config`
 (`learning_rate: 2e-5`) and an argument of `attendrop.fine_tune(learning_rate=2e-5)`. A list is given by repeating
 the flag. The training arguments are those of transformers, whose help this is; defaults in **bold** are ours.
-"""
-
-_LAUNCH = """
-## Several processes
-
-| flag | default | what it is |
-|---|---|---|
-| `--nproc` | 1 | processes on this machine |
-| `--nnodes` | 1 | machines |
-| `--node-rank` | 0 | which of them this is |
-| `--main-address` | | address of machine 0 |
-| `--main-port` | 29500 | port on machine 0 |
-
-`--config FILE` reads settings from a YAML file; flags win.
 """
 
 
@@ -33,12 +21,15 @@ def reference() -> str:
     for panel in panels:
         parts.append(f"\n## {panel}\n\n| flag | type | default | what it is |\n|---|---|---|---|\n")
         parts += [_row(setting) for setting in settings if setting.panel == panel]
-    return "".join(parts) + _LAUNCH
+    parts.append("\n## Of the command line alone\n\n| flag | default | what it is |\n|---|---|---|\n")
+    for parameter in own_parameters(train_command):
+        help = parameter.annotation.__metadata__[0].help
+        default = "" if parameter.default is None else str(parameter.default)
+        parts.append(f"| `--{parameter.name.replace('_', '-')}` | {default} | {help} |\n")
+    return "".join(parts)
 
 
 def _row(setting: Setting) -> str:
-    from ..experiments.settings import DEFAULTS
-
     default = "" if setting.default in (None, "", []) else str(setting.default)
     if setting.panel == TRAINING and setting.name in DEFAULTS:
         default = f"**{default}**"

@@ -92,7 +92,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
     if "metric_for_best_model" not in config.explicit:  # TrainingArguments would choose by the loss
         arguments.metric_for_best_model = prepared.metric
         arguments.greater_is_better = prepared.greater_is_better
-    run = _Run(config, arguments, data, prepared, others, tokenizer, listener)
+    run = _Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
     trainer = run.make_trainer(model, regularizers)
     return run.train(trainer, checkpoint)
 
@@ -179,13 +179,7 @@ def _first(part: Any, count: int) -> Any:
     return None if part is None else part.select(range(min(count, len(part))))
 
 
-@dataclass
-class _OtherTask:
-    data: tasks.Data
-    prepared: tasks.Prepared
-
-
-def _other_tasks(config: RunConfig, data: tasks.Data, tokenizer: Any, max_length: int) -> dict[str, _OtherTask]:
+def _other_tasks(config: RunConfig, data: tasks.Data, tokenizer: Any, max_length: int) -> dict[str, tasks.Prepared]:
     """The tasks of --also-eval, read and checked before training starts."""
     found = {}
     for name in config.also_eval:
@@ -198,7 +192,7 @@ def _other_tasks(config: RunConfig, data: tasks.Data, tokenizer: Any, max_length
         other.train, other.test, other.others = None, None, {}
         if config.max_eval_samples:
             other.validation = _first(other.validation, config.max_eval_samples)
-        found[name] = _OtherTask(other, tasks.prepare(other, tokenizer, max_length, labels=data.task.labels))
+        found[name] = tasks.prepare(other, tokenizer, max_length, labels=data.task.labels)
     return found
 
 
@@ -208,7 +202,8 @@ class _Run:
     arguments: Any
     data: tasks.Data
     prepared: tasks.Prepared
-    others: dict[str, _OtherTask]
+    others: dict[str, tasks.Prepared]
+    max_length: int
     tokenizer: Any
     listener: Listener
 
@@ -285,8 +280,8 @@ class _Run:
             if not name.startswith("test"):
                 found |= _scores(trainer.evaluate(part), "eval", name)
         for name, other in self.others.items():
-            trainer.compute_metrics, before = other.prepared.compute_metrics, trainer.compute_metrics
-            found |= _scores(trainer.evaluate(other.prepared.validation), "eval", name)
+            trainer.compute_metrics, before = other.compute_metrics, trainer.compute_metrics
+            found |= _scores(trainer.evaluate(other.validation), "eval", name)
             trainer.compute_metrics = before
         return found
 
@@ -311,7 +306,7 @@ class _Run:
             "config": self.config.settings(),
             "regularizers": [regularizer.to_dict() for regularizer in trainer.regularizers],
             "task": {**asdict(self.data.task), "labels": list(self.data.task.labels)},
-            "max_length": self.config.max_length or self.data.task.max_length,
+            "max_length": self.max_length,
             "seed": trainer.args.seed,
             "versions": versions(),
             "device": str(trainer.args.device),

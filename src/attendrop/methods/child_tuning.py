@@ -24,7 +24,7 @@ from ..modes import evaluating
 from ..plan import Plan
 from ..random import preserved
 from ..regularizer import Regularizer, Step
-from ..schedule import Schedule, Strength, as_strength, value_at
+from ..schedule import Schedule, Strength, as_strength, value_at, values_of
 from ..seams import Seams
 from ..weights import kept, reason_against, refuse_sharded, settle
 
@@ -76,7 +76,7 @@ class ChildTuning(Regularizer):
 
     def __post_init__(self) -> None:
         given, self.p = self.p, as_strength("ChildTuning", "p", self.p, 0, 1)
-        if 0 in ([value for _, value in self.p.points] if isinstance(self.p, Schedule) else [self.p]):
+        if 0 in values_of(self.p):
             raise ValueError(f"ChildTuning.p is {given!r}; it is the share of weights that train, and must be above 0.")
         if self.variant not in VARIANTS:
             raise ValueError(
