@@ -5,7 +5,7 @@ JOBS ?= 2
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
-.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-prune
+.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-inference
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,5 +46,5 @@ bench-kernels: setup  ## Time of the mask kernel against attention itself; needs
 bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train(); needs a GPU
 	$(BIN)/python -m benchmarks.trainer_steps
 
-bench-prune: setup  ## Time of a forward with 11 of 12 attention layers pruned, against the stock model
-	$(BIN)/python -m benchmarks.prune
+bench-inference: setup  ## Time of a forward with 11 of 12 attention layers pruned, in four ways of running it
+	$(BIN)/python -m benchmarks.inference

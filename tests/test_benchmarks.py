@@ -1,0 +1,86 @@
+"""The benchmarks run. Their figures are for quiet machines, not for tests."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from attendrop.prune import ConstantAttention
+from benchmarks import inference
+
+TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
+
+
+def run(path: Path, *arguments: str) -> list[dict[str, str]]:
+    inference.main([*TINY, *arguments, "--output", str(path)])
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_inference_has_a_complete_row_for_each_size_and_way(tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    rows = run(tmp_path / "rows.csv", "--only", "onnx")
+    sizes = [("1", "8"), ("3", "12")]
+    assert [(row["batch"], row["length"], row["way"]) for row in rows] == [
+        (*size, way) for size in sizes for way in ("eager", "sdpa", "onnx")
+    ]
+    sdpa = {row["batch"]: float(row["stock ms"]) for row in rows if row["way"] == "sdpa"}
+    for row in rows:
+        assert all(value for name, value in row.items() if name != "target"), row
+        stock, pruned = float(row["stock ms"]), float(row["pruned ms"])
+        assert stock > 0
+        assert pruned > 0
+        assert float(row["speed-up"]) == pytest.approx(stock / pruned, rel=0.01)
+        assert float(row["against stock sdpa"]) == pytest.approx(sdpa[row["batch"]] / pruned, rel=0.01)
+        assert int(row["rounds"]) >= 3
+        assert (row["layers"], row["pruned"], row["width"]) == ("2", "1", "64")
+        assert row["onnxruntime"] == runtime.__version__
+
+
+def test_each_way_gets_the_stock_and_the_pruned_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def noting(options, model):
+        pruned = sum(isinstance(module, ConstantAttention) for module in model.modules())
+        seen.append((model.config._attn_implementation, pruned))
+        return inference.direct(options, model)
+
+    for way in ("eager", "sdpa"):
+        monkeypatch.setitem(inference.WAYS, way, (way, noting))
+    run(tmp_path / "rows.csv", "--only")
+    assert seen == [("eager", 0), ("eager", 1), ("sdpa", 0), ("sdpa", 1)]
+
+
+def test_the_ceiling_counts_matrix_products(tmp_path: Path) -> None:
+    n, d = 12, 64
+    row = run(tmp_path / "rows.csv", "--only")[-1]
+    block, attention = 8 * d * d, 4 * d * d + 2 * n * d
+    head = (d * d + 2 * d) / n  # of one token in n
+    pruned = 2 * block + attention + d * d / n + head  # one vector is projected
+    assert float(row["ceiling"]) == pytest.approx((2 * (block + attention) + head) / pruned, abs=6e-4)
+
+
+def test_a_way_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        inference.WAYS, "sdpa", ("sdpa", lambda options, model: lambda batch: lambda: wrong(model, batch))
+    )
+
+    def wrong(model, batch):
+        return model(batch["input_ids"].roll(1, -1)).logits
+
+    with pytest.raises(ValueError, match=r"sdpa gives stock logits that are .* off eager's"):
+        run(tmp_path / "rows.csv", "--only")
+    assert not (tmp_path / "rows.csv").exists()
+
+
+def test_a_way_that_is_not_installed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    rows = run(tmp_path / "rows.csv", "--only", "onnx")
+    assert {row["way"] for row in rows} == {"eager", "sdpa"}
+    assert "onnx is left out: onnxruntime cannot be imported; pip install 'attendrop[onnx]'." in capsys.readouterr().out
