@@ -13,8 +13,11 @@ import zoo
 from torch import nn
 
 from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
+from attendrop import policy_gradient as module
 from attendrop.generator import Generator, ids_and_mask, pairs
-from attendrop.methods.attendout import as_it_was, log_likelihood, sample
+from attendrop.graphs import Graphs
+from attendrop.policy_gradient import Round, actions, likelihood_gradient, reinforce
+from attendrop.regularizer import Step
 from attendrop.report.curves import plot_run
 
 
@@ -25,7 +28,7 @@ def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator
 
 def literal_logits(g: Generator, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The equations of the generator, one example and one layer at a time."""
-    found = torch.zeros(g.layers, *ids.shape, ids.shape[1])
+    found = torch.zeros(g.layers, *ids.shape, ids.shape[1], dtype=g.tokens.dtype)
     for b in range(len(ids)):
         n = int(mask[b].sum())
         h = g.norm(g.tokens[ids[b, :n]] + g.positions[:n])
@@ -69,15 +72,16 @@ def test_the_policy_gradient_equals_enumeration(baseline: float) -> None:
 
     # Eq. 5, averaged over draws. Every distinct action is differentiated once and weighted by how often it was drawn.
     logits = g(ids, mask)
+    p = logits.detach().sigmoid()
     count = 40_000
     draws = torch.rand(count, 2, 1, 2, 2, generator=torch.Generator().manual_seed(6))
-    actions, times = torch.unique(sample(logits.detach(), draws), dim=0, return_counts=True)
+    taken, times = torch.unique(draws < p, dim=0, return_counts=True)
     total = [torch.zeros_like(x) for x in parameters]
     squares = [torch.zeros_like(x) for x in parameters]
-    for action, n in zip(actions, times.tolist(), strict=True):
-        valid = pairs(mask).unsqueeze(0)
-        surrogate = (reward(action.float()) - baseline) * log_likelihood(logits, action, valid)
-        for i, grad in enumerate(torch.autograd.grad(surrogate, parameters, retain_graph=True)):
+    for action, n in zip(taken, times.tolist(), strict=True):
+        # 1/(layers · n²), with n = 2
+        gradient = (reward(action.float()) - baseline) * likelihood_gradient(p, action, pairs(mask)) / 8
+        for i, grad in enumerate(torch.autograd.grad(logits, parameters, gradient, retain_graph=True)):
             total[i] += n * grad
             squares[i] += n * grad**2
     for i, x in enumerate(exact):
@@ -87,14 +91,202 @@ def test_the_policy_gradient_equals_enumeration(baseline: float) -> None:
         assert (mean - x).norm() < 0.2 * x.norm()
 
 
+REWARDS = torch.tensor([[0.5, -1.0, 2.0, 0.25, -0.125, 1.5, 0.75], [-1.0, 0.5, 1.0, -0.5, -2.0, 1.25, 0.1]])
+
+
+class Kept(AttendOut):
+    """Keeps what it saw and did: the ids, the mask and the dropped positions of each site, for each micro-batch."""
+
+    def plan(self, batch: Any, step: Any) -> Any:
+        plan = super().plan(batch, step)
+        ids, mask = (x.reshape(-1, x.shape[-1]) for x in (batch["input_ids"], batch["attention_mask"]))
+        drop = {site: ~keep.squeeze(1) for site, keep in plan.keep.items()}
+        self.seen = [*getattr(self, "seen", []), (step.progress.step, ids.clone(), mask.clone(), drop)]
+        return plan
+
+    def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self.before = copy.deepcopy(self.generator).double()
+        rewards = REWARDS[self._rounds]
+        return rewards, rewards.mean(), rewards.mean()
+
+
+def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[dict[str, torch.Tensor]]:
+    """Steps of two micro-batches of other sizes and lengths; the gradients whenever the generator is updated."""
+    model = zoo.make_model(kind, dropout=False).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    around = Surroundings(optimizer=optimizer, graphs=graphs)
+    found: list[dict[str, torch.Tensor]] = []
+
+    def note(*_: Any) -> None:
+        found.append({name: p.grad.clone() for name, p in method.generator.named_parameters() if p.grad is not None})
+
+    with Engine(model, [method], surroundings=around, seed=5, batch_size=4) as engine:
+        for step in range(steps):
+            for micro in range(2):
+                batch = zoo.make_batch(kind, size=(4, 3)[micro], length=(9, 6, 11)[(step + micro) % 3], seed=step)
+                with engine.micro_batch(batch) as inputs:
+                    (model(**inputs).loss / 2).backward()
+                if step == micro == 0:
+                    method._optimizer.register_step_pre_hook(note)
+            engine.before_optimizer()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_optimizer()
+    return found
+
+
+def literal_round(
+    g: Generator, advantages: list[float], seen: list[Any], monte_carlo: int
+) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Eq. 5, one position at a time: its gradient for a descent, and the mean P(drop) of each layer."""
+    loss = torch.zeros((), dtype=torch.float64)
+    means = []
+    steps = [at for at, *_ in seen]
+    for at, ids, mask, drop in seen:
+        p = literal_logits(g, ids, mask).sigmoid()
+        advantage = advantages[sorted(set(steps)).index(at)]
+        likelihood = torch.zeros((), dtype=torch.float64)
+        for example, n in enumerate(mask.sum(1).tolist()):
+            for layer, dropped in drop.items():
+                for i, j in itertools.product(range(n), range(n)):
+                    q = p[layer, example, i, j]
+                    likelihood = likelihood + (q if dropped[example, i, j] else 1 - q).log() / (len(drop) * n * n)
+        loss = loss - advantage * likelihood / len(ids) / steps.count(at) / monte_carlo
+        valid = [(b, i, j) for b, n in enumerate(mask.sum(1).tolist()) for i in range(n) for j in range(n)]
+        means.append([sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(g.layers)])
+    loss.backward()
+    found = {name: p.grad.float() for name, p in g.named_parameters() if p.grad is not None}
+    return found, torch.tensor(means).mean(0).tolist()
+
+
+WAYS = {
+    "all at once": (1 << 11, 1 << 22), "two rows at a time": (22, 1 << 22), "little room for maps": (1 << 11, 3 * 150),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
+@pytest.mark.parametrize("room", WAYS)
+def test_the_dropout_step_is_the_literal_one(room: str, graphs: bool, monkeypatch) -> None:
+    """On the very actions that were taken. Chunks that are as graphs want them are filled up with empty rows."""
+    monkeypatch.setattr(module, "_ROOM_ELSEWHERE", WAYS[room])
+    check_the_dropout_step("albert", Graphs(torch.device("cpu")) if graphs else None, credit="paired", active=0.67)
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("choice", {"credit": "paired", "normalize": False}), ("bert", {"monte_carlo": 2, "layer_offsets": False})],
+)
+def test_the_dropout_step_of_rows_that_are_choices_and_of_several_rounds(kind: str, fields: dict, graphs: bool) -> None:
+    check_the_dropout_step(kind, Graphs(torch.device("cpu")) if graphs else None, **fields)
+
+
+def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
+    method = Kept(T=3, init_drop=0.3, reward_on="cached", select="attacker", **fields)
+    (found,) = play(method, kind, 3 * method.monte_carlo, graphs)
+    wanted = {name: torch.zeros_like(x) for name, x in found.items()}
+    baseline, size = 0.0, 0.0
+    for turn, rewards in enumerate(REWARDS[: method.monte_carlo].tolist()):
+        groups = [sum(rewards) / 7] * 3
+        if method.credit == "paired":
+            groups = [sum(rewards[:3]) / 3, sum(rewards[3:6]) / 3, rewards[6]]
+        advantages = [r - baseline for r in groups]
+        now = (sum(a * a for a in advantages) / 3) ** 0.5
+        size = now if turn == 0 else 0.9 * size + 0.1 * now
+        baseline = sum(groups) / 3 if turn == 0 else 0.9 * baseline + 0.1 * sum(groups) / 3
+        advantages = [a / size for a in advantages] if method.normalize else advantages
+        method.before.zero_grad()
+        seen = method.seen[6 * turn : 6 * turn + 6]
+        gradients, means = literal_round(method.before, advantages, seen, method.monte_carlo)
+        for name, x in gradients.items():
+            wanted[name] += x
+        assert method.history[turn]["drop_probability"] == pytest.approx(means, abs=1e-5)
+        assert method.history[turn]["baseline"] == pytest.approx(baseline)
+    assert all(0 < drop.float().mean() < 0.6 for *_, drops in method.seen for drop in drops.values())
+    for name, x in wanted.items():
+        torch.testing.assert_close(found[name], x, rtol=1e-4, atol=1e-6 * max(1.0, float(x.abs().max())), msg=name)
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
+def test_micro_batches_run_together_as_each_would_alone(graphs: bool) -> None:
+    """Also those that are longer than the table of positions, and rows of which nothing is valid."""
+    g = tiny_generator(3, init_drop=0.4, layer_offsets=True)  # eight positions
+    draws = torch.Generator().manual_seed(2)
+    whole, keys, weights = Round(), {}, {}
+    for at, (rows, length) in enumerate([(2, 7), (3, 12), (2, 4), (1, 8), (2, 17)]):
+        mask = torch.ones(rows, length, dtype=torch.long)
+        mask[-1, length // 2 :] = 0
+        whole.ids.append(torch.randint(0, 10, (rows, length), generator=draws))
+        whole.masks.append(mask)
+        whole.places.append((at, 5 * at))
+        step = Step(None, None, Progress(step=at), seed=1)  # type: ignore[arg-type]
+        keys[at], weights[at] = step.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
+    whole.masks[1][0] = 0
+
+    def gradients(rounds: list[Round]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        g.zero_grad()
+        lent = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
+        p = torch.stack([reinforce(g, some, keys, weights, lent) for some in rounds]).mean(0)
+        return [parameter.grad.clone() for parameter in g.parameters()], p
+
+    together = gradients([whole])
+    parts = zip(whole.ids, whole.masks, whole.places, strict=True)
+    alone = gradients([Round([ids], [mask], [place]) for ids, mask, place in parts])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
+    assert all(x.isfinite().all() and x.abs().max() > 0 for x in together[0])
+
+
+def test_chunks_keep_within_their_room_and_graphs_see_few_shapes(monkeypatch) -> None:
+    g = tiny_generator(3, layer_offsets=True)
+    shapes: list[tuple[int, int]] = []
+    g.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape)))
+
+    def run(lengths: list[int], rows: int, room: tuple[int, int], graphs: Any = None) -> list[tuple[int, int]]:
+        monkeypatch.setattr(module, "_ROOM_ELSEWHERE", room)
+        shapes.clear()
+        ids = [torch.ones(rows, length, dtype=torch.long) for length in lengths]
+        keys = dict.fromkeys(range(len(ids)), torch.zeros(3, 1, dtype=torch.int32))
+        places = [(at, 0) for at in range(len(ids))]
+        reinforce(g, Round(ids, ids, places), keys, dict.fromkeys(keys, [1.0] * 3), graphs)
+        return list(shapes)
+
+    assert run([5, 7, 6, 3], 4, (40, 10**6)) == [(5, 7), (6, 6), (5, 5)]  # the longest first, rows · length <= 40
+    assert run([5, 7, 6, 3], 4, (10**6, 500)) == [(3, 7), (3, 7), (4, 6), (6, 5)]  # 3 · rows · length² <= 500
+    assert run([7], 3, (1, 1)) == [(1, 7)] * 3
+    graphs = Graphs(torch.device("cpu"))
+    first = run([20, 30, 25, 20, 9], 40, (4096, 10**6), graphs)
+    assert first == [(128, 32), (80, 32)]
+    assert run([9, 31, 25, 20, 17], 39, (4096, 10**6), graphs) == first
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 100])
+def test_the_actions_of_all_layers_are_those_of_each(at_once: int, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_DRAWN_AT_ONCE", at_once)
+    device = torch.device("cpu")
+    p = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(3))
+    step = Step(None, None, Progress(step=6), seed=9, first_position=8, batch_size=2)  # type: ignore[arg-type]
+
+    def draws(step: Step) -> torch.Tensor:
+        return torch.stack([step.uniform(layer, (4, 7, 7), device, "x") for layer in range(3)])
+
+    keys, places = step.keys(range(3), "x", device), step.positions(4, device)
+    assert torch.equal(actions(p, keys, places), draws(step) < p)
+    # a row with keys and a place of its own draws what it drew in its own step
+    other = Step(None, None, Progress(step=7), seed=9, first_position=2, batch_size=4)  # type: ignore[arg-type]
+    keys = torch.cat([keys.expand(3, 3), other.keys(range(3), "x", device)], 1)
+    places = torch.cat([places[:3], other.positions(4, device)[3:]])
+    assert torch.equal(actions(p, keys, places), torch.cat([draws(step)[:, :3], draws(other)[:, 3:]], 1) < p)
+
+
 class Planted(AttendOut):
     """The reward is minus the share of kept positions in one layer: dropping there is all that helps."""
 
     layer = 1
 
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        ids, mask, (at, first) = self._round.ids[-1], self._round.masks[-1], self._round.places[-1]
-        drop = self._actions(self.generator(ids, mask).detach(), as_it_was(step, at, first, len(ids)))[self.layer]
+        ids, mask = self._round.ids[-1], self._round.masks[-1]
+        with torch.no_grad():
+            drop = self._actions(self.generator(ids, mask), step)[self.layer]
         valid = pairs(mask)
         reward = -((~drop) & valid).sum() / valid.sum()
         return reward.view(1), reward, reward

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from attendrop import random
+from attendrop.graphs import Draws, StaticStep
+from attendrop.regularizer import Step
+from attendrop.schedule import Progress
 
 
 def test_numpy_and_torch_draw_the_same() -> None:
@@ -16,6 +19,39 @@ def test_numpy_and_torch_draw_the_same() -> None:
         assert torch.equal(a, b)
         assert a.min() >= 0
         assert a.max() < 1
+
+
+def test_several_keys_draw_at_once_what_each_draws_alone() -> None:
+    words, positions = [0, 7, 2**31, 2**32 - 1], torch.tensor([2, 70_000, 5])
+    keys = random.as_keys(words)
+    assert keys.dtype == torch.int32
+    alone = torch.stack([random.uniform(word, positions, (2, 5, 7)) for word in words])
+    for draw in (random._uniform_numpy, random._uniform_torch):
+        assert torch.equal(draw(keys.unsqueeze(1), positions, (2, 5, 7), "cpu"), alone)
+        # a key for each site and row
+        mixed = draw(torch.stack([keys[:3], keys[1:]]), positions, (5, 7), "cpu")
+        for i, site in enumerate((words[:3], words[1:])):
+            for j, word in enumerate(site):
+                assert torch.equal(mixed[i, j], random.uniform(word, positions[j : j + 1], (5, 7))[0])
+        assert torch.equal(draw(keys[1], positions, (5, 7), "cpu"), random.uniform(7, positions, (5, 7)))
+
+
+def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
+    device = torch.device("cpu")
+    step = Step(None, None, Progress(step=14), seed=3, first_position=8, batch_size=2)  # type: ignore[arg-type]
+    draws = Draws(device)
+    static = StaticStep.of(step, draws)
+    sites = (4, 0, 9)
+    static.keys(sites, "x", device)
+    for number in (14, 15):
+        step.progress = Progress(step=number)
+        draws.write(step)
+        alone = torch.stack([step.uniform(site, (4, 2, 5, 7), device, "x") for site in sites])
+        for told in (step, static):
+            keys, positions = told.keys(sites, "x", device), told.positions(4, device)
+            assert keys.shape == (3, 1)
+            for draw in (random._uniform_numpy, random._uniform_torch):
+                assert torch.equal(draw(keys, positions, (2, 5, 7), device), alone)
 
 
 def test_a_draw_belongs_to_its_example_not_to_its_batch() -> None:

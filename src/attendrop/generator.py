@@ -61,17 +61,26 @@ class Generator(nn.Module):
         h = functional.embedding(ids, self.tokens)
         h = self.norm(h + self._position(ids.shape[1], h))
         hidden = (~mask.bool()).unsqueeze(1)
+        # q / √d, k and v of a layer in one product
+        root = math.sqrt(h.shape[-1])
+        weight = torch.cat([self.q.weight / root, self.k.weight, self.v.weight])
+        bias = torch.cat([self.q.bias / root, self.k.bias, self.v.bias])
         found = []
         for layer in range(self.layers):
-            s = self.q(h) @ self.k(h).transpose(-1, -2) / math.sqrt(h.shape[-1])
-            found.append(s / self.temperature + self.offsets[layer])
+            q, k, v = functional.linear(h, weight, bias).chunk(3, -1)
+            s = q @ k.transpose(-1, -2)
+            found.append(s)
             if layer + 1 < self.layers:
                 attention = s.masked_fill(hidden, torch.finfo(s.dtype).min).softmax(-1)
-                h = self.norm(h + self.o(attention @ self.v(h)))
-        return torch.stack(found)
+                h = self.norm(h + self.o(attention @ v))
+        return torch.stack(found).div_(self.temperature).add_(self.offsets.view(-1, 1, 1, 1))
+
+    def looks_up(self, length: int) -> bool:
+        """Whether rows of this length take their positions from the table; longer ones have waves."""
+        return self.positions is not None and length <= len(self.positions)
 
     def _position(self, length: int, like: Tensor) -> Tensor:
-        if self.positions is not None and length <= len(self.positions):
+        if self.positions is not None and self.looks_up(length):
             return self.positions[:length]
         return _waves(length, like)
 

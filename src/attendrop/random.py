@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random as python_random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -48,12 +48,13 @@ def signed(word: int) -> int:
 
 
 def _mix_torch(x: Tensor) -> Tensor:
+    """In place, with room for one more such tensor."""
     # torch shifts int32 arithmetically, so the sign bits are masked away; products wrap as the unsigned ones do.
-    x ^= (x >> 16) & 0xFFFF
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
     x *= signed(_MULTIPLY_1)
-    x ^= (x >> 15) & 0x1FFFF
+    x ^= (x >> 15).bitwise_and_(0x1FFFF)
     x *= signed(_MULTIPLY_2)
-    x ^= (x >> 16) & 0xFFFF
+    x ^= (x >> 16).bitwise_and_(0xFFFF)
     return x
 
 
@@ -65,27 +66,30 @@ def key_of(seed: int, step: int, site: int, stream: str = "keep") -> int:
     return key
 
 
+def as_keys(words: Sequence[int]) -> Tensor:
+    """Keys of 32 bits as int32, on the host."""
+    return torch.tensor([signed(word) for word in words], dtype=torch.int32)
+
+
 def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
     """Draws in [0, 1) for the examples at `positions` of the global batch: [len(positions), *shape], 24 bits each.
 
     `shape` is (H, Q, K). The CPU takes numpy, which is three times as fast as torch at this; every device gives the
-    same numbers. A key may be an int32 of no dimensions on `device`: a captured graph reads it there.
+    same numbers. A key may be an int32 on `device`: a captured graph reads it there. It may have dimensions, of which
+    the last is that of the examples or 1: [sites, 1] draws [sites, len(positions), *shape] in one go, each site as
+    its key alone would.
     """
-    if isinstance(key, Tensor) or torch.device(device).type != "cpu":
+    if torch.device(device).type != "cpu":
         return _uniform_torch(key, positions, shape, device)
     return _uniform_numpy(key, positions, shape, device)
 
 
-def _axis(rank: int, axis: int) -> tuple[int, ...]:
-    return tuple(-1 if i == axis else 1 for i in range(rank))
-
-
-def words(key: int, positions: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """The words that draws are made of: uint32 [len(positions), *shape]."""
-    rank = 1 + len(shape)
-    x = np.full((1,) * rank, key, dtype=np.uint32)
-    for axis, counter in enumerate([positions.cpu().numpy(), *(np.arange(n) for n in shape)]):
-        x = _mix_numpy(x + (counter.astype(np.uint32) * np.uint32(_GOLDEN)).reshape(_axis(rank, axis)))
+def words(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> np.ndarray:
+    """The words that draws are made of: uint32 [..., len(positions), *shape]; the first are those of the key."""
+    x = key.numpy().view(np.uint32) if isinstance(key, Tensor) else np.array(key, dtype=np.uint32)
+    x = _mix_numpy(x + positions.cpu().numpy().astype(np.uint32) * np.uint32(_GOLDEN))
+    for n in shape:
+        x = _mix_numpy(x[..., None] + np.arange(n, dtype=np.uint32) * np.uint32(_GOLDEN))
     return x
 
 
@@ -95,9 +99,10 @@ def _next_words(x: np.ndarray, out: np.ndarray, spare: np.ndarray) -> np.ndarray
     return _mix_numpy(np.add(x[:, None], steps, out=out), spare)
 
 
-def _uniform_numpy(key: int, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+def _uniform_numpy(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
     *before, last = shape
-    rows = words(key, positions, tuple(before)).reshape(-1)
+    found = words(key, positions, tuple(before))
+    rows = found.reshape(-1)
     draws = np.empty((len(rows), last), np.float32)
     size = max(1, _PIECE // max(1, last))
     room = np.empty((2, min(size, len(rows)), last), np.uint32)
@@ -106,7 +111,7 @@ def _uniform_numpy(key: int, positions: Tensor, shape: tuple[int, ...], device: 
         x, spare = room[:, : len(some)]
         draws[start : start + size] = np.right_shift(_next_words(some, x, spare), np.uint32(8), out=x)
     draws *= np.float32(2**-24)
-    return torch.from_numpy(draws.reshape(len(positions), *shape))
+    return torch.from_numpy(draws.reshape(*found.shape, last))
 
 
 def limit(q: float) -> int:
@@ -120,13 +125,12 @@ def are_below(limit: int, x: np.ndarray, out: np.ndarray, spare: np.ndarray) -> 
 
 
 def _uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-    rank = 1 + len(shape)
     if not isinstance(key, Tensor):
         key = torch.full((), signed(key), dtype=torch.int32, device=device)
-    x = key.reshape((1,) * rank)
-    for axis, counter in enumerate([positions.to(device), *(torch.arange(n, device=device) for n in shape)]):
-        x = _mix_torch(x + (counter.to(torch.int32) * signed(_GOLDEN)).reshape(_axis(rank, axis)))
-    return ((x >> 8) & 0xFFFFFF).to(torch.float32) * 2**-24
+    x = _mix_torch(key + positions.to(device, torch.int32) * signed(_GOLDEN))
+    for n in shape:
+        x = _mix_torch(x.unsqueeze(-1) + torch.arange(n, dtype=torch.int32, device=device) * signed(_GOLDEN))
+    return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2**-24)
 
 
 def shared_generator(seed: int, step: int, name: str) -> torch.Generator:

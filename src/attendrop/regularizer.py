@@ -34,6 +34,7 @@ from .plan import Plan
 from .probe import Probe
 from .schedule import Progress, Schedule
 from .seams import Seams
+from .transfer import sent
 
 CONFIG_FILE = "regularizers.json"
 
@@ -86,6 +87,11 @@ class Step:
     def key(self, site: int, stream: str) -> int | Tensor:
         """The key of a site's local draws. In a captured step it is an int32 of no dimensions in device memory."""
         return random.key_of(self.seed, self.progress.step, site, stream)
+
+    def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
+        """The keys of several sites, int32 [sites, 1], as `random.uniform` takes them to draw for all at once."""
+        found = [random.key_of(self.seed, self.progress.step, site, stream) for site in sites]
+        return sent(random.as_keys(found).unsqueeze(1), device)
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
         """The places in the global batch of the micro-batch's rows: more than its examples where choices are rows."""

@@ -16,21 +16,20 @@ by their running size.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from ..generator import Generator, ids_and_mask, pairs
-from ..modes import evaluating
-from ..objective import example_scores, head_of
+from ..generator import Generator, ids_and_mask
+from ..objective import head_of
 from ..plan import Plan
+from ..policy_gradient import Baseline, Round, actions, probabilities, reinforce
 from ..random import key_of, preserved
 from ..regularizer import Regularizer, Step
+from ..rewards import chance_of_attacker, credited, mean_and_error, noisy, of_all, scores_of
 from ..seams import Seams
 from ..sites import Site, unwrapped
 from ..twin import Twin, average_gradients, load_optimizer_tensors, optimizer_tensors
@@ -40,33 +39,6 @@ REWARDS = ("loss", "metric", "win")
 SELECTS = ("sample", "better", "attacker")
 CREDITS = ("mean", "paired")
 MODES = ("dropout", "prune")
-
-
-def log_likelihood(logits: Tensor, drop: Tensor, valid: Tensor) -> Tensor:
-    """1/(layers · n²) Σ log P(d) over valid positions, mean over examples. All [layers, B, L, L] or broadcastable."""
-    terms = -functional.binary_cross_entropy_with_logits(logits, drop.to(logits.dtype), reduction="none") * valid
-    n_squared = valid.expand_as(terms).flatten(2).sum(-1).clamp(min=1)
-    return (terms.flatten(2).sum(-1) / n_squared).mean()
-
-
-def sample(logits: Tensor, draws: Tensor) -> Tensor:
-    """Hard Gumbel samples of *drop*: logits + logistic noise > 0, which is the same as draws < sigmoid(logits)."""
-    return draws < logits.sigmoid()
-
-
-def as_it_was(step: Step, at: int, first: int, rows: int) -> Step:
-    """The step number `at`, when it had `rows` rows from place `first` on: for drawing its actions again."""
-    return replace(step, progress=replace(step.progress, step=at), first_position=first, batch_size=rows)
-
-
-@dataclass
-class Round:
-    """The micro-batches since the last update: ids and masks, and the counters that draw their actions again."""
-
-    ids: list[Tensor] = field(default_factory=list)
-    masks: list[Tensor] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)  # optimizer step, position of the first row
-    labelled: list[dict[str, Tensor]] = field(default_factory=list)  # whole batches, only for reward_on="cached"
 
 
 @dataclass
@@ -149,8 +121,7 @@ class AttendOut(Regularizer):
         self._twin: Twin | None = None
         self._round = Round()
         self._steps_in_round = self._rounds = 0
-        self._baseline: float | None = None
-        self._size = 0.0
+        self._baseline = Baseline(self.decay)
         self._loaded: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
     # ---- what it needs -----------------------------------------------------------------------------------------
@@ -226,20 +197,17 @@ class AttendOut(Regularizer):
         if self.init_drop == 0:
             return Plan()
         assert self.generator is not None
+        ids, mask = ids_and_mask(batch)
         with torch.no_grad():
-            drop = self._actions(self.generator(*ids_and_mask(batch)), step)
+            keep = ~self._actions(self.generator(ids, mask), step)
         chosen = self._active(step.seed, step.progress.step)
         sites = self._sites(step.seams)
-        return Plan(keep={site.index: ~drop[layer].unsqueeze(1) for layer, site in enumerate(sites) if chosen[layer]})
+        return Plan(keep={site.index: keep[layer].unsqueeze(1) for layer, site in enumerate(sites) if chosen[layer]})
 
     def _actions(self, logits: Tensor, step: Step) -> Tensor:
         """[layers, B, L, L]: True = drop. The same whenever they are asked for."""
-        return torch.stack(
-            [
-                sample(scores, step.uniform(layer, scores.shape, scores.device, self.name))
-                for layer, scores in enumerate(logits)
-            ]
-        )
+        keys = step.keys(range(len(logits)), self.name, logits.device)
+        return actions(probabilities(logits), keys, step.positions(logits.shape[1], logits.device))
 
     def _active(self, seed: int, at: int) -> list[bool]:
         """The layers that are masked in the round to which step `at` belongs: the same on all processes."""
@@ -265,33 +233,15 @@ class AttendOut(Regularizer):
 
     @torch.no_grad()
     def _rewards(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """r for each example, and the mean scores of attacker and defender."""
-        found: list[list[Tensor]] = [[], []]
-        for batch in self._reward_batches(step):
-            for place, values in enumerate(self._scores(batch, step)):
-                found[place].append(values.clone())
+        """r for each example, and the mean scores of attacker and defender; on the host, for which it waits once."""
+        networks, graphs = (step.model, self.defender), step.around.graphs
+        found = [scores_of(networks, batch, self.reward == "metric", graphs) for batch in self._reward_batches(step)]
+        both = torch.cat(found, 1).float().cpu()
         if self.reward_on == "cached" and step.around.world > 1:  # each process has cached batches of its own
-            found = [_of_all(values, step.around.world) for values in found]
-        attacker, defender = (torch.cat(values).float() for values in found)
+            both = torch.cat(of_all(both.split([x.shape[1] for x in found], 1), step.around.world), 1)
+        attacker, defender = both
         difference = attacker - defender
         return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
-
-    def _scores(self, batch: Mapping[str, Any], step: Step) -> list[Tensor]:
-        """Of the model and of the defender, for each example."""
-
-        def both(examples: Mapping[str, Any]) -> list[Tensor]:
-            found = []
-            for network in (step.model, self.defender):
-                with evaluating(network):
-                    outputs = network(**examples)
-                score, right = example_scores(network, examples, outputs)
-                found.append(right if self.reward == "metric" else score)
-            return found
-
-        if step.around.graphs is None:
-            return both(batch)
-        static, key = step.around.graphs.batch(batch)
-        return step.around.graphs.run(("attendout scores", key), lambda: both(static))
 
     def _reward_batches(self, step: Step) -> list[Mapping[str, Any]]:
         if self.reward_on == "cached":
@@ -300,116 +250,68 @@ class AttendOut(Regularizer):
             raise ValueError(f"AttendOut.reward_on is {self.reward_on!r}, but the loop lends no examples to draw from.")
         draws = step.shared_generator("attendout-reward")
         assert self.draws_from is not None
-        batch = dict(step.around.examples(self.draws_from, self.samples or self.T, draws))
+        batch = step.around.examples(self.draws_from, self.samples or self.T, draws)
         if self.reward_on == "noisy":
-            ids = batch["input_ids"]
-            vocabulary = len(self.generator.tokens) if self.generator is not None else 0
-            swap = torch.rand(ids.shape, generator=draws) < self.noise
-            random_ids = torch.randint(0, vocabulary, ids.shape, generator=draws)
-            batch["input_ids"] = torch.where(swap.to(ids.device), random_ids.to(ids.device), ids)
+            batch = noisy(batch, self.noise, len(self.generator.tokens), draws)
         return [batch]
 
     def _end_round(self, step: Step) -> None:
         rewards, attacker, defender = self._rewards(step)
-        mean = rewards.mean().item()
-        advantages = self._advantages(rewards)
-        probabilities = self._learn(advantages, step)
+        groups = credited(rewards, self.T, self.credit == "paired")
+        dropped = self._learn(self._baseline.advantages(groups, self.normalize), step)
         winner = self._choose(rewards, step)
         assert self._twin is not None
         self._twin.make_equal(step, to_model=winner == "defender")
-        error = rewards.std().item() / math.sqrt(len(rewards)) if len(rewards) > 1 else 0.0
+        mean, error = mean_and_error(rewards)
+        device = dropped.device  # where all figures are: they are stacked for the log
+        for name, value in (
+            ("reward", mean), ("baseline", self._baseline.mean or 0.0), ("attacker_won", float(winner == "attacker")),
+        ):  # fmt: skip
+            step.metrics[f"attendout/{name}"] = torch.full((), value, device=device)
+        for site, p in zip(self._sites(step.seams), dropped, strict=True):
+            step.metrics[f"attendout/drop_probability_{site.label}"] = p
         self.history.append(
             {
                 "step": step.progress.step + 1,
                 "epoch": step.progress.epoch,
-                "drop_probability": [round(p, 5) for p in probabilities],
+                "drop_probability": [round(p, 5) for p in dropped.tolist()],
                 "reward": mean,
                 "reward_error": error,
-                "baseline": self._baseline,
+                "baseline": self._baseline.mean,
                 "attacker": attacker.item(),
                 "defender": defender.item(),
                 "winner": winner,
             }
         )
-        device = rewards.device
-        step.metrics["attendout/reward"] = torch.tensor(mean, device=device)
-        step.metrics["attendout/baseline"] = torch.tensor(self._baseline or 0.0, device=device)
-        step.metrics["attendout/attacker_won"] = torch.tensor(float(winner == "attacker"), device=device)
-        for site, p in zip(self._sites(step.seams), probabilities, strict=True):
-            step.metrics[f"attendout/drop_probability_{site.label}"] = torch.tensor(p, device=device)
 
-    def _advantages(self, rewards: Tensor) -> list[float]:
-        """One for each step of the round; the baseline is a moving average of the rewards before it."""
-        if self.credit == "paired":
-            groups = [chunk.mean().item() for chunk in rewards.chunk(self.T)]
-            groups = [groups[t % len(groups)] for t in range(self.T)]
-        else:
-            groups = [rewards.mean().item()] * self.T
-        baseline = self._baseline if self._baseline is not None else 0.0
-        advantages = [r - baseline for r in groups]
-        mean = sum(groups) / len(groups)
-        self._baseline = mean if self._baseline is None else self.decay * self._baseline + (1 - self.decay) * mean
-        size = math.sqrt(sum(a * a for a in advantages) / len(advantages))
-        self._size = size if self._size == 0 else self.decay * self._size + (1 - self.decay) * size
-        return [a / self._size for a in advantages] if self.normalize and self._size > 0 else advantages
-
-    def _learn(self, advantages: list[float], step: Step) -> list[float]:
-        """Eq. 5 on the cached steps, one graph at a time; returns the mean P(drop) of each layer."""
+    def _learn(self, advantages: list[float], step: Step) -> Tensor:
+        """Eq. 5 on the cached steps; returns the mean P(drop) of each layer."""
         assert self.generator is not None
         assert self._optimizer is not None
-        total = torch.zeros(self.generator.layers, device=next(self.generator.parameters()).device)
-        first_step = self._round.places[0][0] if self._round.places else 0
-        micro_batches = Counter(at for at, _ in self._round.places)
-        for ids, mask, (at, first) in zip(self._round.ids, self._round.masks, self._round.places, strict=True):
-            then = as_it_was(step, at, first, len(ids))
-            advantage = advantages[min(at - first_step, len(advantages) - 1)]
-            # a step may have several micro-batches: their mean is the step's
-            weight = torch.tensor(advantage / micro_batches[at] / self.monte_carlo)
-            total = total + self._reinforce({"ids": ids, "mask": mask, "weight": weight}, then)
+        keys, weights = {}, {}
+        for at in sorted({at for at, _ in self._round.places}):
+            then = replace(step, progress=replace(step.progress, step=at))
+            keys[at] = then.keys(range(self.generator.layers), self.name, torch.device("cpu"))
+            chosen = self._active(step.seed, at)
+            advantage = advantages[min(at - self._round.places[0][0], len(advantages) - 1)]
+            weights[at] = [advantage / self.monte_carlo / sum(chosen) * is_chosen for is_chosen in chosen]
+        found = reinforce(self.generator, self._round, keys, weights, step.around.graphs)
         self._rounds += 1
         if self._round.ids and self._rounds % self.monte_carlo == 0:
             average_gradients(self.generator, step.around.world)
             self._optimizer.step()
             self._optimizer.zero_grad()
         if step.around.world > 1:
-            torch.distributed.all_reduce(total)
-        return (total / step.around.world / max(1, len(self._round.ids))).tolist()
-
-    def _reinforce(self, values: dict[str, Tensor], then: Step) -> Tensor:
-        """The gradient of -weight · log P(actions of that step), added to the generator's; its P(drop) by layer."""
-        assert self.generator is not None
-        generator, chosen = self.generator, self._active(then.seed, then.progress.step)
-
-        def backward(step: Step, ids: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
-            logits = generator(ids, mask)
-            drop = self._actions(logits.detach(), step)
-            valid = pairs(mask).unsqueeze(0)
-            layers = [layer for layer, is_chosen in enumerate(chosen) if is_chosen]
-            likelihood = log_likelihood(
-                torch.stack([logits[layer] for layer in layers]), torch.stack([drop[layer] for layer in layers]), valid
-            )
-            (-weight * likelihood).backward()
-            return (logits.detach().sigmoid() * valid).flatten(1).sum(1) / valid.sum()
-
-        graphs = then.around.graphs
-        if graphs is None:
-            return backward(then, **{**values, "weight": values["weight"].to(values["ids"].device)})
-        key = ("attendout reinforce", tuple(values["ids"].shape), tuple(chosen))
-        static = graphs.static(key, values)
-        told = graphs.told(then)
-        return graphs.run(key, lambda: backward(told, **static), then, generator)
+            torch.distributed.all_reduce(found)
+        return found / step.around.world
 
     def _choose(self, rewards: Tensor, step: Step) -> str:
         if self.select == "attacker":
             return "attacker"
-        mean = rewards.mean().item()
         if self.select == "better":
-            return "attacker" if mean > 0 else "defender"
-        # The probability follows the evidence: the mean reward in units of its standard error.
-        error = rewards.std().item() / math.sqrt(len(rewards)) if len(rewards) > 1 else abs(mean)
-        chance = 0.5 if error == 0 else 0.5 * (1 + math.erf(mean / error / math.sqrt(2)))
+            return "attacker" if rewards.mean().item() > 0 else "defender"
         draw = torch.rand((), generator=step.shared_generator("attendout-select")).item()
-        return "attacker" if draw < chance else "defender"
+        return "attacker" if draw < chance_of_attacker(rewards) else "defender"
 
     def record(self) -> list[dict[str, Any]]:
         return self.history
@@ -426,16 +328,13 @@ class AttendOut(Regularizer):
         for parameter_name, parameter in self.generator.named_parameters():
             if parameter.grad is not None:
                 tensors[f"gradient.{parameter_name}"] = parameter.grad
-        for place, (ids, mask) in enumerate(zip(self._round.ids, self._round.masks, strict=True)):
-            tensors |= {f"round.{place}.ids": ids, f"round.{place}.mask": mask}
-        for place, batch in enumerate(self._round.labelled):
-            tensors |= {f"labelled.{place}.{k}": v for k, v in batch.items()}
+        tensors |= self._round.tensors()
         values = {
             "places": self._round.places,
             "steps_in_round": self._steps_in_round,
             "rounds": self._rounds,
-            "baseline": self._baseline,
-            "size": self._size,
+            "baseline": self._baseline.mean,
+            "size": self._baseline.size,
             "history": self.history,
         }
         return tensors, values
@@ -460,18 +359,7 @@ class AttendOut(Regularizer):
         gradients = part("gradient.")
         for name, parameter in self.generator.named_parameters():
             parameter.grad = gradients.get(name)
-        self._round = Round(places=[(at, first) for at, first in values["places"]])
-        for place in range(len(self._round.places)):
-            self._round.ids.append(tensors[f"round.{place}.ids"].to(device))
-            self._round.masks.append(tensors[f"round.{place}.mask"].to(device))
-        while labelled := part(f"labelled.{len(self._round.labelled)}."):
-            self._round.labelled.append(labelled)
+        self._round = Round.of(tensors, values["places"], device)
         self._steps_in_round, self._rounds = values["steps_in_round"], values["rounds"]
-        self._baseline, self._size, self.history = values["baseline"], values["size"], values["history"]
-
-
-def _of_all(values: list[Tensor], world: int) -> list[Tensor]:
-    """The values of all processes, in the order in which one process would have seen the batches."""
-    everyone: list[Any] = [None] * world
-    torch.distributed.all_gather_object(everyone, [value.cpu() for value in values])
-    return [value.to(values[0].device) for batches in zip(*everyone, strict=True) for value in batches]
+        self._baseline = Baseline(self.decay, values["baseline"], values["size"])
+        self.history = values["history"]
