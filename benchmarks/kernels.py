@@ -4,7 +4,9 @@
     python -m benchmarks.kernels                        # the CPU's path, fp32
 
 Medians of single calls, in one run, over inputs that take turns so that none stays in the cache. The attention forward
-is the one that the layer runs in training, with dropout; without dropout it is a row of its own. The floor is the time
+is the one that the layer runs in training, with dropout and no padding; without dropout, and with a mask for padding as
+captured steps have it, it is a row of its own. "for attention" is the mask and then the bias, in the query's
+precision, that training on a GPU makes of it. The floor is the time
 in which a GPU of the given bandwidth would read gradient and value and write the mask. Memory is the peak that a call
 adds to its inputs, in multiples of the mask (1 byte for each position; a map in fp32 would be 4).
 """
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attendrop.kernels.attention_mask import mask_of
 from attendrop.kernels.attribution_mask import keep_from_gradient
 
 from .records import RESULTS, append, conditions
@@ -39,23 +42,30 @@ def inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str
         "key": key.transpose(1, 2),
         "value": value.transpose(1, 2),
         "gradient": gradient,
-        "valid": torch.ones(1, 1, 1, length, dtype=torch.bool, device=device),
+        "valid": torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device),
+        "causal": torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril(),
         "positions": torch.arange(batch, device=device),
     }
 
 
-def attention(dropout: float) -> Provider:
+def attention(dropout: float, masked: bool = False) -> Provider:
     def run(x: dict[str, Tensor]) -> Tensor:
-        return scaled_dot_product_attention(x["query"], x["key"], x["value"], dropout_p=dropout)
+        mask = x["valid"].expand(-1, -1, x["query"].shape[2], -1) if masked else None
+        return scaled_dot_product_attention(x["query"], x["key"], x["value"], mask, dropout_p=dropout)
 
     return run
 
 
-def mask(impl: str) -> Provider:
+def mask(impl: str, valid: str = "valid") -> Provider:
     def run(x: dict[str, Tensor]) -> Tensor:
-        return keep_from_gradient(x["gradient"], x["value"], x["valid"], 0.3, 0.3, 12345, x["positions"], impl=impl)
+        return keep_from_gradient(x["gradient"], x["value"], x[valid], 0.3, 0.3, 12345, x["positions"], impl=impl)
 
     return run
+
+
+def bias(impl: str) -> Provider:
+    keep = mask(impl)
+    return lambda x: mask_of(keep(x), x["valid"], x["query"].dtype).bias
 
 
 def providers(device: str) -> dict[str, Provider]:
@@ -63,7 +73,10 @@ def providers(device: str) -> dict[str, Provider]:
     return {
         "attention forward, dropout 0.1": attention(0.1),
         "attention forward": attention(0.0),
+        "attention forward, dropout 0.1, masked": attention(0.1, masked=True),
         f"mask, {fast}": mask(fast),
+        f"mask for attention, {fast}": bias(fast),
+        f"mask, causal, {fast}": mask(fast, "causal"),
         "mask, reference": mask("reference"),
     }
 
@@ -112,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     on_gpu = options.device == "cuda"
     dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
     table = []
-    print(f"{'size':<8} {'':<30} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
+    print(f"{'size':<8} {'':<38} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
     for batch, length in SIZES:
         sets = [inputs(batch, length, getattr(torch, dtype), options.device) for _ in range(4 if on_gpu else 1)]
         base = 0.0
@@ -132,7 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
             }
             table.append(row)
             print(
-                f"{batch}×{length:<5} {name:<30} {row['microseconds']:>9.1f}  {row['time x attention']:>11.2f}  "
+                f"{batch}×{length:<5} {name:<38} {row['microseconds']:>9.1f}  {row['time x attention']:>11.2f}  "
                 f"{row['floor microseconds']:>8}  {row['memory x mask']:>13}",
                 flush=True,
             )

@@ -5,7 +5,9 @@
 
 `train` is the time of a step in a run that nobody interrupts: the mean over a window of steps, the median over windows.
 `step` is the time from the Trainer's step begin to its step end with the GPU idle at both, the median over steps: no
-dataloader. The published way is AD-DROP by the letter (a backward for each layer) in a stock Trainer.
+dataloader. The published way is AD-DROP by the letter (a backward for each layer) in a stock Trainer. A window of
+AttendOut has one dropout step. Integrated gradients are timed at the first two sizes. "faster" is against the
+published way; the floor counts matrix products, in multiples of a plain step.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from attendrop import ADDrop, AttendOut, RegularizedTrainer
 
 from .records import RESULTS, append, conditions
 
-WARM, SINGLE, WINDOW = 4, 12, 15
+WARM = 4
+IGA = ("16x47", "16x128")  # where integrated gradients are timed
 
 
 def base_shaped(attention: str = "sdpa", layers: int = 12) -> Any:
@@ -57,33 +60,30 @@ class Sentences(torch.utils.data.Dataset):
 class Watch(TrainerCallback):
     """Single steps between two synchronisations, then whole windows."""
 
-    def __init__(self, windows: int) -> None:
-        self.windows = windows
+    def __init__(self, single: int, length: int, windows: int) -> None:
+        self.alone, self.length = WARM + single, length
+        self.steps = self.alone + length * (windows + 1)  # the first window begins where steps stop being alone
         self.single: list[float] = []
         self.window: list[float] = []
         self.start = 0.0
-
-    @property
-    def steps(self) -> int:
-        return WARM + SINGLE + WINDOW * (self.windows + 1)
 
     def now(self) -> float:
         torch.cuda.synchronize()
         return time.perf_counter()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step < WARM + SINGLE:
+        if state.global_step < self.alone:
             self.start = self.now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         done = state.global_step
-        if done <= WARM + SINGLE:
+        if done <= self.alone:
             taken = self.now() - self.start
             if done > WARM:
                 self.single.append(taken)
-        elif (done - WARM - SINGLE) % WINDOW == 0:
+        elif (done - self.alone) % self.length == 0:
             now = self.now()
-            self.window.append((now - self.start) / WINDOW)
+            self.window.append((now - self.start) / self.length)
             self.start = self.now()
 
 
@@ -138,12 +138,16 @@ def with_step(step: str, *methods: Callable[[], Any]) -> Callable[..., Trainer]:
     )
 
 
-def addrop() -> ADDrop:
-    return ADDrop(layers="all", cross_tuning=False)
+def addrop(**fields: Any) -> ADDrop:
+    return ADDrop(layers="all", cross_tuning=False, **fields)
 
 
 def attendout() -> AttendOut:
     return AttendOut(T=15, reward_on="dev", samples=64)
+
+
+def integrated(steps: int, rule: str) -> Callable[[], ADDrop]:
+    return lambda: addrop(attribution="iga", ig_steps=steps, ig_rule=rule)
 
 
 # name -> (how to make the trainer, matrix products in thirds of a plain step)
@@ -155,6 +159,25 @@ PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
     "addrop published": (published, 4 + 13 / 2),
     "attendout captured": (with_step("captured", attendout), 3 * (2 + 4 / 9)),
     "attendout eager": (with_step("eager", attendout), 3 * (2 + 4 / 9)),
+    "addrop iga captured, 20-step sum": (with_step("captured", integrated(20, "sum")), 4 + 20 * 13),
+    "addrop iga captured, 5 gauss nodes": (with_step("captured", integrated(5, "gauss")), 4 + 5 * 13),
+}
+# single steps, length of a window, and windows, where a step takes long
+FEWER = {name: (3, 3, 2) for name in PROVIDERS if "iga" in name} | {"addrop published": (8, 10, 2)}
+
+
+def _by(title: str, digits: int = 2) -> Callable[[dict, dict], float]:
+    return lambda row, other: round(row[title] / other[title], digits)
+
+
+# column -> the provider that a row is compared with, and how
+RATIOS: dict[str, tuple[str, Callable[[dict, dict], float]]] = {
+    "x stock": ("stock plain", _by("train ms")),
+    "x captured": ("plain captured", _by("train ms")),
+    "faster": ("addrop published", lambda row, published: _by("train ms")(published, row)),
+    "step x stock": ("stock plain", _by("step ms")),
+    "step x capt": ("plain captured", _by("step ms")),
+    "memory x capt": ("plain captured", _by("peak MiB", 3)),
 }
 
 
@@ -163,7 +186,7 @@ def measured(name: str, batch: int, length: int, windows: int) -> dict[str, Any]
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    watch = Watch(windows)
+    watch = Watch(*FEWER.get(name, (12, 15, windows)))
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             folder, max_steps=watch.steps, per_device_train_batch_size=batch, bf16=True, save_strategy="no",
@@ -195,22 +218,18 @@ def main() -> None:
     table = []
     for size in options.sizes:
         batch, length = map(int, size.split("x"))
-        rows = [measured(name, batch, length, options.windows) for name in options.only or PROVIDERS]
+        names = [name for name in options.only or PROVIDERS if "iga" not in name or size in IGA]
+        rows = [measured(name, batch, length, options.windows) for name in names]
+        width = max(map(len, names))
         by_name = {row["provider"]: row for row in rows}
-        print(f"{size:<20} {'train':>8} {'× stock':>8} {'× captured':>10} {'step':>8} {'floor':>6} {'peak MiB':>9}")
+        print(f"{size:<{width}} " + " ".join(f"{title:>13}" for title in ("train ms", *RATIOS, "step ms", "peak MiB")))
         for row in rows:
-            ratios = {
-                f"x {name}": round(row["train ms"] / by_name[name]["train ms"], 2) if name in by_name else ""
-                for name in ("stock plain", "plain captured")
-            }
-            floor = round(PROVIDERS[row["provider"]][1] / 3, 2)
-            print(
-                f"{row['provider']:<20} {row['train ms']:>8} {ratios['x stock plain']:>8} "
-                f"{ratios['x plain captured']:>10} {row['step ms']:>8} {floor:>6} {row['peak MiB']:>9}",
-                flush=True,
-            )
-            shared = conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length)
-            table.append({**shared, **row, **ratios, "floor x plain": floor})
+            for title, (other, quotient) in RATIOS.items():
+                row[title] = quotient(row, by_name[other]) if other in by_name else ""
+            row["floor"] = round(PROVIDERS[row["provider"]][1] / 3, 2)
+            shown = (row[title] for title in ("train ms", *RATIOS, "step ms", "peak MiB"))
+            print(f"{row['provider']:<{width}} " + " ".join(f"{value:>13}" for value in shown), flush=True)
+            table.append({**conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length), **row})
     append(options.output, table)
 
 

@@ -13,6 +13,7 @@ from transformers import Trainer, TrainingArguments
 from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
 from attendrop.captured import reason_against, reason_to_hesitate, rounded
 from attendrop.graphs import Draws, Graphs, StaticStep
+from attendrop.optimizers import OptimizerGraph, allows_capture
 from attendrop.random import key_of, signed, uniform
 from attendrop.regularizer import Step
 from attendrop.schedule import Progress
@@ -141,6 +142,31 @@ def test_keys_in_device_memory_draw_the_same(device: str) -> None:
             assert torch.equal(step.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
 
 
+def test_only_optimizers_on_the_gpu_are_captured() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    fused, unfused = (torch.optim.AdamW([weight], fused=fused) for fused in (True, False))
+    assert allows_capture(fused)
+    assert not allows_capture(unfused)
+    assert not allows_capture(torch.optim.SGD([weight]))
+    fused.register_step_post_hook(lambda *_: None)
+    assert not allows_capture(fused)
+
+
+def test_a_gradient_of_another_micro_batch_is_stepped_on_eagerly() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    graph = OptimizerGraph(optimizer, Graphs(torch.device("cpu")))
+    for _ in range(2):
+        weight.grad = torch.ones(3)
+        graph.step(optimizer.step)
+    twice = torch.nn.Parameter(torch.ones(3))
+    plain = torch.optim.AdamW([twice], lr=0.1, fused=True)
+    for _ in range(2):
+        twice.grad = torch.ones(3)
+        plain.step()
+    assert torch.equal(weight, twice)
+
+
 def test_batches_are_filled_up_where_they_are_short() -> None:
     graphs = Graphs(torch.device("cpu"))
     shapes, fill = {"input_ids": (2, 6), "labels": (2,)}, {"input_ids": 9, "labels": -100}
@@ -210,6 +236,39 @@ def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, 
         found.append((losses_of(trainer), weights_of(model)))
     assert (found[0][1] - found[1][1]).abs().max() < 1e-5
     assert (found[0][0] - found[1][0]).abs().max() < 1e-5 * found[0][0].abs().max().clamp(min=1)
+
+
+@on_gpu
+@pytest.mark.parametrize("method", ["plain", "addrop"])
+@pytest.mark.parametrize("kind", ["t5", "span", "choice", "multilabel"])
+def test_so_are_those_of_rarer_models(kind: str, method: str, tmp_path) -> None:
+    test_fifty_steps_without_dropout_are_the_eager_ones(kind, method, tmp_path)
+
+
+@on_gpu
+@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
+def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> None:
+    found = []
+    for step in ("eager", "captured"):
+        model = zoo.make_model("bert", dropout=False)
+        trainer = make_trainer(
+            tmp_path, step=step, model=model, optim=optim, weight_decay=0.1, max_steps=20, warmup_steps=5, tf32=False
+        )
+        kinds = []
+        record = Graphs._record
+
+        def watched(self: Any, *args: Any, record: Any = record, kinds: list = kinds) -> Any:
+            kinds.append("optimizer" if not args[-1] else "pass")
+            return record(self, *args)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Graphs, "_record", watched)
+            trainer.train()
+        assert ("optimizer" in kinds) == (step == "captured" and optim == "adamw_torch_fused")
+        assert "attendrop" not in trainer.optimizer.optimizer.step.__code__.co_filename
+        assert all(isinstance(group["lr"], float) for group in trainer.optimizer.optimizer.param_groups)
+        found.append(weights_of(model))
+    assert (found[0] - found[1]).abs().max() < 1e-5
 
 
 @on_gpu

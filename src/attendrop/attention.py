@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-from .plan import Plan
+from .kernels.attention_mask import mask_of
+from .plan import Mask, Plan, kept
 from .sites import note
 
 if TYPE_CHECKING:
@@ -113,19 +114,25 @@ def _attend_by_plan(
     query, key, value = projected(plan, site, query, key, value)
     is_causal = kwargs.get("is_causal")
     causal = (getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
-    valid, bias = _valid_and_bias(attention_mask, causal, query, key)
-    original_query, original_bias = query, position_bias
+    valid = seams.validity.of(attention_mask, causal, query, key)
+    bias = None if attention_mask is None or attention_mask.dtype == torch.bool else attention_mask
+    before = query, bias if position_bias is None else position_bias
     makes_map = site in plan.weights or site in plan.maps
+    keep = plan.keep.get(site)
     allowed = valid
-    if site in plan.keep or site in plan.uniform or makes_map:
-        allowed = valid & plan.keep[site] if site in plan.keep else valid
+    if keep is not None and query.is_cuda and before[1] is None and not makes_map and site not in plan.uniform:
+        mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, query.dtype)
+        query = zero_rows(query, mask.empty)
+        attention_mask = mask.bias.expand(-1, -1, query.shape[2], key.shape[2])
+    elif keep is not None or site in plan.uniform or makes_map:
+        allowed = valid if keep is None else valid & kept(keep)
         dead = ~allowed.any(-1, keepdim=True)
         if site in plan.uniform:
             dead = torch.ones_like(dead)
         # With a zero query all scores of the row are equal: uniform over the valid positions, whatever the kernel, and
         # with no gradient to queries and keys.
         allowed = allowed | (dead & valid)
-        query = query.masked_fill(dead, 0)
+        query = zero_rows(query, dead)
         if position_bias is not None:
             position_bias = position_bias.masked_fill(dead, 0)
         if bias is not None:
@@ -136,6 +143,8 @@ def _attend_by_plan(
             )
         else:
             attention_mask = allowed.expand(-1, -1, query.shape[2], key.shape[2])
+    elif query.is_cuda and base_name == "sdpa" and attention_mask is not None and bias is None:
+        attention_mask = seams.validity.bias_of(attention_mask, query.dtype)
     if position_bias is not None:
         kwargs["position_bias"] = position_bias
     if makes_map:
@@ -159,18 +168,40 @@ def _attend_by_plan(
     if site in plan.record and site not in seams.records:
         # A replay under gradient checkpointing comes here again and must not replace the tensors of the first pass.
         scaling = kwargs.get("scaling")
-        if original_bias is None:
-            original_bias = bias
         seams.records[site] = Record(
-            query=original_query.detach(),
+            query=before[0].detach(),
             key=key.detach(),
             value=value.detach(),
             output=output,
             valid=valid,
-            bias=None if original_bias is None else original_bias.detach(),
+            bias=None if before[1] is None else before[1].detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         )
     return output, weights
+
+
+def zero_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x with some rows zeroed: bool [..., 1]. Other than `masked_fill` it leaves the layout as it is."""
+    return _ZeroRows.apply(x, rows)
+
+
+class _ZeroRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return _zeroed(x, rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _zeroed(gradient, *ctx.saved_tensors), None
+
+
+def _zeroed(x: Tensor, rows: Tensor) -> Tensor:
+    """In words of 8 bytes where they fit, because a kernel that broadcasts takes its time by the element."""
+    share = 8 // x.element_size()
+    if x.stride(-1) != 1 or any(n % share for n in (x.shape[-1], x.storage_offset(), *x.stride()[:-1])):
+        return torch.where(rows, torch.zeros((), dtype=x.dtype, device=x.device), x)
+    return (x.view(torch.int64) & (rows.long() - 1)).view(x.dtype)
 
 
 def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,21 +213,39 @@ def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) 
     return q, k, v
 
 
-def _valid_and_bias(
-    attention_mask: Tensor | None, causal: bool, query: Tensor, key: Tensor
-) -> tuple[Tensor, Tensor | None]:
-    """What the model lets attend, as bool [B|1, H|1, Q|1, K]; and its additive mask where that is a real bias."""
-    queries, keys = query.shape[2], key.shape[2]
-    if attention_mask is None:
-        valid = torch.ones(1, 1, queries if causal else 1, keys, dtype=torch.bool, device=query.device)
-        return (valid.tril() if causal else valid), None
-    if attention_mask.dtype == torch.bool:
-        valid, bias = attention_mask, None
-    else:
-        valid = attention_mask > torch.finfo(attention_mask.dtype).min / 2
-        bias = attention_mask
-    # The query of a padding token may see nothing at all. Nobody reads it; it must only stay finite.
-    return valid | ~valid.any(-1, keepdim=True), bias
+class Validity:
+    """What the model lets attend. Most models hand the same mask to all of their layers: the last answers are kept."""
+
+    def __init__(self) -> None:
+        self._valid: tuple[Tensor | None, bool, tuple[int, int], Tensor] | None = None
+        self._bias: tuple[Tensor, torch.dtype, Tensor] | None = None
+
+    def of(self, attention_mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor:
+        """bool [B|1, H|1, Q|1, K]"""
+        shape = query.shape[2], key.shape[2]
+        if attention_mask is not None and attention_mask.dtype != torch.bool:
+            return _seen(attention_mask > torch.finfo(attention_mask.dtype).min / 2)
+        if self._valid is None or self._valid[0] is not attention_mask or self._valid[1:3] != (causal, shape):
+            if attention_mask is None:
+                valid = torch.ones(1, 1, shape[0] if causal else 1, shape[1], dtype=torch.bool, device=query.device)
+                valid = valid.tril() if causal else valid
+            else:
+                same = attention_mask.dim() == 4 and attention_mask.stride(2) == 0  # for all queries
+                valid = _seen(attention_mask[:, :, :1] if same else attention_mask)
+            self._valid = attention_mask, causal, shape, valid
+        return self._valid[3]
+
+    def bias_of(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """A bool mask as it is added to the scores. The kernel would make this of it, in every layer."""
+        if self._bias is None or self._bias[0] is not attention_mask or self._bias[1] != dtype:
+            bias = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
+            self._bias = attention_mask, dtype, bias.masked_fill_(~attention_mask, float("-inf"))
+        return self._bias[2]
+
+
+def _seen(valid: Tensor) -> Tensor:
+    """The query of a padding token may see nothing at all. Nobody reads it; it must only stay finite."""
+    return valid | ~valid.any(-1, keepdim=True)
 
 
 def _base_function(base_name: str, module: nn.Module) -> Any:
@@ -221,6 +270,14 @@ def _eager(
     return weights @ value, weights
 
 
-for _name, _mask in (("sdpa", sdpa_mask), ("eager", eager_mask)):
+def _sdpa_mask(**options: Any) -> Tensor | None:
+    """transformers' own; where all queries may see the same, it has one row in memory."""
+    if options.get("mask_function") is not bidirectional_mask_function or options.get("use_vmap"):
+        return sdpa_mask(**options)
+    row = sdpa_mask(**{**options, "q_length": 1})
+    return None if row is None else row.expand(-1, -1, options["q_length"], -1)
+
+
+for _name, _mask in (("sdpa", _sdpa_mask), ("eager", eager_mask)):
     AttentionInterface.register(IMPLEMENTATIONS[_name], functools.partial(_attend, _name))
     AttentionMaskInterface.register(IMPLEMENTATIONS[_name], _mask)

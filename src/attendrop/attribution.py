@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from .kernels import attribution_mask as kernel
+from .kernels.attention_mask import mask_of
 from .objective import Objective, head_of, needs_labels, objective_for
-from .plan import Plan
+from .plan import Mask, Plan
 from .probe import Probe
 from .seams import Record, Seams, bind
 from .sites import Layers
@@ -68,15 +69,18 @@ class Attribution:
         scores = kernel.scores(self.gradient, self.record.value)
         return scores if self.method == "ga" else self.record.attention() * scores
 
-    def keep(self, p: float, q: float, key: int | Tensor, positions: Tensor, direction: str = "high") -> Tensor:
-        """The AD-DROP mask: bool [B, H, Q, K], True = stays."""
+    def keep(self, p: float, q: float, key: int | Tensor, positions: Tensor, direction: str = "high") -> Tensor | Mask:
+        """What AD-DROP keeps; on a GPU as the attention kernel takes it, where the model adds nothing to its scores."""
+        record, draws = self.record, (p, q, key, positions, direction)
         if self.method == "ga" and self.gradient is not None:
-            return kernel.keep_from_gradient(
-                self.gradient, self.record.value, self.record.valid, p, q, key, positions, direction
-            )
-        scores = self.scores()
-        assert scores is not None, "nothing is attributed at random"
-        return kernel.keep_from_scores(scores, self.record.valid, p, q, key, positions, direction)
+            keep = kernel.keep_from_gradient(self.gradient, record.value, record.valid, *draws)
+        else:
+            scores = self.scores()
+            assert scores is not None, "nothing is attributed at random"
+            keep = kernel.keep_from_scores(scores, record.valid, *draws)
+        # worked out here, it takes the keep mask's place in memory; in its layer it would come on top
+        is_plain = record.query.is_cuda and record.bias is None
+        return mask_of(keep, record.valid, record.query.dtype) if is_plain else keep
 
 
 def attributions(

@@ -7,11 +7,13 @@ At the batch sizes of fine-tuning a GPU waits for Python most of the time. A cap
 
 They are two graphs, because both passes draw the same ordinary dropout: a replay takes the random state as it finds
 it, and it is put back in between. There is one pair for each shape of the batch and kind of step. Lengths are rounded
-up, so that there are few. Clipping, optimizer and schedule are the Trainer's own.
+up, so that there are few. The optimizer's step is a graph where the optimizer allows it (optimizers.py); clipping and
+schedule are the Trainer's own.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +26,8 @@ from transformers.utils import logging
 from .engine import Engine
 from .graphs import Graphs, NotCaptured
 from .modes import evaluating
-from .plan import Plan
+from .optimizers import OptimizerGraph
+from .plan import Mask, Plan
 from .random import preserved
 from .regularizer import Regularizer, Step
 from .sites import unwrapped
@@ -92,6 +95,7 @@ class Steps:
             raise ValueError(f"step is {kind!r}; it must be one of {', '.join(map(repr, STEPS))}.")
         self._trainer, self._kind = trainer, kind
         self._captured: CapturedSteps | None = None
+        self._give_back_optimizer: Callable[[], None] = lambda: None
         self._filters = False
         self.gave_up: str | None = None  # why steps are not captured any more: the end of a sentence
 
@@ -125,6 +129,7 @@ class Steps:
             reason = reason_to_hesitate(self._trainer)
         if reason is None:
             self._captured = CapturedSteps(self._trainer, engine)
+            self._take_over_optimizer(self._captured.graphs)
             if engine is not None:
                 engine.surroundings.graphs = self._captured.graphs
             # the Trainer's own filter reads the loss in every step; `filtered` does the same on the GPU
@@ -138,6 +143,23 @@ class Steps:
             # on a CPU it goes without saying
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
+
+    def _take_over_optimizer(self, graphs: Graphs) -> None:
+        if self._trainer.accelerator.scaler is not None:
+            return  # it looks at the gradients on the host before it lets the optimizer step
+        optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
+        graph, take, is_patched = OptimizerGraph(optimizer, graphs), optimizer.step, "step" in vars(optimizer)
+
+        @functools.wraps(take)
+        def step(closure: Any = None) -> Any:
+            return take(closure) if closure is not None else graph.step(take)
+
+        def give_back() -> None:
+            optimizer.step = take
+            if not is_patched:
+                del optimizer.step
+
+        optimizer.step, self._give_back_optimizer = step, give_back
 
     def take(self, run: Any, inputs: Mapping[str, Any], items: Any, step: Step | None) -> Tensor | None:
         """The loss of a micro-batch, its gradients added; None where it must run eagerly."""
@@ -165,6 +187,8 @@ class Steps:
                 logger.info(f"{count} micro-batches were not captured: {reason}.")
             if self._captured.engine is not None:
                 self._captured.engine.surroundings.graphs = None
+            self._give_back_optimizer()
+            self._give_back_optimizer = lambda: None
             self._captured.graphs.clear()
             self._captured = None
 
@@ -370,4 +394,6 @@ def _copy(source: Plan, target: Plan) -> None:
     if source.edits or source.ffn or source.inner or (source.keep.keys() != target.keep.keys()):
         raise NotCaptured("a measured step has another plan")
     for site, mask in source.keep.items():
-        target.keep[site].copy_(mask)
+        ends = target.keep[site], mask
+        for into, new in zip(*(end if isinstance(end, Mask) else (end,) for end in ends), strict=True):
+            into.copy_(new)

@@ -8,7 +8,7 @@ Ordinary dropout goes on drawing from the global generator: a replay takes its s
 from __future__ import annotations
 
 import random as python_random
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -78,6 +78,9 @@ class StaticStep(Step):
         assert self.draws is not None
         return self.draws.key(site, stream)
 
+    def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
+        return torch.stack([self.key(site, stream) for site in sites]).unsqueeze(1)
+
     def positions(self, rows: int, device: torch.device) -> Tensor:
         assert self.draws is not None
         return self.draws.first_position() * (rows // self.batch_size) + torch.arange(rows, device=device)
@@ -146,13 +149,19 @@ class Graphs:
         return StaticStep.of(step, self.draws)
 
     def run(
-        self, key: Hashable, function: Callable[[], Any], step: Step | None = None, network: nn.Module | None = None
+        self,
+        key: Hashable,
+        function: Callable[[], Any],
+        step: Step | None = None,
+        network: nn.Module | None = None,
+        rehearse: bool = True,
     ) -> Any:
         """What `function` returns, in tensors that the next run with the same key overwrites.
 
         The first run with a key records it. Where that fails, it and all that comes after it just runs, and `failure`
         says why. Local draws are those of `step`. With `network` the function ends in a backward, and its gradients
-        are added to those of the network's parameters, as a backward does.
+        are added to those of the network's parameters, as a backward does. A function that may not run more often than
+        it is asked for is not rehearsed before it is recorded.
         """
         if step is not None:
             self.draws.write(step)
@@ -164,13 +173,13 @@ class Graphs:
         if key not in self._graphs:
             try:
                 with self._no_trace(network):
-                    self._graphs[key] = self._record(function, network, adds)
+                    self._graphs[key] = self._record(function, network, adds, rehearse)
             except NotCaptured as reason:
                 self.failure = str(reason)
             except Exception as error:
                 lines = str(error).strip().splitlines() or [""]
                 self.failure = f"it failed ({type(error).__name__}: {lines[0]})"
-            return self.run(key[0] if network is not None else key, function, step, network)  # type: ignore[index]
+            return self.run(key[0] if network is not None else key, function, step, network, rehearse)  # type: ignore[index]
         found = self._graphs[key]
         if adds:
             self._collect(found)
@@ -178,6 +187,10 @@ class Graphs:
         for parameter, gradient in found.pairs:
             parameter.grad = gradient
         return found.outputs
+
+    def owns_gradient(self, parameter: nn.Parameter) -> bool:
+        """Whether the parameter's gradient is where graphs write it."""
+        return parameter.grad is not None and parameter.grad is self._gradients.get(parameter)
 
     def _trained(self, network: nn.Module | None) -> list[nn.Parameter]:
         if network is None:
@@ -194,7 +207,7 @@ class Graphs:
             elif parameter.grad is not gradient:
                 gradient.copy_(parameter.grad)
 
-    def _record(self, function: Callable[[], Any], network: nn.Module | None, adds: bool) -> _Graph:
+    def _record(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, rehearse: bool) -> _Graph:
         def forget_gradients() -> list[tuple[nn.Parameter, Tensor]]:
             found = []
             for parameter in self._trained(network):
@@ -206,7 +219,8 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            function()  # lazy initialisation, workspaces, kernels that are compiled at their first call
+            if rehearse:
+                function()  # lazy initialisation, workspaces, kernels that are compiled at their first call
             for parameter, gradient in forget_gradients():
                 if parameter not in self._gradients:
                     self._gradients[parameter] = torch.empty_like(gradient)

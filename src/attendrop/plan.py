@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,12 +16,36 @@ MapEdit = Callable[[Tensor, Tensor], Tensor]
 Factors = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
+class Mask(NamedTuple):
+    """A keep mask as the attention kernel takes it, with the model's own mask and the rule for empty rows in it."""
+
+    bias: Tensor  # [B, H, Q, K], in the query's precision: 0, or −∞ where nothing attends
+    empty: Tensor  # bool [B, H, Q, 1]: nothing of the row was kept; its bias is that of its valid positions
+
+    @classmethod
+    def of(cls, keep: Tensor, valid: Tensor, dtype: torch.dtype) -> Mask:
+        allowed = keep & valid
+        empty = ~allowed.any(-1, keepdim=True)
+        bias = torch.zeros(allowed.shape, dtype=dtype, device=keep.device)
+        return cls(bias.masked_fill(~(allowed | (empty & valid)), float("-inf")), empty)
+
+    @property
+    def keep(self) -> Tensor:
+        """bool [B, H, Q, K], where what is not valid is not kept."""
+        return (self.bias == 0) & ~self.empty
+
+
+def kept(mask: Tensor | Mask) -> Tensor:
+    """True = stays."""
+    return mask.keep if isinstance(mask, Mask) else mask
+
+
 @dataclass(frozen=True)
 class Plan:
     """One pass, described. Attention sites and blocks are numbered in the order in which the model calls them.
 
     keep         site  -> bool, broadcastable to [B, H, Q, K]; True = stays. Applied before the softmax. A row of which
-                 nothing is kept becomes uniform over its valid positions.
+                 nothing is kept becomes uniform over its valid positions. A `Mask` says the same, worked out.
     uniform      sites whose attention is uniform over the valid positions.
     weights      site  -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
     maps         site  -> functions of these weights, in order, and of what may attend: bool, broadcastable to them.
@@ -38,7 +62,7 @@ class Plan:
     The empty plan is the identity.
     """
 
-    keep: Mapping[int, Tensor] = field(default_factory=dict)
+    keep: Mapping[int, Tensor | Mask] = field(default_factory=dict)
     uniform: frozenset[int] = frozenset()
     weights: Mapping[int, Tensor] = field(default_factory=dict)
     maps: Mapping[int, tuple[MapEdit, ...]] = field(default_factory=dict)
@@ -70,7 +94,7 @@ class Plan:
     def __or__(self, other: Plan) -> Plan:
         """Both plans at once: keep masks AND, sets OR, factors multiply, edits in order."""
         return Plan(
-            keep=_merged(self.keep, other.keep, lambda a, b: a & b),
+            keep=_merged(self.keep, other.keep, lambda a, b: kept(a) & kept(b)),
             uniform=self.uniform | other.uniform,
             weights=_merged(self.weights, other.weights, lambda a, b: a * b),
             maps=_merged(self.maps, other.maps, _in_order),
@@ -98,7 +122,10 @@ class Plan:
 
         return replace(
             self,
-            keep={site: tiled(mask) for site, mask in self.keep.items()},
+            keep={
+                site: Mask(*map(tiled, mask)) if isinstance(mask, Mask) else tiled(mask)
+                for site, mask in self.keep.items()
+            },
             weights={site: tiled(factor) for site, factor in self.weights.items()},
             projections={
                 site: (

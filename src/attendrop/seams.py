@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from .adapters import ADAPTERS
-from .attention import IMPLEMENTATIONS, Handle, Record
+from .attention import IMPLEMENTATIONS, Handle, Record, Validity
 from .modes import evaluating
 from .plan import Plan
 from .random import preserved
@@ -35,6 +35,7 @@ class Seams:
         self.feed_forwards: list[str | None] = []  # of each block, the last linear map of its feed-forward
         self.plan: Plan = _EMPTY
         self.records: dict[int, Record] = {}
+        self.validity = Validity()  # of the masks of the pass under way
         self._configs: list[tuple[PretrainedConfig, str]] = []
         self._modules: list[nn.Module] = []
         self._handles: list[Handle] = []
@@ -84,7 +85,7 @@ class Seams:
             self._install(*before)
 
     def _install(self, plan: Plan, records: dict[int, Record]) -> None:
-        self.plan, self.records = plan, records
+        self.plan, self.records, self.validity = plan, records, Validity()
         for handle in self._handles:
             handle.calls = 0
 
@@ -119,7 +120,7 @@ class Seams:
         for config, implementation in self._configs:
             config._attn_implementation_internal = implementation
         self._modules, self._handles, self._handles_of_sites, self._configs = [], [], [], []
-        self.plan, self.records = _EMPTY, {}
+        self.plan, self.records, self.validity = _EMPTY, {}, Validity()
 
 
 class _BlockSeam:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .optimizers import OptimizerGraph
 from .random import preserved
 from .regularizer import Step
 from .seams import Seams
@@ -33,6 +34,7 @@ class Twin:
         self.network: Any = step.around.prepare(network)
         parameters = zip(step.model.parameters(), self.network.parameters(), strict=True)
         self.optimizer = copy.deepcopy(step.around.optimizer, {id(p): q for p, q in parameters})
+        self._graph: OptimizerGraph | None = None
 
     def backward(self, batch: Mapping[str, Any], step: Step) -> None:
         """Forward, loss and backward. The random state is put back, so that the model draws the same dropout."""
@@ -48,7 +50,12 @@ class Twin:
             nn.utils.clip_grad_norm_(self.network.parameters(), around.max_grad_norm)
         for group, like in zip(self.optimizer.param_groups, around.optimizer.param_groups, strict=True):
             group.update({name: value for name, value in like.items() if name != "params"})
-        self.optimizer.step()
+        if around.graphs is None:
+            self._graph = None
+            self.optimizer.step()
+        else:
+            self._graph = self._graph or OptimizerGraph(self.optimizer, around.graphs)
+            self._graph.step(self.optimizer.step)
         self.network.zero_grad()
 
     @torch.no_grad()
@@ -57,13 +64,24 @@ class Twin:
         assert step.around.optimizer is not None
         ends = [(step.model, step.around.optimizer.state), (self.network, self.optimizer.state)]
         (source, state), (target, target_state) = ends[::-1] if to_model else ends
-        for a, b in zip(
-            [*source.parameters(), *source.buffers()], [*target.parameters(), *target.buffers()], strict=True
-        ):
-            b.copy_(a)
+        tensors = ([*network.parameters(), *network.buffers()] for network in (source, target))
+        pairs = list(zip(*tensors, strict=True))
         for a, b in zip(source.parameters(), target.parameters(), strict=True):
-            if a in state:
-                target_state[b] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in state[a].items()}
+            for name, value in state[a].items() if a in state else ():
+                if isinstance(value, Tensor) and name in target_state[b]:
+                    pairs.append((value, target_state[b][name]))
+                else:
+                    target_state[b][name] = value.clone() if isinstance(value, Tensor) else value
+        _copy_all(pairs)
+
+
+def _copy_all(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Each first tensor into the second, in few kernels."""
+    groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor]]] = {}
+    for a, b in pairs:
+        groups.setdefault((a.device, a.dtype, b.device, b.dtype), []).append((a, b))
+    for group in groups.values():
+        torch._foreach_copy_([b for _, b in group], [a for a, _ in group])
 
 
 @torch.no_grad()

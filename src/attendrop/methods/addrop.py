@@ -24,7 +24,7 @@ from ..attribution import METHODS as ATTRIBUTIONS
 from ..attribution import RULES, IntegrationRule, attributions
 from ..kernels.attribution_mask import DIRECTIONS, candidates
 from ..objective import LABEL_SOURCES, head_of
-from ..plan import Plan
+from ..plan import Mask, Plan, kept
 from ..regularizer import Regularizer, Step
 from ..schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
 from ..seams import Record, Seams
@@ -110,7 +110,7 @@ class ADDrop(Regularizer):
             return Plan()
         sites = step.seams.select(self.layers, "ADDrop.layers")
         rule = IntegrationRule(self.ig_rule, self.ig_steps)
-        keep: dict[int, Tensor] = {}
+        keep: dict[int, Tensor | Mask] = {}
         for site, found in attributions(step.probe(batch), sites, self.attribution, self.label, rule):
             record = found.record
             shape, device = (*record.query.shape[:3], record.key.shape[2]), record.query.device
@@ -121,13 +121,13 @@ class ADDrop(Regularizer):
                 key, positions = step.key(site, self.name), step.positions(shape[0], device)
                 keep[site] = found.keep(p, q, key, positions, self.direction)
             if step.measure:
-                place = step.seams.sites[site].label
+                place, dropped = step.seams.sites[site].label, ~kept(keep[site])
                 scores = found.scores()
                 if scores is not None:
                     region = candidates(scores, record.valid, p, self.direction)
                     step.metrics[f"addrop/candidate_share_{place}"] = _share(region, record.valid)
-                step.metrics[f"addrop/drop_rate_{place}"] = _share(~keep[site], record.valid)
-                step.metrics[f"addrop/dropped_mass_{place}"] = _mass(~keep[site], record)
+                step.metrics[f"addrop/drop_rate_{place}"] = _share(dropped, record.valid)
+                step.metrics[f"addrop/dropped_mass_{place}"] = _mass(dropped, record)
         return Plan(keep=keep)
 
 

@@ -11,21 +11,17 @@ An implementation that is asked for by name and cannot do it raises; none takes 
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import logging
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import has_triton
 from . import cpu, reference
 
 IMPLEMENTATIONS = ("auto", "reference", "cpu", "triton")
 DIRECTIONS = ("high", "low")
-
-_log = logging.getLogger(__name__)
 
 
 def keep_from_gradient(
@@ -105,7 +101,7 @@ def _choose(impl: str, device: torch.device, dtype: torch.dtype) -> Any:
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl is {impl!r}; it must be one of {', '.join(map(repr, IMPLEMENTATIONS))}.")
     if impl == "auto":
-        fits = device.type == "cuda" and dtype != torch.float64 and _has_triton()
+        fits = device.type == "cuda" and dtype != torch.float64 and has_triton()
         impl = "triton" if fits else "cpu" if device.type == "cpu" else "reference"
     if impl == "reference":
         return reference
@@ -114,14 +110,6 @@ def _choose(impl: str, device: torch.device, dtype: torch.dtype) -> Any:
             raise ValueError(f"impl is 'cpu', and the tensors are on {device.type}; use 'triton' or 'reference'.")
         return cpu
     return _triton(dtype)
-
-
-@functools.cache
-def _has_triton() -> bool:
-    found = importlib.util.find_spec("triton") is not None
-    if not found:
-        _log.warning("triton is not installed: AD-DROP's masks are made in plain torch, which takes much longer.")
-    return found
 
 
 def _triton(dtype: torch.dtype) -> ModuleType:
