@@ -23,11 +23,12 @@ from torch.nn import functional
 
 from .captured import rounded
 from .generator import Generator, pairs
-from .random import uniform
+from .random import are_drawn
 from .transfer import sent
 
 # At most so many tokens in a chunk, and positions in the maps of all its layers (about six of fp32 live at once):
-# enough to keep a GPU busy, and few enough for the caches of a CPU.
+# enough to keep a GPU busy, and few enough for the caches of a CPU. A whole micro-batch may be a chunk on a GPU: where
+# the model has room for it, so has the generator.
 _ROOM = {"cuda": (1 << 13, 1 << 25)}
 _ROOM_ELSEWHERE = (1 << 11, 1 << 22)
 _TOKENWISE = ("ids", "mask")  # [rows, width]; the rest is [..., rows]
@@ -47,8 +48,7 @@ def actions(p: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
     """
     size = len(p) if p.is_cuda else max(1, _DRAWN_AT_ONCE // max(1, p[0].numel()))
     found = [
-        uniform(some_keys, positions, p.shape[2:], p.device) < some
-        for some, some_keys in zip(p.split(size), keys.split(size), strict=True)
+        are_drawn(some, some_keys, positions) for some, some_keys in zip(p.split(size), keys.split(size), strict=True)
     ]
     return found[0] if len(found) == 1 else torch.cat(found)
 
@@ -121,14 +121,15 @@ def reinforce(
     order = sorted(range(len(widths)), key=lambda m: -widths[m])  # like comes to like
     rows = _rows(cache, order, keys, weights, max(widths), device)
     of_rows = [widths[m] for m in order for _ in cache.ids[m]]
-    for start, stop in _chunks(generator, of_rows, device.type):
+    least = max(map(len, cache.ids)) if device.type == "cuda" else 1
+    for start, stop in _chunks(generator, of_rows, device.type, least):
         width = of_rows[start]
         chunk = {name: x[start:stop, :width] for name, x in rows.items() if name in _TOKENWISE}
         chunk |= {name: x[..., start:stop] for name, x in rows.items() if name not in _TOKENWISE}
         if graphs is None:
             found = _backward(generator, **chunk)
         else:
-            height = min(rounded(stop - start), _most(generator, width, device.type))
+            height = min(rounded(stop - start), _most(generator, width, device.type, least))
             static = graphs.static(key := ("attendout reinforce", height, width), _filled(chunk, height))
             found = graphs.run(key, partial(_backward, generator, **static), network=generator)
         total = total + found
@@ -185,21 +186,21 @@ def _rows(
     return found
 
 
-def _chunks(generator: Generator, widths: Sequence[int], device: str) -> Iterator[tuple[int, int]]:
+def _chunks(generator: Generator, widths: Sequence[int], device: str, least: int) -> Iterator[tuple[int, int]]:
     """Where chunks of rows start and stop. The widths fall; a chunk has that of its first row."""
     start = 0
     while start < len(widths):
-        stop = min(len(widths), start + _most(generator, widths[start], device))
+        stop = min(len(widths), start + _most(generator, widths[start], device, least))
         alike = generator.looks_up(widths[start])
         stop = next((i for i in range(start, stop) if generator.looks_up(widths[i]) != alike), stop)
         yield start, stop
         start = stop
 
 
-def _most(generator: Generator, width: int, device: str) -> int:
+def _most(generator: Generator, width: int, device: str, least: int) -> int:
     """How many rows of this width there is room for in a chunk."""
     tokens, positions = _ROOM.get(device, _ROOM_ELSEWHERE)
-    return max(1, min(tokens // width, positions // (generator.layers * width * width)))
+    return max(least, min(tokens // width, positions // (generator.layers * width * width)))
 
 
 def _width(generator: Generator, length: int, graphs: Any) -> int:

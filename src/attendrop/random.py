@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .kernels import has_triton
+
 _WORD = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9  # odd, so that multiples of it visit every word
 _MULTIPLY_1, _MULTIPLY_2 = 0x7FEB352D, 0x846CA68B
@@ -124,12 +126,32 @@ def are_below(limit: int, x: np.ndarray, out: np.ndarray, spare: np.ndarray) -> 
     return _next_words(x, out, spare) <= np.uint32(limit)
 
 
-def _uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+def are_drawn(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
+    """Whether what `uniform` draws is below p, which has a place for each: bool"""
+    shape = p.shape[max(1, key.dim()) if isinstance(key, Tensor) else 1 :]
+    if p.is_cuda and has_triton():
+        from .kernels.draws.triton import are_below
+
+        return are_below(_words_torch(key, positions, shape[:-1], p.device), p)
+    return uniform(key, positions, shape, p.device) < p
+
+
+def _words_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    """As `words`: int32."""
     if not isinstance(key, Tensor):
         key = torch.full((), signed(key), dtype=torch.int32, device=device)
     x = _mix_torch(key + positions.to(device, torch.int32) * signed(_GOLDEN))
     for n in shape:
         x = _mix_torch(x.unsqueeze(-1) + torch.arange(n, dtype=torch.int32, device=device) * signed(_GOLDEN))
+    return x
+
+
+def _uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+    if torch.device(device).type == "cuda" and has_triton():
+        from .kernels.draws.triton import uniform as in_one_kernel
+
+        return in_one_kernel(_words_torch(key, positions, shape[:-1], device), shape[-1])
+    x = _words_torch(key, positions, shape, device)
     return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2**-24)
 
 

@@ -13,5 +13,5 @@ _log = logging.getLogger(__name__)
 def has_triton() -> bool:
     found = importlib.util.find_spec("triton") is not None
     if not found:
-        _log.warning("triton is not installed: masks are made in plain torch, which takes much longer.")
+        _log.warning("triton is not installed: masks and draws are made in plain torch, which takes longer.")
     return found

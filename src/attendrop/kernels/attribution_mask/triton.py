@@ -19,28 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from ... import random
+from ..draws.triton import GOLDEN, mix, nearly_mixed
 
-GOLDEN = tl.constexpr(random._GOLDEN)
-MULTIPLY_1 = tl.constexpr(random._MULTIPLY_1)
-MULTIPLY_2 = tl.constexpr(random._MULTIPLY_2)
 LOWEST = tl.constexpr(-2139095041)  # the place of -inf
 HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
-
-
-@triton.jit
-def _nearly_mixed(x):  # type: ignore[no-untyped-def]
-    """As in attendrop.random, on uint32, but for the last step."""
-    x ^= x >> 16
-    x *= MULTIPLY_1
-    x ^= x >> 15
-    x *= MULTIPLY_2
-    return x
-
-
-@triton.jit
-def _mix(x):  # type: ignore[no-untyped-def]
-    x = _nearly_mixed(x)
-    return x ^ (x >> 16)
 
 
 @triton.jit
@@ -123,8 +105,8 @@ def _largest_below(x, pivot):  # type: ignore[no-untyped-def]
 @triton.jit
 def _write(x, cut, row_words, limit, out_ptr, rows, first, Q, K, N: tl.constexpr):  # type: ignore[no-untyped-def]
     keys = first + tl.arange(0, N)
-    word = _nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
-    # The last step of _mix changes the lower half of a word by its upper half. The lower half only matters where the
+    word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
+    # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
     # upper one is that of the limit; so the limit's will do for all.
     is_drawn = (word ^ (limit >> 16)) <= limit
     there = (rows[:, None] < Q) & (keys[None, :] < K)
@@ -229,8 +211,8 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     cut = tl.where(below == wanted + 1.0, largest, pivot)
     cut = tl.where(exists, cut, float("nan"))
 
-    words = _mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
-    words = _mix(_mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
+    words = mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
+    words = mix(mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
     if TILES == 1:
         _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, N)
     else:

@@ -1,0 +1,1 @@
+"""Counter-based draws on a GPU. `attendrop.random` is the reference and the one who calls."""

@@ -1,0 +1,68 @@
+"""The draws of `attendrop.random` in one kernel: a draw is a function of the word of its row and of its place there."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ... import random
+
+GOLDEN = tl.constexpr(random._GOLDEN)
+MULTIPLY_1 = tl.constexpr(random._MULTIPLY_1)
+MULTIPLY_2 = tl.constexpr(random._MULTIPLY_2)
+
+
+@triton.jit
+def nearly_mixed(x):  # type: ignore[no-untyped-def]
+    """As in attendrop.random, on uint32, but for the last step."""
+    x ^= x >> 16
+    x *= MULTIPLY_1
+    x ^= x >> 15
+    x *= MULTIPLY_2
+    return x
+
+
+@triton.jit
+def mix(x):  # type: ignore[no-untyped-def]
+    x = nearly_mixed(x)
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of ROWS rows of N draws; where there is p, whether they are below it. Grid: (rows, places in them)."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = (rows[:, None] < ROWS) & (places[None, :] < N)
+    at = rows[:, None] * N + places[None, :]
+    word = tl.load(words_ptr + rows, mask=rows < ROWS, other=0).to(tl.uint32, bitcast=True)
+    word = mix(word[:, None] + places.to(tl.uint32)[None, :] * GOLDEN)
+    draw = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
+    if p_ptr is not None:
+        draw = (draw < tl.load(p_ptr + at, mask=there, other=0.0)).to(tl.int8)
+    tl.store(out_ptr + at, draw, mask=there)
+
+
+def uniform(words: Tensor, n: int) -> Tensor:
+    """Draws in [0, 1) for rows with these words, int32 [...]: [..., n]"""
+    found = torch.empty((*words.shape, n), device=words.device)
+    _launch(words, None, found, n)
+    return found
+
+
+def are_below(words: Tensor, p: Tensor) -> Tensor:
+    """Whether those draws are below p, [..., n]"""
+    found = torch.empty(p.shape, dtype=torch.bool, device=p.device)
+    _launch(words.expand(p.shape[:-1]), p.float().contiguous(), found.view(torch.uint8), p.shape[-1])
+    return found
+
+
+def _launch(words: Tensor, p: Tensor | None, found: Tensor, n: int) -> None:
+    if found.numel():
+        rows, width = words.numel(), min(1024, triton.next_power_of_2(n))
+        block = 1024 // width
+        draws_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
+            words.contiguous(), p, found, rows, n, BLOCK=block, WIDTH=width
+        )
