@@ -5,7 +5,7 @@ JOBS ?= 2
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
-.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-inference
+.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-inference tables
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,3 +48,6 @@ bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train()
 
 bench-inference: setup  ## Time of a forward with 11 of 12 attention layers pruned, in four ways of running it
 	$(BIN)/python -m benchmarks.inference
+
+tables: setup  ## Make the tables of the documentation anew from benchmarks/results
+	$(BIN)/python -m benchmarks.tables

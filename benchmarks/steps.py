@@ -4,14 +4,15 @@
     python -m benchmarks.steps --device cuda --dtype bfloat16
 
 Every provider takes the same step: forward, backward, clip, AdamW. Times are medians over rounds in which the providers
-take turns, so that a slow minute hits all of them. Memory is measured in a process of its own for each provider, as the
-growth over the imported libraries; not for steps that take many plain ones. The floor counts matrix products: a
-forward is 1, a backward to the activations 1, one to the weights 1; a plain step is 3.
+take turns, so that a slow minute hits all of them. Memory is what a GPU's allocator says, or on a CPU the growth of a
+process of its own over the imported libraries; not for steps that take many plain ones. The floor counts matrix
+products: a forward is 1, a backward to the activations 1, one to the weights 1; a plain step is 3.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import resource
@@ -42,7 +43,8 @@ TOGETHER = 4  # providers that take turns with a plain step
 def base_shaped(options: argparse.Namespace, attention: str = "sdpa") -> Any:
     torch.manual_seed(0)
     config = transformers.BertConfig(num_hidden_layers=options.layers, attn_implementation=attention)
-    return transformers.BertForSequenceClassification(config).train().to(options.device)
+    with torch.device(options.device):
+        return transformers.BertForSequenceClassification(config).train()
 
 
 def random_batch(options: argparse.Namespace) -> dict[str, Tensor]:
@@ -292,7 +294,8 @@ def _timed(step: Any, device: str) -> float:
 
 
 def peak_bytes(options: argparse.Namespace, name: str) -> int:
-    """What two steps add to the process at their peak."""
+    """What two steps add to the process, or to the GPU's memory, at their peak."""
+    gc.collect()  # engines and models know each other
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -304,6 +307,13 @@ def peak_bytes(options: argparse.Namespace, name: str) -> int:
     if options.device == "cuda":
         return torch.cuda.max_memory_allocated() - before
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+
+
+def peaks_of(options: argparse.Namespace, arguments: list[str], names: list[str]) -> dict[str, int]:
+    if options.device == "cuda":
+        return {name: peak_bytes(options, name) for name in names}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # memory does not mind company, time does
+        return dict(zip(names, pool.map(partial(peak_in_own_process, arguments), names), strict=True))
 
 
 def peak_in_own_process(arguments: list[str], name: str) -> int:
@@ -334,9 +344,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(peak_bytes(options, options.peak_of)))
         return
     names = [name for name in PROVIDERS if not options.only or name in options.only or name == "plain"]
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # memory does not mind company, time does
-        measured = [name for name in names if not _is_long(name, options)]
-        peaks = dict(zip(measured, pool.map(partial(peak_in_own_process, arguments), measured), strict=True))
+    peaks = peaks_of(options, arguments, [name for name in names if not _is_long(name, options)])
     seconds = times(options, names)
     write(options, rows(options, seconds, peaks))
 

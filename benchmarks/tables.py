@@ -19,7 +19,7 @@ from pathlib import Path
 from .records import RESULTS
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/methods/pruning.md")
+PAGES = ("README.md", "docs/methods/addrop.md", "docs/methods/pruning.md")
 MARKED = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 Row = dict[str, str]
@@ -48,15 +48,6 @@ def steps_on_a_cpu(threads: str) -> str:
     )
 
 
-def steps_on_a_gpu() -> str:
-    found = rows("steps-cuda.csv", ("provider",), batch="16", length="128", layers="12")
-    columns = ("milliseconds", "time x plain", "floor x plain", "memory x plain")
-    return table(
-        ["step", "ms", "time", "floor", "peak memory"],
-        [[row["provider"], *(_two(row[column]) for column in columns)] for row in found],
-    )
-
-
 def captured() -> str:
     found = rows("trainer-steps-cuda.csv", ("provider", "batch", "length"))
     sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in found))
@@ -74,6 +65,27 @@ def captured() -> str:
     )
 
 
+def kernels() -> str:
+    found = rows("kernels-cuda.csv", ("provider", "batch", "length"), batch="64", length="256")
+    return table(
+        ["64 × 256, 12 heads of width 64, bf16", "µs", "× attention"],
+        [[row["provider"], f"{float(row['microseconds']):.0f}", _two(row["time x attention"])] for row in found],
+    )
+
+
+def inference() -> str:
+    found = rows("inference-cpu.csv", ("batch", "length", "way"), layers="12", width="768")
+    return table(
+        ["batch × tokens", "by", "stock", "pruned", "speed-up", "against stock SDPA", "at most"],
+        [
+            [f"{row['batch']} × {row['length']}", row["way"], f"{float(row['stock ms']):.0f} ms"]
+            + [f"{float(row['pruned ms']):.0f} ms"]
+            + [f"{_two(row[column])}×" for column in ("speed-up", "against stock sdpa", "ceiling")]
+            for row in found
+        ],
+    )
+
+
 def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
@@ -82,7 +94,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "captured": captured,
     "steps-cpu": lambda: steps_on_a_cpu("2"),
     "steps-cpu-family": lambda: steps_on_a_cpu("16"),
-    "steps-gpu": steps_on_a_gpu,
+    "kernels": kernels,
+    "inference": inference,
 }
 
 

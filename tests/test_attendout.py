@@ -553,7 +553,7 @@ def test_prune_mode_ends_with_a_score_for_each_layer(tmp_path) -> None:
         ({"select": "both"}, r"AttendOut\.select is 'both'"),
         ({"mode": "x"}, r"AttendOut\.mode is 'x'"),
         ({"init_drop": 1.0}, r"AttendOut\.init_drop is 1"),
-        ({"init_drop": -1}, r"AttendOut\.init_drop is -1; it must be from 0 to 1"),
+        ({"init_drop": -1}, r"AttendOut\.init_drop is -1; it must be a number from 0 to below 1"),
         ({"temperature": 0}, r"AttendOut\.temperature is 0"),
         ({"monte_carlo": 0}, r"AttendOut\.monte_carlo is 0"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from attendrop.prune import ConstantAttention
-from benchmarks import inference
+from benchmarks import inference, tables
 
 TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
 
@@ -84,3 +84,16 @@ def test_a_way_that_is_not_installed_is_left_out(
     rows = run(tmp_path / "rows.csv", "--only", "onnx")
     assert {row["way"] for row in rows} == {"eager", "sdpa"}
     assert "onnx is left out: onnxruntime cannot be imported; pip install 'attendrop[onnx]'." in capsys.readouterr().out
+
+
+def test_the_tables_of_the_documentation_are_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_of_rows_measured_twice_the_last_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    (tmp_path / "a.csv").write_text("provider,threads,ms\nx,2,1\ny,2,2\nx,16,3\nx,2,4\n", encoding="utf-8")
+    assert [row["ms"] for row in tables.rows("a.csv", ("provider",), threads="2")] == ["4", "2"]
+    monkeypatch.setitem(tables.TABLES, "one", lambda: tables.table(["a"], [["1"]]))
+    text = "before\n<!-- table: one -->\nold\n<!-- end of table -->\nafter\n"
+    assert tables.renewed(text) == "before\n<!-- table: one -->\n| a |\n| --- |\n| 1 |\n<!-- end of table -->\nafter\n"

@@ -11,8 +11,8 @@ import zoo
 from transformers import Trainer, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
-from attendrop.captured import reason_against, reason_to_hesitate, rounded
-from attendrop.graphs import Draws, Graphs, StaticStep
+from attendrop.captured import reason_against, reason_to_hesitate
+from attendrop.graphs import Draws, Graphs, StaticStep, rounded
 from attendrop.optimizers import OptimizerGraph, allows_capture
 from attendrop.random import key_of, signed, uniform
 from attendrop.regularizer import Step

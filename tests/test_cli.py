@@ -154,11 +154,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "weights cut short": ({"model": ":cut"}, "cut short|damaged|broken|incomplete"),
     "a pickle": ({"model": ":pickle"}, "pickle"),
     "remote code": ({"model": ":remote"}, "trust-remote-code|trust_remote_code"),
-    "no such method": ({"method": ["adrop"]}, "adrop"),
+    "no such method": ({"method": ["adrop"]}, "did you mean 'addrop'"),
     "no such field": ({"method": ["addrop:r=1"]}, "r"),
     "out of range": ({"method": ["addrop:p=2"]}, "from 0 to 1"),
     "too few epochs": ({"method": ["addrop"], "num_train_epochs": 1}, "at least 2 epochs"),
     "unknown scheduler": ({"lr_scheduler_type": "zigzag"}, "zigzag"),
+    "no such checkpoint": ({"resume_from_checkpoint": "gone/checkpoint-3"}, "gone/checkpoint-3.*must be a checkpoint"),
     "more shots than examples": ({"shots": 500}, "500"),
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ def test_fields_out_of_range(fields: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("adrop", "method is 'adrop'; it must be one of addrop"),
+        ("adrop", "method is 'adrop' .did you mean 'addrop'.*; it must be one of addrop"),
         ("addrop:r=0.3", "method 'addrop' has no field 'r'; its fields are p, q, layers"),
         ("addrop:p", "has 'p'; fields are written name=value"),
         ("addrop:p=0.3,,q=1", "fields are written name=value"),

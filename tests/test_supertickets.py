@@ -263,7 +263,7 @@ def test_bad_input(tmp_path: Path) -> None:
         Engine(model, [SuperTickets(TICKETS), NoisyTune()])
     with pytest.raises(ValueError, match="per is 'head'; it must be one of 'example', 'token'"):
         importance(model, [], "head")
-    with pytest.raises(ValueError, match=r"share is 1\.5; it must be from 0 to 1"):
+    with pytest.raises(ValueError, match=r"share is 1\.5; it must be a number from 0 to 1"):
         Importance([], torch.zeros(0)).lowest(1.5)
 
 

@@ -116,11 +116,11 @@ def _attend_by_plan(
     causal = (getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
     valid = seams.validity.of(attention_mask, causal, query, key)
     bias = None if attention_mask is None or attention_mask.dtype == torch.bool else attention_mask
-    before = query, bias if position_bias is None else position_bias
+    asked, added = query, bias if position_bias is None else position_bias  # as the model has them
     makes_map = site in plan.weights or site in plan.maps
     keep = plan.keep.get(site)
     allowed = valid
-    if keep is not None and query.is_cuda and before[1] is None and not makes_map and site not in plan.uniform:
+    if keep is not None and query.is_cuda and added is None and not makes_map and site not in plan.uniform:
         mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, query.dtype)
         query = zero_rows(query, mask.empty)
         attention_mask = mask.bias.expand(-1, -1, query.shape[2], key.shape[2])
@@ -169,12 +169,12 @@ def _attend_by_plan(
         # A replay under gradient checkpointing comes here again and must not replace the tensors of the first pass.
         scaling = kwargs.get("scaling")
         seams.records[site] = Record(
-            query=before[0].detach(),
+            query=asked.detach(),
             key=key.detach(),
             value=value.detach(),
             output=output,
             valid=valid,
-            bias=None if before[1] is None else before[1].detach(),
+            bias=None if added is None else added.detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         )
     return output, weights
@@ -193,7 +193,7 @@ class _ZeroRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _zeroed(gradient, *ctx.saved_tensors), None
+        return zero_rows(gradient, *ctx.saved_tensors), None
 
 
 def _zeroed(x: Tensor, rows: Tensor) -> Tensor:

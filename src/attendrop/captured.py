@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .engine import Engine
-from .graphs import Graphs, NotCaptured
+from .fields import check_choice
+from .graphs import Graphs, NotCaptured, rounded
 from .modes import evaluating
 from .optimizers import OptimizerGraph
 from .plan import Mask, Plan
@@ -38,12 +39,6 @@ STEPS = ("auto", "eager", "captured")
 
 _PADDED = ("input_ids", "attention_mask", "token_type_ids")
 _OWN_STEP = ("training_step", "compute_loss", "compute_loss_context_manager")
-
-
-def rounded(length: int) -> int:
-    """Up to a multiple of 16, and of an eighth of the length or so where it is long."""
-    unit = 16 if length <= 128 else 32 if length <= 256 else 64 if length <= 1024 else 256
-    return -(-length // unit) * unit
 
 
 def reason_against(trainer: Any) -> str | None:
@@ -91,8 +86,7 @@ class Steps:
     """How a Trainer takes its steps: captured where it is asked for and possible, and otherwise as it always does."""
 
     def __init__(self, trainer: Any, kind: str) -> None:
-        if kind not in STEPS:
-            raise ValueError(f"step is {kind!r}; it must be one of {', '.join(map(repr, STEPS))}.")
+        check_choice("step", kind, STEPS)
         self._trainer, self._kind = trainer, kind
         self._captured: CapturedSteps | None = None
         self._give_back_optimizer: Callable[[], None] = lambda: None

@@ -27,6 +27,12 @@ class NotCaptured(Exception):
     """Why something cannot be a graph: the end of a sentence."""
 
 
+def rounded(length: int) -> int:
+    """Up to a multiple of 16, and of an eighth of the length or so where it is long."""
+    unit = 16 if length <= 128 else 32 if length <= 256 else 64 if length <= 1024 else 256
+    return -(-length // unit) * unit
+
+
 class Draws:
     """The keys of local draws and the place of the micro-batch, in device memory."""
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from .fields import check_choice
 from .sites import unwrapped
 
 IGNORED = -100
@@ -62,8 +63,7 @@ def needs_labels(head: str) -> bool:
 def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseudo") -> Objective:
     """The objective of `model` on `batch`. Targets are fixed at the first call: an integrated path keeps its label."""
     head = head_of(model, batch)
-    if label not in LABEL_SOURCES:
-        raise ValueError(f"label is {label!r}; it must be one of {', '.join(map(repr, LABEL_SOURCES))}.")
+    check_choice("label", label, LABEL_SOURCES)
     wanted = ("start_positions", "end_positions") if head == "span" else ("labels",)
     if (label == "gold" or head == "regression") and not all(name in batch for name in wanted):
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .fields import check_choice, check_whole
 from .regularizer import Step
 from .schedule import Strength, as_strength
 from .sites import Layers, map_shape
@@ -51,8 +52,6 @@ def draw_keep(
 
 def check_pattern(owner: str, p: Any, pattern: Any, span: Any) -> Strength:
     """p as a strength, or a `ValueError` that says which of the three is wrong."""
-    if pattern not in PATTERNS:
-        raise ValueError(f"{owner}.pattern is {pattern!r}; it must be one of {', '.join(map(repr, PATTERNS))}.")
-    if not isinstance(span, int) or isinstance(span, bool) or span < 1:
-        raise ValueError(f"{owner}.span is {span!r}; it must be a whole number of at least 1.")
+    check_choice(f"{owner}.pattern", pattern, PATTERNS)
+    check_whole(f"{owner}.span", span, 1)
     return as_strength(owner, "p", p, 0, 1)

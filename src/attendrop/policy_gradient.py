@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .captured import rounded
 from .generator import Generator, pairs
+from .graphs import rounded
 from .random import are_drawn
 from .transfer import sent
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from .fields import check_choice, check_number
 from .modes import evaluating
 from .plan import Edit, Plan
 from .random import preserved
@@ -83,8 +84,7 @@ class Importance:
 
         Heads are compared over all layers, after the scores of each layer are divided by their L2 norm.
         """
-        if not 0 <= share <= 1:
-            raise ValueError(f"share is {share!r}; it must be from 0 to 1.")
+        check_number("share", share, 0, 1)
         scores = [
             (score, site, head)
             for site, of_site in enumerate(self.heads)
@@ -111,8 +111,7 @@ def sensitivity(output: Tensor, gradient: Tensor, per: str) -> Tensor:
 
 def importance(model: nn.Module, batches: Iterable[Mapping[str, Any]], per: str = "example") -> Importance:
     """How much the loss of the examples depends on each head and feed-forward, with the model in eval mode."""
-    if per not in PER:
-        raise ValueError(f"per is {per!r}; it must be one of {', '.join(map(repr, PER))}.")
+    check_choice("per", per, PER)
     seams = bind(model)
     try:
         seams.needs_feed_forward("SuperTickets")

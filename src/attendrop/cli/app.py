@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import shlex
 import sys
@@ -162,7 +161,7 @@ def demo(
 @app.command("methods")
 def methods(name: Annotated[str | None, typer.Argument(help="One of them, for its fields.")] = None) -> None:
     """List the methods, or show the fields of one."""
-    from ..methods import METHODS
+    from ..methods import METHODS, method_class
     from .show import console
 
     if name is None:
@@ -174,13 +173,10 @@ def methods(name: Annotated[str | None, typer.Argument(help="One of them, for it
         console.print(table)
         console.print("\n`attendrop methods NAME` shows its fields; use it as --method NAME:field=value,field=value")
         return
-    if name not in METHODS:
-        nearest = difflib.get_close_matches(name, METHODS, n=1)
-        raise UserError(
-            f"method is {name!r}; {f'did you mean {nearest[0]!r}? ' if nearest else ''}the methods are "
-            f"{', '.join(METHODS)}."
-        )
-    cls = METHODS[name]
+    try:
+        cls = method_class(name)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     console.print(f"[bold]{name}[/bold]: {escape(_first_sentence(cls))}\n")
     told = _told_fields(cls)
     table = Table(box=None, pad_edge=False, header_style="dim")

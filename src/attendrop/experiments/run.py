@@ -113,9 +113,11 @@ def _check_folder(config: RunConfig) -> Path | None:
     folder = config.output_dir
     if folder.is_file():
         raise UserError(f"output_dir is {str(folder)!r}, which is a file; it must be a folder.")
-    if config.resume:
-        named = config.training.get("resume_from_checkpoint")
+    named = config.training.get("resume_from_checkpoint")
+    if config.resume or named:
         checkpoint = Path(named) if named else last_checkpoint(folder)
+        if named and not Path(named).is_dir():
+            raise UserError(f"resume_from_checkpoint is {str(named)!r}, which is no folder; it must be a checkpoint.")
         if checkpoint is None:
             raise UserError(f"there is no checkpoint in {str(folder)!r} to resume from; train without --resume.")
         return checkpoint

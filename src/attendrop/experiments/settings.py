@@ -206,7 +206,7 @@ def _check(config: RunConfig) -> None:
         raise UserError("both shots and fraction are given; choose one of them.")
     if config.preset not in (None, "paper"):
         raise UserError(f"preset is {config.preset!r}; it must be 'paper'.")
-    if config.overwrite and config.resume:
+    if config.overwrite and (config.resume or config.training.get("resume_from_checkpoint")):
         raise UserError("both resume and overwrite are given; choose one of them.")
 
 
@@ -238,7 +238,7 @@ def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str]) -> No
     import yaml
 
     settings = config.settings()
-    settings.pop("overwrite", None)
-    settings.pop("resume", None)
+    for name in ("overwrite", "resume", "resume_from_checkpoint"):  # of this call, not of the run
+        settings.pop(name, None)
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import importlib
 import json
 import re
@@ -64,16 +65,24 @@ def parse_method(text: str) -> Regularizer:
     return make_method(name.strip(), fields)
 
 
-def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
-    """A regulariser from its name and a dictionary of fields."""
+def method_class(name: str) -> Any:
+    """The class of a method, by its name in the catalogue."""
     methods = __getattr__("METHODS")
     if name not in methods:
-        raise ValueError(f"method is {name!r}; it must be one of {', '.join(sorted(methods))}.")
-    known = [field.name for field in dataclasses.fields(methods[name])]
+        near = difflib.get_close_matches(name, methods, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"method is {name!r}{hint}; it must be one of {', '.join(sorted(methods))}.")
+    return methods[name]
+
+
+def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
+    """A regulariser from its name and a dictionary of fields."""
+    cls = method_class(name)
+    known = [field.name for field in dataclasses.fields(cls)]
     for field in fields:
         if field not in known:
             raise ValueError(f"method {name!r} has no field {field!r}; its fields are {', '.join(known)}.")
-    return methods[name](**{field: _layers(value) if field == "layers" else value for field, value in fields.items()})
+    return cls(**{field: _layers(value) if field == "layers" else value for field, value in fields.items()})
 
 
 def load_regularizers(folder: str | Path) -> list[Regularizer]:

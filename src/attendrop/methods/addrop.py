@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ..attribution import METHODS as ATTRIBUTIONS
 from ..attribution import RULES, IntegrationRule, attributions
+from ..fields import check_choice, check_whole
 from ..kernels.attribution_mask import DIRECTIONS, candidates
 from ..objective import LABEL_SOURCES, head_of
 from ..plan import Mask, Plan, kept
@@ -76,12 +77,8 @@ class ADDrop(Regularizer):
             ("end_on", END_ON),
             ("ig_rule", RULES),
         ):
-            if getattr(self, field) not in allowed:
-                raise ValueError(
-                    f"ADDrop.{field} is {getattr(self, field)!r}; it must be one of {', '.join(map(repr, allowed))}."
-                )
-        if not isinstance(self.ig_steps, int) or self.ig_steps < 1:
-            raise ValueError(f"ADDrop.ig_steps is {self.ig_steps!r}; it must be a whole number of at least 1.")
+            check_choice(f"ADDrop.{field}", getattr(self, field), allowed)
+        check_whole("ADDrop.ig_steps", self.ig_steps, 1)
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ADDrop.layers")

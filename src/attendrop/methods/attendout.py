@@ -15,7 +15,6 @@ by their running size.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..fields import check_choice, check_number, check_whole
 from ..generator import Generator, ids_and_mask
 from ..objective import head_of
 from ..plan import Plan
@@ -93,25 +93,14 @@ class AttendOut(Regularizer):
         for name, allowed in (
             ("reward_on", REWARD_ON), ("reward", REWARDS), ("select", SELECTS), ("credit", CREDITS), ("mode", MODES),
         ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise ValueError(
-                    f"AttendOut.{name} is {getattr(self, name)!r}; it must be one of {', '.join(map(repr, allowed))}."
-                )
+            check_choice(f"AttendOut.{name}", getattr(self, name), allowed)
         for name, low in (("T", 1), ("monte_carlo", 1), ("samples", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise ValueError(f"AttendOut.{name} is {value!r}; it must be a whole number of at least {low}.")
-        for name, low_, high in (
-            ("init_drop", 0.0, 1.0), ("active", 0.0, 1.0), ("decay", 0.0, 1.0), ("hold_out", 0.0, 1.0),
-            ("noise", 0.0, 1.0), ("generator_lr", 0.0, math.inf), ("offset_lr", 0.0, math.inf),
-            ("temperature", 0.0, math.inf),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            open_ends = name in ("active", "hold_out", "temperature") and value == low_
-            if not isinstance(value, (int, float)) or not low_ <= value <= high or open_ends:
-                raise ValueError(f"AttendOut.{name} is {value!r}; it must be from {low_:g} to {high:g}.")
-        if self.init_drop == 1:
-            raise ValueError("AttendOut.init_drop is 1; it must be below 1, or nothing is left to learn from.")
+            check_whole(f"AttendOut.{name}", getattr(self, name), low)
+        for name in ("init_drop", "active", "decay", "hold_out", "noise"):
+            is_share = name in ("active", "hold_out")
+            check_number(f"AttendOut.{name}", getattr(self, name), 0, 1, is_share, is_below=name == "init_drop")
+        for name in ("generator_lr", "offset_lr", "temperature"):
+            check_number(f"AttendOut.{name}", getattr(self, name), is_above=name == "temperature")
         self.reset()
 
     def reset(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..fields import check_choice, check_whole
 from ..modes import evaluating
 from ..plan import Plan
 from ..random import preserved
@@ -78,18 +79,13 @@ class ChildTuning(Regularizer):
         given, self.p = self.p, as_strength("ChildTuning", "p", self.p, 0, 1)
         if 0 in values_of(self.p):
             raise ValueError(f"ChildTuning.p is {given!r}; it is the share of weights that train, and must be above 0.")
-        if self.variant not in VARIANTS:
-            raise ValueError(
-                f"ChildTuning.variant is {self.variant!r}; it must be one of {', '.join(map(repr, VARIANTS))}."
-            )
+        check_choice("ChildTuning.variant", self.variant, VARIANTS)
         if self.variant == "D" and isinstance(self.p, Schedule):
             raise ValueError(
                 f"ChildTuning.p is {given!r}; with variant='D' the child is fixed, and p must be a number."
             )
         for name, low in (("samples", 0), ("fisher_batch", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < low:
-                raise ValueError(f"ChildTuning.{name} is {value!r}; it must be a whole number of at least {low}.")
+            check_whole(f"ChildTuning.{name}", getattr(self, name), low)
         self.reset()
 
     def reset(self) -> None:

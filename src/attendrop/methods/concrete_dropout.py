@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dropping import draws_like
+from ..fields import check_number
 from ..plan import Edit, Plan
 from ..regularizer import Regularizer, Step
 from ..twin import average_gradients, load_optimizer_tensors, optimizer_tensors
@@ -60,15 +61,10 @@ class ConcreteDropout(Regularizer):
     temperature: float = 0.1
 
     def __post_init__(self) -> None:
-        for field, allowed, ok in (
-            ("init", "from 0 to below 1", lambda x: 0 <= x < 1),
-            ("lr", "from 0", lambda x: 0 <= x < math.inf),
-            ("entropy", "from 0", lambda x: 0 <= x < math.inf),
-            ("temperature", "above 0", lambda x: 0 < x < math.inf),
-        ):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not ok(value):
-                raise ValueError(f"ConcreteDropout.{field} is {value!r}; it must be a number {allowed}.")
+        check_number("ConcreteDropout.init", self.init, 0, 1, is_below=True)
+        check_number("ConcreteDropout.lr", self.lr)
+        check_number("ConcreteDropout.entropy", self.entropy)
+        check_number("ConcreteDropout.temperature", self.temperature, is_above=True)
         self.reset()
 
     def reset(self) -> None:

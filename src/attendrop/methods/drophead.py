@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..fields import check_choice
 from ..plan import Plan
 from ..regularizer import Regularizer, Step
 from ..schedule import Schedule, Strength, as_strength, value_at
@@ -55,8 +56,7 @@ class DropHead(Regularizer):
 
     def __post_init__(self) -> None:
         self.p = as_strength("DropHead", "p", self.p, 0, 1)
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"DropHead.schedule is {self.schedule!r}; it must be one of 'v', 'constant'.")
+        check_choice("DropHead.schedule", self.schedule, SCHEDULES)
         if self.schedule == "v" and isinstance(self.p, Schedule):
             raise ValueError("DropHead.p is a schedule, and DropHead.schedule is 'v'; set schedule='constant' with it.")
         if isinstance(self.warmup, bool) or not isinstance(self.warmup, (int, float)) or not 0 <= self.warmup <= 1:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..fields import check_choice, check_whole
 from ..objective import example_scores, head_of
 from ..plan import Plan
 from ..regularizer import Regularizer, Step
@@ -48,11 +49,10 @@ class HeadMask(Regularizer):
     by: str = "random"
 
     def __post_init__(self) -> None:
-        if self.n is not None and (not isinstance(self.n, int) or isinstance(self.n, bool) or self.n < 0):
-            raise ValueError(f"HeadMask.n is {self.n!r}; it must be a whole number of at least 0, or None.")
+        if self.n is not None:
+            check_whole("HeadMask.n", self.n, 0, ", or None")
         self.share = as_strength("HeadMask", "share", self.share, 0, 1)
-        if self.by not in CHOICES:
-            raise ValueError(f"HeadMask.by is {self.by!r}; it must be one of 'random', 'importance'.")
+        check_choice("HeadMask.by", self.by, CHOICES)
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         heads = sum(site.heads for site in seams.sites)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..divergence import check_head, pair_of
+from ..fields import check_choice, check_number
 from ..plan import Edit, Plan
 from ..regularizer import Regularizer, Step
 from ..schedule import Strength, as_strength, largest, value_at
@@ -97,10 +98,8 @@ class HiddenCut(Regularizer):
     def __post_init__(self) -> None:
         self.ratio = as_strength("HiddenCut", "ratio", self.ratio, 0, 1)
         self.weight = as_strength("HiddenCut", "weight", self.weight, 0, inf)
-        if isinstance(self.pool, bool) or not isinstance(self.pool, (int, float)) or not 0 <= self.pool <= 1:
-            raise ValueError(f"HiddenCut.pool is {self.pool!r}; it must be a number from 0 to 1.")
-        if self.by not in BY:
-            raise ValueError(f"HiddenCut.by is {self.by!r}; it must be one of {', '.join(map(repr, BY))}.")
+        check_number("HiddenCut.pool", self.pool, 0, 1)
+        check_choice("HiddenCut.by", self.by, BY)
 
     @property
     def views(self) -> int:

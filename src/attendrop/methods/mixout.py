@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..fields import check_choice
 from ..regularizer import Step
 from ..schedule import Strength
 from ..seams import Seams
@@ -38,8 +39,7 @@ class Mixout(MixedWeights):
 
     def __post_init__(self) -> None:
         self.p = as_drop_probability("Mixout", self.p)
-        if self.pattern not in PATTERNS:
-            raise ValueError(f"Mixout.pattern is {self.pattern!r}; it must be one of {', '.join(map(repr, PATTERNS))}.")
+        check_choice("Mixout.pattern", self.pattern, PATTERNS)
         self.reset()
 
     def reset(self) -> None:

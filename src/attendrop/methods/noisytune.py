@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..fields import check_number
 from ..regularizer import Regularizer, Step
 from ..seams import Seams
 from ..weights import draws, pretrained_part, reason_against, refuse_sharded, true_weights
@@ -34,9 +35,7 @@ class NoisyTune(Regularizer):
     strength: float = 0.15
 
     def __post_init__(self) -> None:
-        value = self.strength
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-            raise ValueError(f"NoisyTune.strength is {value!r}; it must be a number from 0 to 1.")
+        check_number("NoisyTune.strength", self.strength, 0, 1)
         self.reset()
 
     def reset(self) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..divergence import check_head, pair_of
+from ..fields import check_choice, check_number
 from ..plan import Plan
 from ..regularizer import Regularizer, Step
 from ..schedule import Strength, as_strength, largest, value_at
@@ -54,14 +55,10 @@ class R3F(Regularizer):
     loss: str = "clean"
 
     def __post_init__(self) -> None:
-        if isinstance(self.epsilon, bool) or not isinstance(self.epsilon, (int, float)) or not 0 <= self.epsilon < inf:
-            raise ValueError(f"R3F.epsilon is {self.epsilon!r}; it must be a number from 0.")
+        check_number("R3F.epsilon", self.epsilon)
         self.weight = as_strength("R3F", "weight", self.weight, 0, inf)
         for field, allowed in (("noise", NOISES), ("loss", LOSSES)):
-            if getattr(self, field) not in allowed:
-                raise ValueError(
-                    f"R3F.{field} is {getattr(self, field)!r}; it must be one of {', '.join(map(repr, allowed))}."
-                )
+            check_choice(f"R3F.{field}", getattr(self, field), allowed)
 
     @property
     def views(self) -> int:

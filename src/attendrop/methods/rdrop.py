@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from ..divergence import REDUCTIONS, check_head, pair_of
+from ..fields import check_choice
 from ..regularizer import Regularizer, Step
 from ..schedule import Strength, as_strength, largest, value_at
 from ..seams import Seams
@@ -39,10 +40,7 @@ class RDrop(Regularizer):
 
     def __post_init__(self) -> None:
         self.alpha = as_strength("RDrop", "alpha", self.alpha, 0, inf)
-        if self.reduction not in REDUCTIONS:
-            raise ValueError(
-                f"RDrop.reduction is {self.reduction!r}; it must be one of {', '.join(map(repr, REDUCTIONS))}."
-            )
+        check_choice("RDrop.reduction", self.reduction, REDUCTIONS)
         self.reset()
 
     @property

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..fields import check_number
 from ..plan import Plan
 from ..regularizer import Regularizer, Step
 from ..schedule import Strength, as_strength, largest, value_at
@@ -71,8 +72,7 @@ class SCAL(Regularizer):
     def __post_init__(self) -> None:
         self.epsilon = as_strength("SCAL", "epsilon", self.epsilon, 0, inf)
         self.alpha = as_strength("SCAL", "alpha", self.alpha, 0, inf)
-        if isinstance(self.tau, bool) or not isinstance(self.tau, (int, float)) or not 0 < self.tau < inf:
-            raise ValueError(f"SCAL.tau is {self.tau!r}; it must be a number above 0.")
+        check_number("SCAL.tau", self.tau, is_above=True)
         self.reset()
 
     @property

@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import nn
 
+from ..fields import check_number
 from ..plan import Plan
 from ..regularizer import Regularizer, Step
 from ..schedule import Schedule
@@ -44,8 +45,7 @@ class ScheduledDropout(Regularizer):
     curves: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.start, (int, float)) or not 0 <= self.start <= 1:
-            raise ValueError(f"ScheduledDropout.start is {self.start!r}; it must be from 0 to 1.")
+        check_number("ScheduledDropout.start", self.start, 0, 1)
         if len(self.slopes) != 2 or not all(isinstance(slope, (int, float)) for slope in self.slopes):
             raise ValueError(
                 f"ScheduledDropout.slopes is {self.slopes!r}; it must be two numbers, for the first and the last layer."

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..fields import check_choice
 from ..plan import Plan
 from ..probe import Probe
 from ..seams import Record, bind
@@ -44,8 +45,7 @@ def score_layers(
     `data` are batches as the model takes them, with labels for "gradient". The model is asked in eval mode and left as
     it was found. `generator` belongs to "gate".
     """
-    if by not in CRITERIA:
-        raise ValueError(f"by is {by!r}; it must be one of {', '.join(map(repr, CRITERIA))}.")
+    check_choice("by", by, CRITERIA)
     if (by == "gate") != (generator is not None):
         raise ValueError(
             f"by is {by!r} and generator is {generator!r}; 'gate' needs a generator with drop_probabilities(batch), "

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...fields import check_choice
 from .. import has_triton
 from . import cpu, reference
 
@@ -98,8 +99,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def _choose(impl: str, device: torch.device, dtype: torch.dtype) -> Any:
-    if impl not in IMPLEMENTATIONS:
-        raise ValueError(f"impl is {impl!r}; it must be one of {', '.join(map(repr, IMPLEMENTATIONS))}.")
+    check_choice("impl", impl, IMPLEMENTATIONS)
     if impl == "auto":
         fits = device.type == "cuda" and dtype != torch.float64 and has_triton()
         impl = "triton" if fits else "cpu" if device.type == "cpu" else "reference"

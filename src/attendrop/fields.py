@@ -1,0 +1,31 @@
+"""Checks of what a user gives: each raises one sentence that names the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import Any
+
+
+def check_choice(field: str, value: Any, allowed: Iterable[Any]) -> None:
+    choices = tuple(allowed)
+    if value not in choices:
+        raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
+
+
+def check_whole(field: str, value: Any, low: int, also: str = "") -> None:
+    """`also` is what else would be allowed."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {low}{also}.")
+
+
+def check_number(
+    field: str, value: Any, low: float = 0, high: float = inf, is_above: bool = False, is_below: bool = False
+) -> None:
+    """A finite number from `low` to `high`; where it must be above or below them, the ends are not allowed."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    fits = is_number and low <= value <= high and value != inf
+    if not fits or (is_above and value == low) or (is_below and value == high):
+        begin = f"{'above' if is_above else 'from'} {low:g}"
+        end = "" if high == inf else f"{',' if is_above else ''} to {'below ' if is_below else ''}{high:g}"
+        raise ValueError(f"{field} is {value!r}; it must be a number {begin}{end}.")
