@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from attendrop import Plan, Seams, attribute, bind
+from attendrop.attention import zero_rows
 from attendrop.plan import Mask, kept
 
 
@@ -130,6 +131,20 @@ def test_a_mask_that_is_worked_out_is_the_same(kind: str, attention: str) -> Non
             found.append((logits(outputs), *(p.grad for p in model.parameters() if p.grad is not None)))
         for expected, ours in zip(*found, strict=True):
             torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [8, 5])
+def test_zeroed_rows_keep_their_layout_and_have_no_gradient(width: int, dtype: torch.dtype) -> None:
+    x = torch.randn(2, 6, 3, width, dtype=dtype).transpose(1, 2).requires_grad_()
+    rows = torch.rand(2, 1, 6, 1) < 0.5
+    for given in (x, x[:, :, 1:], x[..., 1:]):
+        some = rows[:, :, -given.shape[2] :]
+        found = zero_rows(given, some)
+        assert torch.equal(found, given.masked_fill(some, 0))
+        assert found.transpose(1, 2).is_contiguous()
+        (gradient,) = torch.autograd.grad(found.sum(), given)
+        assert torch.equal(gradient, torch.ones_like(given).masked_fill(some, 0))
 
 
 def test_views_repeat_a_mask_that_is_worked_out() -> None:

@@ -143,7 +143,7 @@ def _attend_by_plan(
             )
         else:
             attention_mask = allowed.expand(-1, -1, query.shape[2], key.shape[2])
-    elif query.is_cuda and base_name == "sdpa" and attention_mask is not None and bias is None:
+    elif base_name == "sdpa" and attention_mask is not None and bias is None and _is_eager_on_gpu(query):
         attention_mask = seams.validity.bias_of(attention_mask, query.dtype)
     if position_bias is not None:
         kwargs["position_bias"] = position_bias
@@ -180,6 +180,10 @@ def _attend_by_plan(
     return output, weights
 
 
+def _is_eager_on_gpu(x: Tensor) -> bool:
+    return x.is_cuda and not torch.compiler.is_compiling()
+
+
 def zero_rows(x: Tensor, rows: Tensor) -> Tensor:
     """x with some rows zeroed: bool [..., 1]. Other than `masked_fill` it leaves the layout as it is."""
     return _ZeroRows.apply(x, rows)
@@ -198,10 +202,14 @@ class _ZeroRows(torch.autograd.Function):
 
 def _zeroed(x: Tensor, rows: Tensor) -> Tensor:
     """In words of 8 bytes where they fit, because a kernel that broadcasts takes its time by the element."""
-    share = 8 // x.element_size()
-    if x.stride(-1) != 1 or any(n % share for n in (x.shape[-1], x.storage_offset(), *x.stride()[:-1])):
+    if torch.compiler.is_compiling() or not _fits_words(x):
         return torch.where(rows, torch.zeros((), dtype=x.dtype, device=x.device), x)
     return (x.view(torch.int64) & (rows.long() - 1)).view(x.dtype)
+
+
+def _fits_words(x: Tensor) -> bool:
+    share = 8 // x.element_size()
+    return x.stride(-1) == 1 and not any(n % share for n in (x.shape[-1], x.storage_offset(), *x.stride()[:-1]))
 
 
 def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
