@@ -18,9 +18,10 @@ from .graphs import Graphs
 
 def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a replay does all that a step does."""
-    is_known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)
+    if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
+        return False
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    return is_known and not has_hooks and all(group["fused"] for group in optimizer.param_groups)
+    return not has_hooks and all(group["fused"] for group in optimizer.param_groups)
 
 
 class OptimizerGraph:
