@@ -1,0 +1,45 @@
+"""What methods make is where the model is. torch's meta device has shapes and no values, and needs no GPU: an operation
+on two devices fails on it as it would on one."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import transformers.masking_utils
+import zoo
+from settings import SETTINGS
+
+from attendrop import Engine, Surroundings
+from attendrop.methods import make_method
+
+# They read a value on the host: whether something is finite, all True, or equal.
+READS_VALUES = {"concrete_dropout", "rdrop", "structure_mask", "supertickets"}
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name not in READS_VALUES])
+def test_a_step_stays_on_the_device_of_the_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers.masking_utils, "is_tracing", lambda *_: True)  # it would look for padding
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which meta has not
+    model = zoo.make_model("bert").train().to("meta")
+    model.config.problem_type = "single_label_classification"
+    batch: dict[str, Any] = zoo.make_batch("bert")
+    batch = {key: value.to("meta") for key, value in (batch | SETTINGS[name].columns(batch, "usual")).items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    surroundings = Surroundings(optimizer, 1.0, examples=lambda *_: batch)
+    method = make_method(name, dict(SETTINGS[name].usual))
+    with Engine(model, [method], epochs=2, surroundings=surroundings) as engine:
+        for _ in range(2):
+            with engine.micro_batch(batch) as inputs:
+                engine.loss(model(**inputs)).backward()
+            engine.before_optimizer()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_optimizer()
+
+
+def test_that_two_devices_do_not_mix() -> None:
+    with pytest.raises(RuntimeError, match="device"):
+        torch.ones(2, device="meta") * torch.ones(2)
