@@ -159,6 +159,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "out of range": ({"method": ["addrop:p=2"]}, "from 0 to 1"),
     "too few epochs": ({"method": ["addrop"], "num_train_epochs": 1}, "at least 2 epochs"),
     "unknown scheduler": ({"lr_scheduler_type": "zigzag"}, "zigzag"),
+    "captured on a CPU": ({"step": "captured"}, "because the model is on cpu; it must be 'auto' or 'eager'"),
+    "no such step": ({"step": "graph"}, "step is 'graph'; it must be one of"),
     "no such checkpoint": ({"resume_from_checkpoint": "gone/checkpoint-3"}, "gone/checkpoint-3.*must be a checkpoint"),
     "more shots than examples": ({"shots": 500}, "500"),
 }  # fmt: skip

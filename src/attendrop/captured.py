@@ -97,6 +97,14 @@ class Steps:
     def are_captured(self) -> bool:
         return self._captured is not None
 
+    def check(self) -> None:
+        """Raises where steps must be captured and cannot be."""
+        reason = reason_against(self._trainer) if self._kind == "captured" else None
+        if reason is not None:
+            raise ValueError(
+                f"step is 'captured', which is not possible, because {reason}; it must be 'auto' or 'eager'."
+            )
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around the whole of training."""
@@ -118,6 +126,7 @@ class Steps:
         self.gave_up = None
         if self._kind == "eager":
             return
+        self.check()
         reason = reason_against(self._trainer)
         if reason is None and self._kind == "auto":
             reason = reason_to_hesitate(self._trainer)
@@ -129,10 +138,6 @@ class Steps:
             # the Trainer's own filter reads the loss in every step; `filtered` does the same on the GPU
             self._filters |= self._trainer.args.logging_nan_inf_filter
             self._trainer.args.logging_nan_inf_filter = False
-        elif self._kind == "captured":
-            raise ValueError(
-                f"step is 'captured', which is not possible, because {reason}; it must be 'auto' or 'eager'."
-            )
         else:
             # on a CPU it goes without saying
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning

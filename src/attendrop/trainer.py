@@ -53,6 +53,8 @@ class RegularizerMixin:
         super().__init__(*args, **kwargs)
         self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
         self._check_arguments()
+        if self.model is not None:
+            self.steps.check()
         if self.regularizers and self.model is not None:
             # What is wrong with the model is said now, not when training starts.
             self._make_engine(self.model, epochs=None).close()

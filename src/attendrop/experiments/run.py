@@ -231,6 +231,7 @@ class _Run:
                 preprocess_logits_for_metrics=None if translates else tasks.keep_logits,
                 callbacks=callbacks,
                 regularizers=regularizers,
+                step=self.config.step,
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer._make_engine(model, math.ceil(self.arguments.num_train_epochs)).close()

@@ -74,6 +74,7 @@ class RunConfig:
         default_factory=list, metadata=_told("A regulariser, name:field=value,field=value; may be repeated.")
     )
     preset: str | None = _setting(None, "`paper`: the papers' settings for a model family and task they report.")
+    step: str = _setting("auto", "How steps are taken: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop when so many evaluations in a row did not improve.")
     resume: bool = _setting(False, "Go on from the last checkpoint in the output folder.")
     overwrite: bool = _setting(False, "Replace an earlier run in the output folder.")
