@@ -70,8 +70,12 @@ def kernels() -> str:
     return table(
         ["64 × 256, 12 heads of width 64, bf16", "µs", "× attention", "floor of a mask, µs"],
         [
-            [row["provider"], f"{float(row['microseconds']):.0f}", _two(row["time x attention"])]
-            + [row["floor microseconds"] if row["provider"].startswith("mask") else ""]
+            [
+                row["provider"],
+                f"{float(row['microseconds']):.0f}",
+                _two(row["time x attention"]),
+                row["floor microseconds"] if row["provider"].startswith("mask") else "",
+            ]
             for row in found
         ],
     )
