@@ -33,6 +33,7 @@ from torch import Tensor
 from attendrop import ADDrop, AttendOut, Engine, Surroundings, parse_method
 from attendrop.methods import make_method
 
+from .published import PublishedMasks
 from .records import RESULTS, append, conditions
 
 Step = Callable[[], None]
@@ -100,32 +101,13 @@ def regularised(options: argparse.Namespace, engine: Engine, batch: dict[str, Te
 
 
 def as_published(options: argparse.Namespace) -> Step:
-    """AD-DROP the literal way: eager attention, every map in memory, a backward for each layer, torch's sort."""
     model, batch = base_shaped(options, "eager"), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    masks: dict[int, Tensor] = {}
-
-    def add_mask(module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        keep = masks.get(module.layer_idx)
-        if keep is not None:
-            kwargs["attention_mask"] = torch.zeros(keep.shape, device=keep.device).masked_fill(~keep, -10000.0)
-        return args, kwargs
-
-    for layer in model.bert.encoder.layer:
-        layer.attention.self.register_forward_pre_hook(add_mask, with_kwargs=True)
+    masks = PublishedMasks(model.bert.encoder.layer)
 
     def step() -> None:
-        masks.clear()
         with autocast(options):
-            outputs = model(**batch, output_attentions=True)
-            chosen = outputs.logits.max(-1).values.sum()
-            valid = batch["attention_mask"].bool().view(options.batch, 1, 1, -1)
-            for number, attention in enumerate(outputs.attentions):
-                score = torch.autograd.grad(chosen, attention, retain_graph=True)[0].float()
-                index = int(options.length * 0.7)
-                threshold = score.sort(-1).values[..., index : index + 1]
-                masks[number] = ~((score >= threshold) & valid & (torch.rand_like(score) < 0.3))
-            del outputs, chosen
+            masks.choose(model, batch)
             loss = model(**batch).loss
         loss.backward()
         finish(model, optimizer)

@@ -28,6 +28,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, RegularizedTrainer
 
+from .published import PublishedMasks
 from .records import RESULTS, append, conditions
 
 WARM = 4
@@ -88,37 +89,16 @@ class Watch(TrainerCallback):
 
 
 class Published(Trainer):
-    """AD-DROP the literal way: eager attention, every map in memory, a backward for each layer, torch's sort."""
+    """AD-DROP as its public code does it, in a stock Trainer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.masks: dict[int, Tensor] = {}
-        for number, layer in enumerate(self.model.roberta.encoder.layer):
-            layer.attention.self.register_forward_pre_hook(self.hook(number), with_kwargs=True)
-
-    def hook(self, number: int) -> Any:
-        def add_mask(module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            keep = self.masks.get(number)
-            if keep is not None:
-                kwargs["attention_mask"] = torch.zeros(keep.shape, device=keep.device).masked_fill(~keep, -10000.0)
-            return args, kwargs
-
-        return add_mask
+        self.masks = PublishedMasks(self.model.roberta.encoder.layer)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         model.train()
         inputs = self._prepare_inputs(inputs)
-        self.masks.clear()
-        outputs = model(**inputs, output_attentions=True)
-        chosen = outputs.logits.max(-1).values.sum()
-        length = inputs["input_ids"].shape[1]
-        valid = inputs["attention_mask"].bool()[:, None, None]
-        for number, attention in enumerate(outputs.attentions):
-            score = torch.autograd.grad(chosen, attention, retain_graph=True)[0].float()
-            index = int(length * 0.7)
-            threshold = score.sort(-1).values[..., index : index + 1]
-            self.masks[number] = ~((score >= threshold) & valid & (torch.rand_like(score) < 0.3))
-        del outputs, chosen
+        self.masks.choose(model, inputs)
         loss = super().training_step(model, inputs, num_items_in_batch)
         self.masks.clear()
         return loss

@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
 from .kernels.attention_mask import mask_of
-from .plan import Mask, Plan, kept
+from .plan import Mask, Plan, allowed_and_empty, kept
 from .sites import note
 
 if TYPE_CHECKING:
@@ -125,13 +125,11 @@ def _attend_by_plan(
         query = zero_rows(query, mask.empty)
         attention_mask = mask.bias.expand(-1, -1, query.shape[2], key.shape[2])
     elif keep is not None or site in plan.uniform or makes_map:
-        allowed = valid if keep is None else valid & kept(keep)
-        dead = ~allowed.any(-1, keepdim=True)
+        allowed, dead = allowed_and_empty(valid if keep is None else kept(keep), valid)
         if site in plan.uniform:
-            dead = torch.ones_like(dead)
+            allowed, dead = valid, torch.ones_like(dead)
         # With a zero query all scores of the row are equal: uniform over the valid positions, whatever the kernel, and
         # with no gradient to queries and keys.
-        allowed = allowed | (dead & valid)
         query = zero_rows(query, dead)
         if position_bias is not None:
             position_bias = position_bias.masked_fill(dead, 0)

@@ -97,13 +97,14 @@ class Steps:
     def are_captured(self) -> bool:
         return self._captured is not None
 
-    def check(self) -> None:
-        """Raises where steps must be captured and cannot be."""
-        reason = reason_against(self._trainer) if self._kind == "captured" else None
-        if reason is not None:
+    def check(self) -> str | None:
+        """Why steps cannot be captured, the end of a sentence; raises where they must be."""
+        reason = reason_against(self._trainer)
+        if reason is not None and self._kind == "captured":
             raise ValueError(
                 f"step is 'captured', which is not possible, because {reason}; it must be 'auto' or 'eager'."
             )
+        return reason
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -126,8 +127,7 @@ class Steps:
         self.gave_up = None
         if self._kind == "eager":
             return
-        self.check()
-        reason = reason_against(self._trainer)
+        reason = self.check()
         if reason is None and self._kind == "auto":
             reason = reason_to_hesitate(self._trainer)
         if reason is None:

@@ -24,15 +24,21 @@ class Mask(NamedTuple):
 
     @classmethod
     def of(cls, keep: Tensor, valid: Tensor, dtype: torch.dtype) -> Mask:
-        allowed = keep & valid
-        empty = ~allowed.any(-1, keepdim=True)
+        allowed, empty = allowed_and_empty(keep, valid)
         bias = torch.zeros(allowed.shape, dtype=dtype, device=keep.device)
-        return cls(bias.masked_fill(~(allowed | (empty & valid)), float("-inf")), empty)
+        return cls(bias.masked_fill(~allowed, float("-inf")), empty)
 
     @property
     def keep(self) -> Tensor:
         """bool [B, H, Q, K], where what is not valid is not kept."""
         return (self.bias == 0) & ~self.empty
+
+
+def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """What attends; and the rows of which nothing is kept, [..., 1], whose valid positions attend again."""
+    allowed = keep & valid
+    empty = ~allowed.any(-1, keepdim=True)
+    return allowed | (empty & valid), empty
 
 
 def kept(mask: Tensor | Mask) -> Tensor:

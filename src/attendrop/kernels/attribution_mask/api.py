@@ -57,9 +57,10 @@ def keep_from_gradient(
     _check((batch, heads, queries, value.shape[2]), valid, positions, direction)
     dtype = torch.promote_types(gradient.dtype, value.dtype)
     module = _choose(impl, gradient.device, dtype)
+    choice = reference.Choice(p, q, key, positions, direction)
     if module is reference or module is cpu:
-        return module.keep_from_scores(reference.scores(gradient, value), valid, p, q, key, positions, direction)
-    return module.keep_from_gradient(gradient, value, valid, p, q, key, positions, direction)
+        return module.keep_from_scores(reference.scores(gradient, value), valid, choice)
+    return module.keep_from_gradient(gradient, value, valid, choice)
 
 
 def keep_from_scores(
@@ -75,7 +76,7 @@ def keep_from_scores(
     """The same where the map of scores, [B, H, Q, K], is there already."""
     _check(tuple(scores.shape), valid, positions, direction)
     module = _choose(impl, scores.device, scores.dtype)
-    return module.keep_from_scores(scores, valid, p, q, key, positions, direction)
+    return module.keep_from_scores(scores, valid, reference.Choice(p, q, key, positions, direction))
 
 
 def _check(shape: tuple[int, ...], valid: Tensor, positions: Tensor, direction: str) -> None:

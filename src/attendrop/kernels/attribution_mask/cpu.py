@@ -14,11 +14,9 @@ from . import reference
 _PIECE = 1 << 16  # entries that a thread works on at once
 
 
-def keep_from_scores(
-    scores: Tensor, valid: Tensor, p: float, q: float, key: int, positions: Tensor, direction: str = "high"
-) -> Tensor:
+def keep_from_scores(scores: Tensor, valid: Tensor, choice: reference.Choice) -> Tensor:
     batch, heads, queries, keys = scores.shape
-    limit = random.limit(q)
+    limit = random.limit(choice.q)
     if limit < 0 or not scores.numel():
         return torch.ones(scores.shape, dtype=torch.bool)
     scores = scores.detach()
@@ -27,9 +25,9 @@ def keep_from_scores(
     shared = valid.dim() == 1 or valid.shape[-3:-1] == (1, 1)  # by all rows of an example
     valid = valid.expand(batch, *((1, 1) if shared else (heads, queries)), keys)
     n = valid.sum(-1)
-    index = reference.rank(n, p, direction)
+    index = reference.rank(n, choice.p, choice.direction)
     index = index.masked_fill((index < 0) | (index >= n), -1)
-    words = random.words(key, positions, (heads, queries))
+    words = random.words(choice.key, choice.positions, (heads, queries))
     keep = torch.empty(scores.shape, dtype=torch.bool)
     rows = heads * queries
     size = min(rows, max(1, _PIECE // keys))
@@ -44,7 +42,7 @@ def keep_from_scores(
                 index[example].reshape(-1).numpy(),
                 words[example].reshape(rows),
                 limit,
-                direction == "high",
+                choice.direction == "high",
                 keep[example].view(rows, keys).numpy(),
             )
 

@@ -9,10 +9,22 @@ A NaN ranks above all numbers and is never a candidate. A row without a valid po
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ...random import uniform
+
+
+class Choice(NamedTuple):
+    """What is dropped of a row of scores."""
+
+    p: float  # size of the candidate region
+    q: float  # probability with which a candidate is dropped
+    key: int | Tensor  # of the draws; in a captured graph an int32 of no dimensions on the device
+    positions: Tensor  # of the examples in the global batch, [B]
+    direction: str = "high"  # "high" drops the highest scores, "low" the lowest
 
 
 def scores(gradient: Tensor, value: Tensor) -> Tensor:
@@ -67,14 +79,6 @@ def keep_mask(
     return ~(candidates(scores, valid, p, direction) & (uniform < q))
 
 
-def keep_from_scores(
-    scores: Tensor,
-    valid: Tensor,
-    p: float,
-    q: float,
-    key: int | Tensor,
-    positions: Tensor,
-    direction: str = "high",
-) -> Tensor:
-    draws = uniform(key, positions, tuple(scores.shape[1:]), scores.device)
-    return keep_mask(scores, valid, p, q, draws, direction)
+def keep_from_scores(scores: Tensor, valid: Tensor, choice: Choice) -> Tensor:
+    draws = uniform(choice.key, choice.positions, tuple(scores.shape[1:]), scores.device)
+    return keep_mask(scores, valid, choice.p, choice.q, draws, choice.direction)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ... import random
 from ..draws.triton import GOLDEN, mix, nearly_mixed
+from .reference import Choice
 
 LOWEST = tl.constexpr(-2139095041)  # the place of -inf
 HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
@@ -223,31 +224,13 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile * N, Q, K, N)
 
 
-def keep_from_gradient(
-    gradient: Tensor,
-    value: Tensor,
-    valid: Tensor,
-    p: float,
-    q: float,
-    key: int | Tensor,
-    positions: Tensor,
-    direction: str = "high",
-) -> Tensor:
+def keep_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, choice: Choice) -> Tensor:
     batch, queries, heads, width = gradient.shape
-    shape = (batch, heads, queries, value.shape[2])
-    return _launch(gradient.transpose(1, 2), value, width, shape, valid, p, q, key, positions, direction)
+    return _launch(gradient.transpose(1, 2), value, width, (batch, heads, queries, value.shape[2]), valid, choice)
 
 
-def keep_from_scores(
-    scores: Tensor,
-    valid: Tensor,
-    p: float,
-    q: float,
-    key: int | Tensor,
-    positions: Tensor,
-    direction: str = "high",
-) -> Tensor:
-    return _launch(scores, None, 0, tuple(scores.shape), valid, p, q, key, positions, direction)
+def keep_from_scores(scores: Tensor, valid: Tensor, choice: Choice) -> Tensor:
+    return _launch(scores, None, 0, tuple(scores.shape), valid, choice)
 
 
 def _launch(
@@ -256,11 +239,7 @@ def _launch(
     width: int,
     shape: tuple[int, ...],
     valid: Tensor,
-    p: float,
-    q: float,
-    key: int | Tensor,
-    positions: Tensor,
-    direction: str,
+    choice: Choice,
     **options: Any,
 ) -> Tensor:
     """`left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
@@ -268,6 +247,7 @@ def _launch(
     keep = torch.empty(shape, dtype=torch.bool, device=left.device)
     if not keep.numel():
         return keep
+    p, q, key, positions, direction = choice
     high = direction == "high"
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(shape)
