@@ -11,8 +11,9 @@ import zoo
 
 from attendrop import ADDrop, Engine, Plan, Progress, attribute, bind
 from attendrop.kernels.attribution_mask import candidates, keep_mask
+from attendrop.kernels.draws import uniform
 from attendrop.methods.addrop import random_keep_mask
-from attendrop.random import key_of, uniform
+from attendrop.random import key_of
 
 P_Q = [(0.3, 0.3), (0.9, 0.5), (0.1, 1.0), (1.0, 1.0), (0.0, 0.7), (0.7, 0.0), (0.55, 0.4)]
 

@@ -13,11 +13,11 @@ import zoo
 from torch import nn
 
 from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
-from attendrop import policy_gradient as module
-from attendrop.generator import Generator, ids_and_mask, pairs
-from attendrop.graphs import Graphs
-from attendrop.policy_gradient import Round, actions, likelihood_gradient, reinforce
-from attendrop.regularizer import Step
+from attendrop.capture.graphs import Graphs
+from attendrop.core.regularizer import Step
+from attendrop.methods.attendout import policy_gradient as module
+from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
+from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
 from attendrop.report.curves import plot_run
 
 
@@ -417,7 +417,7 @@ def test_the_reward_is_the_difference_of_the_scores_on_the_same_examples(tmp_pat
     "kind", ["token", "choice", "masked", "span", "multilabel", "regression", "gpt2", "t5", "deberta_v2"]
 )
 def test_every_head_has_scores_for_each_example(kind: str) -> None:
-    from attendrop.objective import example_scores
+    from attendrop.model.objective import example_scores
 
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from oracles import ChangedAttention
 
 from attendrop import AttentionDropout, Engine, Plan, Progress
 from attendrop.methods.attention_dropout import renormalised
-from attendrop.seams import Record
+from attendrop.model.seams import Record
 
 
 def softmax(scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,8 @@ import torch
 import zoo
 
 import attendrop
-from attendrop import IntegrationRule, attribute, attribution
+from attendrop import IntegrationRule, attribute
+from attendrop.model import attribution
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -11,12 +11,14 @@ import zoo
 from transformers import Trainer, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
-from attendrop.captured import reason_against, reason_to_hesitate
-from attendrop.graphs import Draws, Graphs, StaticStep, rounded
-from attendrop.optimizers import OptimizerGraph, allows_capture
-from attendrop.random import key_of, signed, uniform
-from attendrop.regularizer import Step
-from attendrop.schedule import Progress
+from attendrop.capture.graphs import Draws, Graphs, StaticStep, rounded
+from attendrop.capture.optimizers import OptimizerGraph, allows_capture
+from attendrop.capture.steps import reason_against, reason_to_hesitate
+from attendrop.core.regularizer import Step
+from attendrop.core.schedule import Progress
+from attendrop.kernels.draws import uniform
+from attendrop.kernels.draws.reference import signed
+from attendrop.random import key_of
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

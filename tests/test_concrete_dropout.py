@@ -14,8 +14,9 @@ from data import largest_difference, make_arguments, make_examples, pad, weights
 from literal import assert_same_gradients, giving, in_double
 
 from attendrop import ADDrop, ConcreteDropout, Engine, Progress, RDrop, RegularizedTrainer
+from attendrop.kernels.draws import uniform
 from attendrop.methods.concrete_dropout import keep_factor, negative_entropy
-from attendrop.random import key_of, uniform
+from attendrop.random import key_of
 
 BLOCKS = {
     "bert": ["bert.encoder.layer.0", "bert.encoder.layer.1"],

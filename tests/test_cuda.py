@@ -9,7 +9,8 @@ from transformers import TrainingArguments
 
 from attendrop import ADDrop, RegularizedTrainer, attribute
 from attendrop.kernels.attribution_mask import keep_mask
-from attendrop.random import key_of, uniform
+from attendrop.kernels.draws import uniform
+from attendrop.random import key_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -15,11 +15,11 @@ import pytest
 from cli_tools import attendrop, save_encoder, sentences
 from transformers import AutoModelForSequenceClassification
 
-from attendrop import embedded
-from attendrop.cli import demo
 from attendrop.cli.app import run
 from attendrop.cli.board import Watch
-from attendrop.embedded import Package, Pin, fetch, is_cached
+from attendrop.cli.demo import command as demo
+from attendrop.cli.demo import embedded
+from attendrop.cli.demo.embedded import Package, Pin, fetch, is_cached
 from attendrop.errors import UserError
 from attendrop.experiments import Result, RunConfig, read_yaml
 

@@ -23,8 +23,9 @@ from literal import (
 )
 
 from attendrop import ADDrop, Engine, HiddenCut, Progress
+from attendrop.kernels.draws import uniform
 from attendrop.methods.hiddencut import span
-from attendrop.random import key_of, uniform
+from attendrop.random import key_of
 
 KINDS = ["bert", "gpt2", "llama", "bart", "mpnet"]
 

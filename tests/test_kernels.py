@@ -16,9 +16,11 @@ import torch
 
 from attendrop import kernels
 from attendrop.kernels import attribution_mask as kernel
+from attendrop.kernels.attention_mask import Mask
 from attendrop.kernels.attribution_mask import api, cpu, reference
-from attendrop.plan import Mask
-from attendrop.random import _words_torch, are_drawn, as_keys, key_of, signed, uniform
+from attendrop.kernels.draws import bernoulli, uniform
+from attendrop.kernels.draws.reference import signed, words_torch
+from attendrop.random import as_keys, key_of
 
 HAS_GPU = torch.cuda.is_available()
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -309,12 +311,12 @@ def test_triton_draws_what_random_draws(shape: tuple[int, ...]) -> None:
     positions = torch.tensor([0, 3, 70_000])
     for key in (KEY, as_keys([0, KEY, 2**32 - 1]), as_keys([7, KEY]).unsqueeze(1)):
         expected = uniform(key, positions, shape)
-        words = _words_torch(key, positions, shape[:-1], "cpu").to(DEVICE)
+        words = words_torch(key, positions, shape[:-1], "cpu").to(DEVICE)
         assert torch.equal(triton.uniform(words, shape[-1]).cpu(), expected)
         p = torch.rand(expected.shape, generator=torch.Generator().manual_seed(0))
         p.flatten()[::3] = expected.flatten()[::3]  # a draw is not below itself
         assert torch.equal(triton.are_below(words, p.to(DEVICE)).cpu(), expected < p)
-        assert torch.equal(are_drawn(p, key, positions), expected < p)
+        assert torch.equal(bernoulli(p, key, positions), expected < p)
 
 
 @needs_gpu
@@ -322,8 +324,8 @@ def test_the_gpu_draws_what_the_cpu_draws() -> None:
     positions, keys = torch.tensor([0, 3, 70_000]), as_keys([7, KEY]).unsqueeze(1)
     p = torch.rand(2, 3, 5, 7)
     assert torch.equal(uniform(KEY, positions.cuda(), (5, 7), "cuda").cpu(), uniform(KEY, positions, (5, 7)))
-    found = are_drawn(p.cuda(), keys.cuda(), positions.cuda())
-    assert torch.equal(found.cpu(), are_drawn(p, keys, positions))
+    found = bernoulli(p.cuda(), keys.cuda(), positions.cuda())
+    assert torch.equal(found.cpu(), bernoulli(p, keys, positions))
 
 
 # --- the mask that attention takes

@@ -12,8 +12,9 @@ from data import SGD, largest_difference, make_arguments, make_examples, pad, we
 from literal import FIRST_BLOCK, assert_same_gradients, in_double, kl, mean_over_rows, reading
 
 from attendrop import R3F, ADDrop, Engine, HiddenCut, Progress, RDrop, RegularizedTrainer
+from attendrop.kernels.draws import uniform
 from attendrop.methods.r3f import noise_of
-from attendrop.random import key_of, uniform
+from attendrop.random import key_of
 
 EPSILON, WEIGHT = 0.3, 0.7
 

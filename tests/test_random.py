@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from attendrop import random
-from attendrop.graphs import Draws, StaticStep
-from attendrop.regularizer import Step
-from attendrop.schedule import Progress
+from attendrop.capture.graphs import Draws, StaticStep
+from attendrop.core.regularizer import Step
+from attendrop.core.schedule import Progress
+from attendrop.kernels.draws import uniform
 
 
 def test_numpy_and_torch_draw_the_same() -> None:
@@ -25,15 +26,15 @@ def test_several_keys_draw_at_once_what_each_draws_alone() -> None:
     words, positions = [0, 7, 2**31, 2**32 - 1], torch.tensor([2, 70_000, 5])
     keys = random.as_keys(words)
     assert keys.dtype == torch.int32
-    alone = torch.stack([random.uniform(word, positions, (2, 5, 7)) for word in words])
+    alone = torch.stack([uniform(word, positions, (2, 5, 7)) for word in words])
     for draw in (random._uniform_numpy, random._uniform_torch):
         assert torch.equal(draw(keys.unsqueeze(1), positions, (2, 5, 7), "cpu"), alone)
         # a key for each site and row
         mixed = draw(torch.stack([keys[:3], keys[1:]]), positions, (5, 7), "cpu")
         for i, site in enumerate((words[:3], words[1:])):
             for j, word in enumerate(site):
-                assert torch.equal(mixed[i, j], random.uniform(word, positions[j : j + 1], (5, 7))[0])
-        assert torch.equal(draw(keys[1], positions, (5, 7), "cpu"), random.uniform(7, positions, (5, 7)))
+                assert torch.equal(mixed[i, j], uniform(word, positions[j : j + 1], (5, 7))[0])
+        assert torch.equal(draw(keys[1], positions, (5, 7), "cpu"), uniform(7, positions, (5, 7)))
 
 
 def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
@@ -56,24 +57,24 @@ def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
 
 def test_a_draw_belongs_to_its_example_not_to_its_batch() -> None:
     key = random.key_of(seed=7, step=3, site=1)
-    whole = random.uniform(key, torch.arange(6), (4, 9, 9))
-    half = random.uniform(key, torch.arange(3, 6), (4, 9, 9))
+    whole = uniform(key, torch.arange(6), (4, 9, 9))
+    half = uniform(key, torch.arange(3, 6), (4, 9, 9))
     assert torch.equal(whole[3:], half)
-    longer = random.uniform(key, torch.arange(6), (4, 12, 12))
+    longer = uniform(key, torch.arange(6), (4, 12, 12))
     assert torch.equal(whole, longer[:, :, :9, :9])
 
 
 @pytest.mark.parametrize("other", [{"seed": 8}, {"seed": 7 + 2**32}, {"step": 4}, {"site": 2}, {"stream": "x"}])
 def test_every_counter_changes_the_draws(other: dict) -> None:
     base = {"seed": 7, "step": 3, "site": 1}
-    a = random.uniform(random.key_of(**base), torch.arange(4), (4, 16, 16))
-    b = random.uniform(random.key_of(**{**base, **other}), torch.arange(4), (4, 16, 16))
+    a = uniform(random.key_of(**base), torch.arange(4), (4, 16, 16))
+    b = uniform(random.key_of(**{**base, **other}), torch.arange(4), (4, 16, 16))
     correlation = torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]
     assert abs(correlation) < 4 / a.numel() ** 0.5
 
 
 def test_draws_are_uniform_and_neighbours_are_independent() -> None:
-    x = random.uniform(random.key_of(0, 0, 0), torch.arange(16), (8, 64, 64))
+    x = uniform(random.key_of(0, 0, 0), torch.arange(16), (8, 64, 64))
     n = x.numel()
     assert abs(x.mean() - 0.5) < 4 * (1 / 12 / n) ** 0.5
     counts = torch.histc(x, bins=64, min=0, max=1)

@@ -13,7 +13,7 @@ from data import make_arguments
 from literal import FIRST_BLOCK, Told, assert_same_gradients, in_double, kl, mean_over_rows, reading, rows_of
 
 from attendrop import ADDrop, Engine, Progress, RDrop, RegularizedTrainer, parse_method
-from attendrop.divergence import Pair, jensen_shannon, symmetric_kl
+from attendrop.methods._shared.divergence import Pair, jensen_shannon, symmetric_kl
 
 HEADS = ["multilabel", "regression", "token", "choice", "masked"]
 

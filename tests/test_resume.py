@@ -18,7 +18,7 @@ from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, tra
 from zoo import make_model
 
 from attendrop import parse_method
-from attendrop.schedule import is_method_epoch
+from attendrop.core.schedule import is_method_epoch
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_tiny.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from attendrop import Progress, Schedule
-from attendrop.schedule import is_method_epoch, value_at
+from attendrop.core.schedule import is_method_epoch, value_at
 
 
 def test_a_schedule_is_piecewise_linear() -> None:

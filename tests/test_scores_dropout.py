@@ -8,7 +8,7 @@ import zoo
 from oracles import ChangedAttention
 
 from attendrop import Engine, Progress, ScoresDropout
-from attendrop.patterns import keep_pattern, shape_of_draws
+from attendrop.methods._shared.patterns import keep_pattern, shape_of_draws
 
 
 def planned(method: ScoresDropout, kind: str = "bert", steps: int = 1, **sizes: int) -> list[dict[int, torch.Tensor]]:

@@ -21,8 +21,8 @@ from transformers import (
 )
 
 from attendrop import Plan, Seams, attribute, bind
-from attendrop.attention import zero_rows
-from attendrop.plan import Mask, kept
+from attendrop.kernels.attention_mask import Mask, as_keep
+from attendrop.model.attention import zero_rows
 
 
 def logits(outputs) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_zeroed_rows_keep_their_layout_and_have_no_gradient(width: int, dtype: t
 def test_views_repeat_a_mask_that_is_worked_out() -> None:
     keep, valid = torch.rand(3, 2, 4, 4) > 0.5, torch.ones(4, dtype=torch.bool)
     both = [Plan(keep={0: mask}).repeated(2, 3).keep[0] for mask in (keep, Mask.of(keep, valid, torch.float32))]
-    assert torch.equal(kept(both[0]), kept(both[1]))
+    assert torch.equal(as_keep(both[0]), as_keep(both[1]))
 
 
 def test_an_exception_in_the_middle_of_a_pass_leaves_nothing() -> None:

@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification, TrainerCallback, Tr
 
 from attendrop import Engine, Mixout, NoisyTune, RegularizedTrainer, SuperTickets, Tickets, find_supertickets
 from attendrop.methods import make_method
-from attendrop.tickets import Importance, importance
+from attendrop.prune.tickets import Importance, importance
 
 TICKETS = Tickets(heads=[(0, 1), (0, 3), (1, 0)], feed_forwards=[1])
 

@@ -13,9 +13,10 @@ import zoo
 from literal import FEED_FORWARD, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 from attendrop import ADDrop, Engine, Progress, RDrop, UniDrop
-from attendrop.dropping import dropout_factor
+from attendrop.kernels.draws import uniform
+from attendrop.methods._shared.dropping import dropout_factor
 from attendrop.methods.unidrop import droppable_tokens, hidden_tokens
-from attendrop.random import key_of, uniform
+from attendrop.random import key_of
 
 SEED, STEP = 3, 4
 RATES = {"fd1": 0.2, "fd2": 0.3, "fd3": 0.25, "fd4": 0.4, "layerdrop": 0.0, "p_k": 0.3, "p_d": 0.4}

@@ -21,14 +21,14 @@ from transformers import Trainer, TrainerCallback
 from transformers.utils import logging
 
 from . import __version__
-from .captured import Steps
-from .engine import Engine, check_columns, check_regularizers, refuse_reentrant
-from .objective import IGNORED
-from .plan import Plan
+from .capture.steps import Steps
+from .core.engine import Engine, check_columns, check_regularizers, refuse_reentrant
+from .core.networks import exchange, exchanged
+from .core.regularizer import CONFIG_FILE, Regularizer, Surroundings, save_regularizers
+from .core.schedule import Progress
+from .model.objective import IGNORED
+from .model.plan import Plan
 from .random import all_preserved, preserved, shared_generator
-from .regularizer import CONFIG_FILE, Regularizer, Surroundings, save_regularizers
-from .schedule import Progress
-from .twin import exchange, exchanged
 
 logger = logging.get_logger(__name__)
 

@@ -153,7 +153,7 @@ def demo(
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier demo in that folder.")] = False,
 ) -> None:
     """Fine-tune a small model on film reviews, plain and with two methods; needs no hub, takes minutes on a CPU."""
-    from .demo import Demo, run_demo
+    from .demo.command import Demo, run_demo
 
     run_demo(Demo(train_samples, dev_samples, epochs, seed, Path(output_dir), overwrite))
 

@@ -23,9 +23,9 @@ from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from .. import tasks
+from ..core.regularizer import Regularizer
 from ..errors import UserError
 from ..methods import parse_method
-from ..regularizer import Regularizer
 from ..trainer import regularized
 from .checkpoints import Interruption, full_disk_told, last_checkpoint
 from .presets import apply_preset

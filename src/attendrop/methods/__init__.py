@@ -1,4 +1,8 @@
-"""One paper, one file. `METHODS` is the catalogue; adding a method is one line in `_CLASSES` (see CONTRIBUTING.md)."""
+"""The methods: one paper, one module. `METHODS` is the catalogue, {name: class}.
+
+A module (or package) of this folder whose name has no leading underscore is a method. It defines a subclass of
+`Regularizer` whose `name` is the module's; CONTRIBUTING.md lists what else belongs to a method.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +11,35 @@ import dataclasses
 import difflib
 import importlib
 import json
+import pkgutil
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..regularizer import Regularizer
+    from ..core.regularizer import Regularizer
 
     METHODS: dict[str, type[Regularizer]]
 
-_CLASSES = {
-    "addrop": "ADDrop",
-    "attendout": "AttendOut",
-    "attention_dropout": "AttentionDropout",
-    "attention_layerdrop": "AttentionLayerDrop",
-    "child_tuning": "ChildTuning",
-    "concrete_dropout": "ConcreteDropout",
-    "dropconnect": "DropConnect",
-    "drophead": "DropHead",
-    "headmask": "HeadMask",
-    "hiddencut": "HiddenCut",
-    "layerdrop": "LayerDrop",
-    "mixout": "Mixout",
-    "noisytune": "NoisyTune",
-    "r3f": "R3F",
-    "rdrop": "RDrop",
-    "scal": "SCAL",
-    "scheduled_dropout": "ScheduledDropout",
-    "scores_dropout": "ScoresDropout",
-    "structure_mask": "StructureMask",
-    "supertickets": "SuperTickets",
-    "unidrop": "UniDrop",
-}
+
+def method_names() -> list[str]:
+    """The names of all methods, in alphabetical order: one module or package each. Nothing is imported."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
 def __getattr__(attribute: str) -> Any:
-    # Imported on first use, so that `import attendrop` stays light and `python -m attendrop.methods.<name>` is clean.
+    # `METHODS` imports every method, and with them torch: only when it is asked for.
     if attribute != "METHODS":
         raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
-    methods = {
-        name: getattr(importlib.import_module(f"{__name__}.{name}"), class_name)
-        for name, class_name in _CLASSES.items()
-    }
+    methods = {name: _class_in(importlib.import_module(f"{__name__}.{name}"), name) for name in method_names()}
     globals()["METHODS"] = methods
     return methods
+
+
+def _class_in(module: ModuleType, name: str) -> Any:
+    """The class of the module whose `name` is the module's."""
+    return next(value for value in vars(module).values() if isinstance(value, type) and vars(value).get("name") == name)
 
 
 def parse_method(text: str) -> Regularizer:
@@ -87,7 +76,7 @@ def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
 
 def load_regularizers(folder: str | Path) -> list[Regularizer]:
     """The regularisers that a training run saved beside its model."""
-    from ..regularizer import CONFIG_FILE
+    from ..core.regularizer import CONFIG_FILE
 
     path = Path(folder, CONFIG_FILE)
     if not path.is_file():

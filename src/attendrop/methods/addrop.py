@@ -20,16 +20,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..attribution import METHODS as ATTRIBUTIONS
-from ..attribution import RULES, IntegrationRule, attributions
-from ..fields import check_choice, check_whole
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
+from ..kernels.attention_mask import Mask, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, candidates
-from ..objective import LABEL_SOURCES, head_of
-from ..plan import Mask, Plan, kept
-from ..regularizer import Regularizer, Step
-from ..schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
-from ..seams import Record, Seams
-from ..sites import Layers
+from ..model.attribution import METHODS as ATTRIBUTIONS
+from ..model.attribution import RULES, IntegrationRule, attributions
+from ..model.objective import LABEL_SOURCES, head_of
+from ..model.plan import Plan
+from ..model.seams import Record, Seams
+from ..model.sites import Layers
+from ..utils.checks import check_choice, check_whole
 
 
 def random_keep_mask(shape: tuple[int, ...], valid: Tensor, p: float, q: float, uniform: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class ADDrop(Regularizer):
                 key, positions = step.key(site, self.name), step.positions(shape[0], device)
                 keep[site] = found.keep(p, q, key, positions, self.direction)
             if step.measure:
-                place, dropped = step.seams.sites[site].label, ~kept(keep[site])
+                place, dropped = step.seams.sites[site].label, ~as_keep(keep[site])
                 scores = found.scores()
                 if scores is not None:
                     region = candidates(scores, record.valid, p, self.direction)

@@ -20,12 +20,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..patterns import check_pattern, draw_keep
-from ..plan import MapEdit, Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, largest, value_at
-from ..seams import Seams
-from ..sites import Layers
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, largest, value_at
+from ..model.plan import MapEdit, Plan
+from ..model.seams import Seams
+from ..model.sites import Layers
+from ._shared.patterns import check_pattern, draw_keep
 
 
 def renormalised(weights: Tensor, keep: Tensor, valid: Tensor) -> Tensor:

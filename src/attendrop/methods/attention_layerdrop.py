@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, value_at
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, value_at
+from ..model.plan import Plan
 
 
 @dataclass

@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..fields import check_choice, check_whole
-from ..modes import evaluating
-from ..plan import Plan
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Schedule, Strength, as_strength, value_at, values_of
+from ..model.modes import evaluating
+from ..model.plan import Plan
+from ..model.seams import Seams
 from ..random import preserved
-from ..regularizer import Regularizer, Step
-from ..schedule import Schedule, Strength, as_strength, value_at, values_of
-from ..seams import Seams
-from ..weights import kept, reason_against, refuse_sharded, settle
+from ..utils.checks import check_choice, check_whole
+from ._shared.weights import kept, reason_against, refuse_sharded, settle
 
 VARIANTS = ("F", "D")
 _SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that taking it back is exact

@@ -20,11 +20,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..dropping import draws_like
-from ..fields import check_number
-from ..plan import Edit, Plan
-from ..regularizer import Regularizer, Step
-from ..twin import average_gradients, load_optimizer_tensors, optimizer_tensors
+from ..core.networks import average_gradients, load_optimizer_tensors, optimizer_tensors
+from ..core.regularizer import Regularizer, Step
+from ..model.plan import Edit, Plan
+from ..utils.checks import check_number
+from ._shared.dropping import draws_like
 
 # p stays between 0.001 and 0.999
 _LIMIT = 6.9

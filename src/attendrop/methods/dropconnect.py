@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..schedule import Strength
-from ..weights import MixedWeights, as_drop_probability
+from ..core.schedule import Strength
+from ._shared.weights import MixedWeights, as_drop_probability
 
 
 @dataclass

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..fields import check_choice
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Schedule, Strength, as_strength, value_at
-from ..sites import map_shape
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Schedule, Strength, as_strength, value_at
+from ..model.plan import Plan
+from ..model.sites import map_shape
+from ..utils.checks import check_choice
 
 SCHEDULES = ("v", "constant")
 

@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..fields import check_choice, check_whole
-from ..objective import example_scores, head_of
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, value_at
-from ..seams import Seams
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, value_at
+from ..model.objective import example_scores, head_of
+from ..model.plan import Plan
+from ..model.seams import Seams
+from ..utils.checks import check_choice, check_whole
 
 CHOICES = ("random", "importance")
 

@@ -22,14 +22,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..divergence import check_head, pair_of
-from ..fields import check_choice, check_number
-from ..plan import Edit, Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, largest, value_at
-from ..seams import Record, Seams
-from ..sites import Layers
-from ..tokens import real_keys
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, largest, value_at
+from ..model.plan import Edit, Plan
+from ..model.seams import Record, Seams
+from ..model.sites import Layers
+from ..model.tokens import real_keys
+from ..utils.checks import check_choice, check_number
+from ._shared.divergence import check_head, pair_of
 
 BY = ("attention", "gradient", "random")
 

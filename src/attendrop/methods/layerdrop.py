@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..dropping import dropped_blocks
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, value_at
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, value_at
+from ..model.plan import Plan
+from ._shared.dropping import dropped_blocks
 
 
 @dataclass

@@ -17,11 +17,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..fields import check_choice
-from ..regularizer import Step
-from ..schedule import Strength
-from ..seams import Seams
-from ..weights import PATTERNS, Map, MixedWeights, as_drop_probability, linear_maps
+from ..core.regularizer import Step
+from ..core.schedule import Strength
+from ..model.seams import Seams
+from ..utils.checks import check_choice
+from ._shared.weights import PATTERNS, Map, MixedWeights, as_drop_probability, linear_maps
 
 
 @dataclass

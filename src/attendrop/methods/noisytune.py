@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..fields import check_number
-from ..regularizer import Regularizer, Step
-from ..seams import Seams
-from ..weights import draws, pretrained_part, reason_against, refuse_sharded, true_weights
+from ..core.regularizer import Regularizer, Step
+from ..model.seams import Seams
+from ..utils.checks import check_number
+from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded, true_weights
 
 
 def noise(draw: Tensor, deviation: Tensor, strength: float) -> Tensor:

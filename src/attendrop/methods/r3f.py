@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..divergence import check_head, pair_of
-from ..fields import check_choice, check_number
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, largest, value_at
-from ..seams import Seams
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, largest, value_at
+from ..model.plan import Plan
+from ..model.seams import Seams
+from ..utils.checks import check_choice, check_number
+from ._shared.divergence import check_head, pair_of
 
 NOISES = ("uniform", "normal")
 LOSSES = ("clean", "both")

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from ..divergence import REDUCTIONS, check_head, pair_of
-from ..fields import check_choice
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, largest, value_at
-from ..seams import Seams
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, largest, value_at
+from ..model.seams import Seams
+from ..utils.checks import check_choice
+from ._shared.divergence import REDUCTIONS, check_head, pair_of
 
 logger = logging.get_logger(__name__)
 

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..fields import check_number
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, largest, value_at
-from ..sites import Site, unwrapped
-from ..tokens import real_keys
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, largest, value_at
+from ..model.plan import Plan
+from ..model.sites import Site, unwrapped
+from ..model.tokens import real_keys
+from ..utils.checks import check_number
 
 
 def adversarial(gradient: Tensor, epsilon: float) -> Tensor:

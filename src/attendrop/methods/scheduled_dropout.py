@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import nn
 
-from ..fields import check_number
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Schedule
-from ..seams import Seams
-from ..sites import map_shape
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Schedule
+from ..model.plan import Plan
+from ..model.seams import Seams
+from ..model.sites import map_shape
+from ..utils.checks import check_number
 
 
 @dataclass

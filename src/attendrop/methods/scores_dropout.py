@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..patterns import check_pattern, draw_keep
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, value_at
-from ..seams import Seams
-from ..sites import Layers
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, value_at
+from ..model.plan import Plan
+from ..model.seams import Seams
+from ..model.sites import Layers
+from ._shared.patterns import check_pattern, draw_keep
 
 
 @dataclass

@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..plan import Plan
-from ..regularizer import Regularizer, Step
-from ..seams import Seams
-from ..sites import Layers, map_shape, select
+from ..core.regularizer import Regularizer, Step
+from ..model.plan import Plan
+from ..model.seams import Seams
+from ..model.sites import Layers, map_shape, select
 
 Collator = Callable[[list[dict[str, Any]]], Any]
 

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..regularizer import Regularizer, Step
-from ..seams import Seams
-from ..tickets import Places, Tickets, importance, masked_places, zero
-from ..weights import reason_against, refuse_sharded, true_weights
+from ..core.regularizer import Regularizer, Step
+from ..model.seams import Seams
+from ..prune.tickets import Places, Tickets, importance, masked_places, zero
+from ._shared.weights import reason_against, refuse_sharded, true_weights
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 

@@ -22,13 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..dropping import dropout_factor, dropped_blocks, feature_dropout
-from ..plan import Edit, Factors, Plan
-from ..regularizer import Regularizer, Step
-from ..schedule import Strength, as_strength, largest, value_at
-from ..seams import Seams
-from ..sites import Site, map_shape, unwrapped
-from ..tokens import is_decoder_of_two, real_keys
+from ..core.regularizer import Regularizer, Step
+from ..core.schedule import Strength, as_strength, largest, value_at
+from ..model.plan import Edit, Factors, Plan
+from ..model.seams import Seams
+from ..model.sites import Site, map_shape, unwrapped
+from ..model.tokens import is_decoder_of_two, real_keys
+from ._shared.dropping import dropout_factor, dropped_blocks, feature_dropout
 
 
 def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float, p_d: float) -> Tensor:

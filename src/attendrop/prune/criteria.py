@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..fields import check_choice
-from ..plan import Plan
-from ..probe import Probe
-from ..seams import Record, bind
+from ..model.plan import Plan
+from ..model.probe import Probe
+from ..model.seams import Record, bind
+from ..utils.checks import check_choice
 from .measure import undisturbed
 from .surgery import Layer, encoder_layers, not_in_the_table, path_of_o
 

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..seams import bind
-from ..sites import Layers, stack_and_block
+from ..model.seams import bind
+from ..model.sites import Layers, stack_and_block
 
 # Where a configuration keeps the number of blocks, by the kind of stack; the first name that it has.
 _DEPTHS = {

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from ..modes import evaluating
+from ..model.modes import evaluating
+from ..model.sites import few_tokens
 from ..random import preserved
-from ..sites import few_tokens
 from .surgery import parameters_of
 
 

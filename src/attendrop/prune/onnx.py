@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..probe import LABELS
+from ..model.probe import LABELS
 from .measure import undisturbed
 from .surgery import parameters_of
 

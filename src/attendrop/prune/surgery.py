@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..seams import Seams, bind
-from ..sites import Layers, Site, note, select
+from ..model.seams import Seams, bind
+from ..model.sites import Layers, Site, note, select
 
 Finish = Callable[["ConstantAttention", Tensor, Tensor, Mapping[str, Any]], tuple[Any, ...]]
 

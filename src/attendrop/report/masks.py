@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attribution import scores
 from ..kernels.attribution_mask import candidates, keep_mask
-from ..probe import Probe
-from ..random import key_of, uniform
-from ..seams import bind
+from ..kernels.draws import uniform
+from ..model.attribution import scores
+from ..model.probe import Probe
+from ..model.seams import bind
+from ..random import key_of
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 

@@ -1,5 +1,6 @@
-"""From a keep mask to what the attention kernel adds to its scores."""
+"""From a keep mask to the bias that the attention kernel adds to its scores."""
 
 from .api import mask_of
+from .reference import Mask, allowed_and_empty, as_keep
 
-__all__ = ["mask_of"]
+__all__ = ["Mask", "allowed_and_empty", "as_keep", "mask_of"]

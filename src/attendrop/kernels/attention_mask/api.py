@@ -1,6 +1,6 @@
-"""A keep mask, worked out for the attention kernel: on a GPU with triton in one pass; elsewhere `Mask.of` itself.
+"""From a keep mask to the bias of the attention kernel: one Triton pass on a GPU, `Mask.of` itself elsewhere.
 
-A compiler gets that too, which it fuses.
+Under `torch.compile` it is `Mask.of` too, which the compiler fuses.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...plan import Mask
 from .. import has_triton
+from .reference import Mask
 
 
 def mask_of(keep: Tensor, valid: Tensor, dtype: torch.dtype) -> Mask:
-    """`Mask.of`, which is the specification."""
+    """`Mask.of`, by the fastest implementation for the device."""
     if keep.is_cuda and not torch.compiler.is_compiling() and dtype != torch.float64 and has_triton():
         from .triton import mask_of as in_one_pass
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...plan import Mask
+from .reference import Mask
 
 # the bias is written as integers: 0 is 0, and these are the bits of −∞
 _INTEGERS = {2: torch.int16, 4: torch.int32}

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...fields import check_choice
+from ...utils.checks import check_choice
 from .. import has_triton
 from . import cpu, reference
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import random
+from ..draws import reference as draws_reference
 from . import reference
 
 _PIECE = 1 << 16  # entries that a thread works on at once
@@ -16,7 +16,7 @@ _PIECE = 1 << 16  # entries that a thread works on at once
 
 def keep_from_scores(scores: Tensor, valid: Tensor, choice: reference.Choice) -> Tensor:
     batch, heads, queries, keys = scores.shape
-    limit = random.limit(choice.q)
+    limit = draws_reference.largest_word_below(choice.q)
     if limit < 0 or not scores.numel():
         return torch.ones(scores.shape, dtype=torch.bool)
     scores = scores.detach()
@@ -27,7 +27,7 @@ def keep_from_scores(scores: Tensor, valid: Tensor, choice: reference.Choice) ->
     n = valid.sum(-1)
     index = reference.rank(n, choice.p, choice.direction)
     index = index.masked_fill((index < 0) | (index >= n), -1)
-    words = random.words(choice.key, choice.positions, (heads, queries))
+    words = draws_reference.words_numpy(choice.key, choice.positions, (heads, queries))
     keep = torch.empty(scores.shape, dtype=torch.bool)
     rows = heads * queries
     size = min(rows, max(1, _PIECE // keys))
@@ -97,5 +97,5 @@ class _Room:
             (np.greater_equal if high else np.less_equal)(x, threshold, out=chosen)
             if not full:
                 chosen &= ok
-            np.logical_and(chosen, random.are_below(limit, words[here], draws, spare), out=chosen)
+            np.logical_and(chosen, draws_reference.are_below(limit, words[here], draws, spare), out=chosen)
             np.logical_not(chosen, out=keep[here])

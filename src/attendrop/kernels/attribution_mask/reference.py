@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...random import uniform
+from ..draws import uniform
 
 
 class Choice(NamedTuple):

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ... import random
+from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
 from .reference import Choice
 
@@ -257,7 +257,7 @@ def _launch(
     attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
         left, right, valid.view(torch.uint8), keep.view(torch.uint8), positions.to(left.device),
         key if isinstance(key, Tensor) else None, 0 if isinstance(key, Tensor) else key,
-        float(1 - p if high else p), random.limit(q),
+        float(1 - p if high else p), largest_word_below(q),
         queries, keys, width, 1 if value is None else heads // value.shape[1],
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         v_strides[0], v_strides[1], v_strides[2], v_strides[3], *valid.stride(),

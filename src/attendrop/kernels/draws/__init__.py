@@ -1,1 +1,5 @@
-"""Counter-based draws on a GPU. `attendrop.random` is the reference and the one who calls."""
+"""Counter-based random numbers, the same on every device and process."""
+
+from .api import bernoulli, uniform
+
+__all__ = ["bernoulli", "uniform"]

@@ -7,11 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ... import random
+from . import reference
 
-GOLDEN = tl.constexpr(random._GOLDEN)
-MULTIPLY_1 = tl.constexpr(random._MULTIPLY_1)
-MULTIPLY_2 = tl.constexpr(random._MULTIPLY_2)
+GOLDEN = tl.constexpr(reference.GOLDEN)
+MULTIPLY_1 = tl.constexpr(reference.MULTIPLY_1)
+MULTIPLY_2 = tl.constexpr(reference.MULTIPLY_2)
 
 
 @triton.jit

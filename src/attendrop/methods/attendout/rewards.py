@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .modes import evaluating
-from .objective import example_scores
+from ...model.modes import evaluating
+from ...model.objective import example_scores
 
 
 def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: bool, graphs: Any) -> Tensor:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .optimizers import OptimizerGraph
-from .random import preserved
+from ..capture.optimizers import OptimizerGraph
+from ..model.seams import Seams
+from ..random import preserved
 from .regularizer import Step
-from .seams import Seams
 
 
 class Twin:

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from ..kernels.attention_mask import Mask, as_keep
 
 T = TypeVar("T")
 
 Edit = Callable[[Tensor], Tensor]
 MapEdit = Callable[[Tensor, Tensor], Tensor]
 Factors = tuple[Tensor | None, Tensor | None, Tensor | None]
-
-
-class Mask(NamedTuple):
-    """A keep mask as the attention kernel takes it, with the model's own mask and the rule for empty rows in it."""
-
-    bias: Tensor  # [B, H, Q, K], in the query's precision: 0, or −∞ where nothing attends
-    empty: Tensor  # bool [B, H, Q, 1]: nothing of the row was kept; its bias is that of its valid positions
-
-    @classmethod
-    def of(cls, keep: Tensor, valid: Tensor, dtype: torch.dtype) -> Mask:
-        allowed, empty = allowed_and_empty(keep, valid)
-        bias = torch.zeros(allowed.shape, dtype=dtype, device=keep.device)
-        return cls(bias.masked_fill(~allowed, float("-inf")), empty)
-
-    @property
-    def keep(self) -> Tensor:
-        """bool [B, H, Q, K], where what is not valid is not kept."""
-        return (self.bias == 0) & ~self.empty
-
-
-def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """What attends; and the rows of which nothing is kept, [..., 1], whose valid positions attend again."""
-    allowed = keep & valid
-    empty = ~allowed.any(-1, keepdim=True)
-    return allowed | (empty & valid), empty
-
-
-def kept(mask: Tensor | Mask) -> Tensor:
-    """True = stays."""
-    return mask.keep if isinstance(mask, Mask) else mask
 
 
 @dataclass(frozen=True)
@@ -100,7 +72,7 @@ class Plan:
     def __or__(self, other: Plan) -> Plan:
         """Both plans at once: keep masks AND, sets OR, factors multiply, edits in order."""
         return Plan(
-            keep=_merged(self.keep, other.keep, lambda a, b: kept(a) & kept(b)),
+            keep=_merged(self.keep, other.keep, lambda a, b: as_keep(a) & as_keep(b)),
             uniform=self.uniform | other.uniform,
             weights=_merged(self.weights, other.weights, lambda a, b: a * b),
             maps=_merged(self.maps, other.maps, _in_order),

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .fields import check_choice, check_whole
-from .regularizer import Step
-from .schedule import Strength, as_strength
-from .sites import Layers, map_shape
+from ...core.regularizer import Step
+from ...core.schedule import Strength, as_strength
+from ...model.sites import Layers, map_shape
+from ...utils.checks import check_choice, check_whole
 
 PATTERNS = ("element", "column", "span")
 

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from .random import key_of, uniform
-from .regularizer import Regularizer, Step
-from .schedule import Strength, as_strength, largest, value_at
-from .seams import Seams
-from .sites import unwrapped
+from ...core.regularizer import Regularizer, Step
+from ...core.schedule import Strength, as_strength, largest, value_at
+from ...kernels.draws import uniform
+from ...model.seams import Seams
+from ...model.sites import unwrapped
+from ...random import key_of
 
 PATTERNS = ("column", "element")
 _CHUNK = 1 << 24  # draws at a time: beside the result, a few words of memory for each

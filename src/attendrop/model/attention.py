@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-from .kernels.attention_mask import mask_of
-from .plan import Mask, Plan, allowed_and_empty, kept
+from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
+from .plan import Plan
 from .sites import note
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _attend_by_plan(
         query = zero_rows(query, mask.empty)
         attention_mask = mask.bias.expand(-1, -1, query.shape[2], key.shape[2])
     elif keep is not None or site in plan.uniform or makes_map:
-        allowed, dead = allowed_and_empty(valid if keep is None else kept(keep), valid)
+        allowed, dead = allowed_and_empty(valid if keep is None else as_keep(keep), valid)
         if site in plan.uniform:
             allowed, dead = valid, torch.ones_like(dead)
         # With a zero query all scores of the row are equal: uniform over the valid positions, whatever the kernel, and

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .plan import Edit
-from .regularizer import Step
+from ...core.regularizer import Step
+from ...model.plan import Edit
 
 
 def dropout_factor(draws: Tensor, p: float) -> Tensor:

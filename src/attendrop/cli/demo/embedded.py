@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .errors import UserError
+from ...errors import UserError
 
 _CHUNK = 1 << 20
 

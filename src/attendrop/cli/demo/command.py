@@ -26,16 +26,16 @@ from rich.table import Table
 from rich.text import Text
 from transformers import AutoTokenizer
 
-from .. import embedded
-from ..attribution import attribute
-from ..errors import UserError
-from ..experiments import Result, make_config, train
-from ..methods.attendout import AttendOut
-from ..report.curves import plot_run
-from ..report.masks import draw, panels
-from ..report.training import plot_histories
-from .board import Board, Row, Watch
-from .show import console
+from ...errors import UserError
+from ...experiments import Result, make_config, train
+from ...methods.attendout import AttendOut
+from ...model.attribution import attribute
+from ...report.curves import plot_run
+from ...report.masks import draw, panels
+from ...report.training import plot_histories
+from ..board import Board, Row, Watch
+from ..show import console
+from . import embedded
 
 P = Q = 0.3
 

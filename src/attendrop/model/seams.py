@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from ..random import preserved
 from .adapters import ADAPTERS
 from .attention import IMPLEMENTATIONS, Handle, Record, Validity
 from .modes import evaluating
 from .plan import Plan
-from .random import preserved
 from .sites import Layers, Site, Watch, few_tokens, number, select, unwrapped, watching
 
 _EMPTY = Plan()

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .objective import IGNORED, counted_positions, head_of
-from .regularizer import Step
+from ...core.regularizer import Step
+from ...model.objective import IGNORED, counted_positions, head_of
 
 REDUCTIONS = ("batchmean", "sum")
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..random import preserved
 from .modes import evaluating
 from .plan import Edit, Plan
-from .random import preserved
 from .seams import Record, Seams
 
 # Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that taking it back is exact.

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .random import all_preserved, signed
-from .regularizer import Step
+from ..core.regularizer import Step
+from ..kernels.draws.reference import signed
+from ..random import all_preserved
 
 _SLOTS = 4096  # keys that one run may ask for
 

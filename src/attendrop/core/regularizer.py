@@ -29,12 +29,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from . import random
-from .plan import Plan
-from .probe import Probe
+from .. import random
+from ..kernels.draws import uniform
+from ..model.plan import Plan
+from ..model.probe import Probe
+from ..model.seams import Seams
+from ..utils.transfer import sent
 from .schedule import Progress, Schedule
-from .seams import Seams
-from .transfer import sent
 
 CONFIG_FILE = "regularizers.json"
 
@@ -82,7 +83,7 @@ class Step:
 
     def uniform(self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str) -> Tensor:
         """Local draws in [0, 1) of `shape` [B, H, Q, K], the same however the global batch is dealt out."""
-        return random.uniform(self.key(site, stream), self.positions(shape[0], device), shape[1:], device)
+        return uniform(self.key(site, stream), self.positions(shape[0], device), shape[1:], device)
 
     def key(self, site: int, stream: str) -> int | Tensor:
         """The key of a site's local draws. In a captured step it is an int32 of no dimensions in device memory."""

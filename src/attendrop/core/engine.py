@@ -25,11 +25,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .plan import Plan
+from ..model.plan import Plan
+from ..model.seams import Seams, bind
+from ..model.sites import map_shape
 from .regularizer import Regularizer, Step, Surroundings
 from .schedule import Progress
-from .seams import Seams, bind
-from .sites import map_shape
 
 
 class Engine:

@@ -23,15 +23,16 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .engine import Engine
-from .fields import check_choice
+from ..core.engine import Engine
+from ..core.regularizer import Regularizer, Step
+from ..kernels.attention_mask import Mask
+from ..model.modes import evaluating
+from ..model.plan import Plan
+from ..model.sites import unwrapped
+from ..random import preserved
+from ..utils.checks import check_choice
 from .graphs import Graphs, NotCaptured, rounded
-from .modes import evaluating
 from .optimizers import OptimizerGraph
-from .plan import Mask, Plan
-from .random import preserved
-from .regularizer import Regularizer, Step
-from .sites import unwrapped
 
 logger = logging.get_logger(__name__)
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from .fields import check_choice, check_number
-from .modes import evaluating
-from .plan import Edit, Plan
-from .random import preserved
-from .seams import Seams, bind
-from .sites import few_tokens, unwrapped
+from ..model.modes import evaluating
+from ..model.plan import Edit, Plan
+from ..model.seams import Seams, bind
+from ..model.sites import few_tokens, unwrapped
+from ..random import preserved
+from ..utils.checks import check_choice, check_number
 
 PER = ("example", "token")
 

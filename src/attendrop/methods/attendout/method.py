@@ -22,17 +22,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..fields import check_choice, check_number, check_whole
-from ..generator import Generator, ids_and_mask
-from ..objective import head_of
-from ..plan import Plan
-from ..policy_gradient import Baseline, Round, actions, probabilities, reinforce
-from ..random import key_of, preserved
-from ..regularizer import Regularizer, Step
-from ..rewards import chance_of_attacker, credited, mean_and_error, noisy, of_all, scores_of
-from ..seams import Seams
-from ..sites import Site, unwrapped
-from ..twin import Twin, average_gradients, load_optimizer_tensors, optimizer_tensors
+from ...core.networks import Twin, average_gradients, load_optimizer_tensors, optimizer_tensors
+from ...core.regularizer import Regularizer, Step
+from ...model.objective import head_of
+from ...model.plan import Plan
+from ...model.seams import Seams
+from ...model.sites import Site, unwrapped
+from ...random import key_of, preserved
+from ...utils.checks import check_choice, check_number, check_whole
+from .generator import Generator, ids_and_mask
+from .policy_gradient import Baseline, Round, actions, probabilities, reinforce
+from .rewards import chance_of_attacker, credited, mean_and_error, noisy, of_all, scores_of
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
 REWARDS = ("loss", "metric", "win")

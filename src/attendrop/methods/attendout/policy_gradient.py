@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...capture.graphs import rounded
+from ...kernels.draws import bernoulli
+from ...utils.transfer import sent
 from .generator import Generator, pairs
-from .graphs import rounded
-from .random import are_drawn
-from .transfer import sent
 
 # At most so many tokens in a chunk, and positions in the maps of all its layers (about six of fp32 live at once):
 # enough to keep a GPU busy, and few enough for the caches of a CPU. A whole micro-batch may be a chunk on a GPU: where
@@ -48,7 +48,7 @@ def actions(p: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
     """
     size = len(p) if p.is_cuda else max(1, _DRAWN_AT_ONCE // max(1, p[0].numel()))
     found = [
-        are_drawn(some, some_keys, positions) for some, some_keys in zip(p.split(size), keys.split(size), strict=True)
+        bernoulli(some, some_keys, positions) for some, some_keys in zip(p.split(size), keys.split(size), strict=True)
     ]
     return found[0] if len(found) == 1 else torch.cat(found)
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .kernels import attribution_mask as kernel
-from .kernels.attention_mask import mask_of
+from ..kernels import attribution_mask as kernel
+from ..kernels.attention_mask import Mask, mask_of
 from .objective import Objective, head_of, needs_labels, objective_for
-from .plan import Mask, Plan
+from .plan import Plan
 from .probe import Probe
 from .seams import Record, Seams, bind
 from .sites import Layers

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from .fields import check_choice
+from ..utils.checks import check_choice
 from .sites import unwrapped
 
 IGNORED = -100

@@ -1,0 +1,46 @@
+# The public names of attendrop and where each is defined. This is the only list of them.
+from .core.engine import Engine as Engine
+from .core.regularizer import Regularizer as Regularizer
+from .core.regularizer import Step as Step
+from .core.regularizer import Surroundings as Surroundings
+from .core.schedule import Progress as Progress
+from .core.schedule import Schedule as Schedule
+from .experiments import fine_tune as fine_tune
+from .methods import METHODS as METHODS
+from .methods import load_regularizers as load_regularizers
+from .methods import parse_method as parse_method
+from .methods.addrop import ADDrop as ADDrop
+from .methods.attendout import AttendOut as AttendOut
+from .methods.attention_dropout import AttentionDropout as AttentionDropout
+from .methods.attention_layerdrop import AttentionLayerDrop as AttentionLayerDrop
+from .methods.child_tuning import ChildTuning as ChildTuning
+from .methods.concrete_dropout import ConcreteDropout as ConcreteDropout
+from .methods.dropconnect import DropConnect as DropConnect
+from .methods.drophead import DropHead as DropHead
+from .methods.headmask import HeadMask as HeadMask
+from .methods.hiddencut import HiddenCut as HiddenCut
+from .methods.layerdrop import LayerDrop as LayerDrop
+from .methods.mixout import Mixout as Mixout
+from .methods.noisytune import NoisyTune as NoisyTune
+from .methods.r3f import R3F as R3F
+from .methods.rdrop import RDrop as RDrop
+from .methods.scal import SCAL as SCAL
+from .methods.scheduled_dropout import ScheduledDropout as ScheduledDropout
+from .methods.scheduled_dropout import fit_schedule as fit_schedule
+from .methods.scores_dropout import ScoresDropout as ScoresDropout
+from .methods.structure_mask import StructureMask as StructureMask
+from .methods.structure_mask import collate_structure as collate_structure
+from .methods.supertickets import SuperTickets as SuperTickets
+from .methods.supertickets import find_supertickets as find_supertickets
+from .methods.unidrop import UniDrop as UniDrop
+from .model.attribution import IntegrationRule as IntegrationRule
+from .model.attribution import attribute as attribute
+from .model.plan import Plan as Plan
+from .model.seams import Seams as Seams
+from .model.seams import bind as bind
+from .prune.tickets import Tickets as Tickets
+from .trainer import RegularizedTrainer as RegularizedTrainer
+from .trainer import RegularizerMixin as RegularizerMixin
+from .trainer import regularized as regularized
+
+__version__: str

@@ -1,0 +1,1 @@
+"""`attendrop demo`: three trainings on film reviews, without a hub."""

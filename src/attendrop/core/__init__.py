@@ -1,0 +1,1 @@
+"""One regularised training step: the base class of the methods, the step, the engine."""

@@ -1,0 +1,42 @@
+"""The specification: a keep mask, in the form in which an attention kernel takes it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Mask(NamedTuple):
+    """A keep mask as a bias for the attention kernel, with the model's own mask and the rule for empty rows applied."""
+
+    bias: Tensor  # [B, H, Q, K], in the query's precision: 0, or −∞ where nothing attends
+    empty: Tensor  # bool [B, H, Q, 1]: nothing of the row was kept; its bias is that of its valid positions
+
+    @classmethod
+    def of(cls, keep: Tensor, valid: Tensor, dtype: torch.dtype) -> Mask:
+        """The mask for `keep` (bool, True = stays) where the model itself allows `valid`, with a bias of `dtype`."""
+        allowed, empty = allowed_and_empty(keep, valid)
+        bias = torch.zeros(allowed.shape, dtype=dtype, device=keep.device)
+        return cls(bias.masked_fill(~allowed, float("-inf")), empty)
+
+    @property
+    def keep(self) -> Tensor:
+        """bool [B, H, Q, K], False also where a position is not valid."""
+        return (self.bias == 0) & ~self.empty
+
+
+def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The positions that attend, and the rows of which nothing is kept, [..., 1].
+
+    In an empty row all valid positions attend again: with a zero query its attention is uniform over them.
+    """
+    allowed = keep & valid
+    empty = ~allowed.any(-1, keepdim=True)
+    return allowed | (empty & valid), empty
+
+
+def as_keep(mask: Tensor | Mask) -> Tensor:
+    """The keep mask, bool, True = stays, in whichever form it is given."""
+    return mask.keep if isinstance(mask, Mask) else mask

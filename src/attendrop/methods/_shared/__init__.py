@@ -1,0 +1,1 @@
+"""What several methods compute in the same way."""
