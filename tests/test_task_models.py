@@ -68,7 +68,7 @@ def test_a_head_that_fits_is_kept_and_one_that_does_not_is_noted(whole: Path, ca
     assert notes == []
     capfd.readouterr()
     load_model(whole, find_task("glue/mnli"), notes=notes)
-    assert notes == [f"{whole} has a head of another size; classifier.bias, classifier.weight start anew"]
+    assert notes == [f"{whole} has a head of another size; classifier.bias, classifier.weight are re-initialised"]
     assert capfd.readouterr().err == ""  # the library's own report is not printed
     assert hf.utils.logging.get_verbosity() == verbosity
 
@@ -80,7 +80,8 @@ def test_a_head_with_other_names_is_noted(whole: Path, tmp_path: Path) -> None:
     assert notes == []
     load_model(tmp_path, find_task("glue/sst2"), notes=notes)
     assert notes == [
-        f"the head of {tmp_path} was trained for entailment, not_entailment and goes on as negative, positive"
+        f"the head of {tmp_path} was trained for the labels entailment, not_entailment and is now used for negative, "
+        "positive"
     ]
 
 
@@ -90,7 +91,7 @@ def test_a_headless_model_is_noted(tmp_path: Path) -> None:
     ).save_pretrained(tmp_path)
     notes: list[str] = []
     load_model(tmp_path, RTE, notes=notes)
-    assert notes == [f"classifier.bias, classifier.weight are not in {tmp_path} and start at random"]
+    assert notes == [f"classifier.bias, classifier.weight are not in {tmp_path} and are initialised at random"]
 
 
 def test_weights_in_half_precision_are_trained_in_full(whole: Path, tmp_path: Path) -> None:
@@ -107,9 +108,9 @@ def test_a_tokenizer_without_padding_borrows_it(tmp_path: Path) -> None:
     loaded = load_tokenizer(tmp_path)
     assert (loaded.pad_token, loaded.padding_side) == (loaded.eos_token, "right")
     assert load_model(tmp_path, RTE, tokenizer=loaded).config.pad_token_id == loaded.eos_token_id
-    with pytest.raises(UserError, match="is a gpt2 model, which transformers cannot give a head for translation"):
+    with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind translation"):
         load_model(tmp_path, find_task("multi30k"))
-    with pytest.raises(UserError, match="is a gpt2 model, which transformers cannot give a head for choice"):
+    with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind choice"):
         load_model(tmp_path, find_task("swag"))
 
 
@@ -118,7 +119,7 @@ def test_weights_that_are_cut_short_are_named(folder: Path) -> None:
     content = path.read_bytes()
     for length in (len(content) // 2, 5, 0):
         path.write_bytes(content[:length])
-        with pytest.raises(UserError, match=r"model/model\.safetensors is cut short or is no safetensors file"):
+        with pytest.raises(UserError, match=r"model/model\.safetensors is incomplete or not a safetensors file"):
             load_model(folder, RTE)
 
 
@@ -185,7 +186,7 @@ def test_a_missing_or_broken_tokenizer_is_told(folder: Path) -> None:
 
 def test_a_tokenizer_of_another_model_is_told(whole: Path) -> None:
     big = make_tokenizer([f"word{i}" for i in range(500)])
-    with pytest.raises(UserError, match="the tokenizer has 505 tokens, and .* knows 1"):
+    with pytest.raises(UserError, match="the tokenizer has 505 tokens, but .* has 1"):
         load_model(whole, RTE, tokenizer=big)
 
 
@@ -195,7 +196,7 @@ def test_a_tokenizer_of_another_model_is_told(whole: Path) -> None:
     [
         ("roberta-bsae", r"the Hub cannot be reached .*; did you mean roberta-base\?"),
         ("google/electra-smal-discriminator", r"did you mean google/electra-small-discriminator\?"),
-        ("roberta-base", r"which is no folder here, and the Hub cannot be reached .* or give a folder\.$"),
+        ("roberta-base", r"which is not a folder here, and the Hub cannot be reached .* or use a folder\.$"),
         ("not a name", "is neither a folder nor a model on the Hub"),
         ("./nowhere", r"the folder \./nowhere does not exist"),
     ],
@@ -208,7 +209,7 @@ def test_a_name_that_is_not_found_is_told(load: Any, name: str, told: str) -> No
 def test_a_misspelt_folder_is_told_its_nearest(folder: Path) -> None:
     with pytest.raises(UserError, match=r"model2 does not exist; did you mean .*/model\?"):
         load_model(folder.with_name("model2"), RTE)
-    with pytest.raises(UserError, match="which is a file; give the folder"):
+    with pytest.raises(UserError, match="which is a file; use the folder"):
         load_model(folder / "config.json", RTE)
 
 

@@ -88,7 +88,7 @@ def test_words_that_are_cut_off_are_not_scored_and_decoded_as_outside() -> None:
     assert prepared.validation is not None
     assert tokenizer.convert_ids_to_tokens(prepared.validation[0]["input_ids"])[-2:] == ["ger", "[SEP]"]
     assert prepared.validation[0]["labels"] == [-100, 3, 0, -100, 7, -100]
-    assert prepared.notes == ["6 of 10 words of validation are cut off at 6 tokens and not scored"]
+    assert prepared.notes == ["6 of 10 words of validation are truncated at 6 tokens and not scored"]
     places = [[0, 3, 0, 0, 7, 0], [0, 3, 0, 0, 0, 0]]
     decoded = prepared.decode(logits_of(places, 9), "validation")
     assert decoded == [["B-ORG", "O", "B-MISC", "O", "O", "O", "O", "O", "O"], ["B-ORG"]]
@@ -153,12 +153,12 @@ def test_lengths_and_padding_are_checked() -> None:
         prepare(data, tokenizer, 2)
     prepared = prepare(data, tokenizer, 99)
     assert prepared.max_length == 16
-    assert prepared.notes[0] == "max_length 99 is above what the tokenizer allows, taken as 16"
+    assert prepared.notes[0] == "max_length 99 is above the limit of the tokenizer; 16 is used instead"
     tokenizer.padding_side = "left"
     with pytest.raises(UserError, match="pads on the left"):
         prepare(data, tokenizer)
     tokenizer.padding_side, tokenizer.pad_token = "right", None
-    with pytest.raises(UserError, match="no token to pad with"):
+    with pytest.raises(UserError, match="no padding token"):
         prepare(data, tokenizer)
 
 
@@ -390,7 +390,7 @@ def test_submissions_are_as_the_site_wants_them(
 
 
 def test_predictions_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="GLUE's site takes no predictions of test of hans"):
+    with pytest.raises(UserError, match="the GLUE website accepts no predictions for test of hans"):
         write_submission(tmp_path, find_task("hans"), ["entailment"])
     part = Dataset.from_dict({"premise": ["a"], "hypothesis": ["b"]})
     with pytest.raises(UserError, match=r"must end in \.csv or \.tsv"):

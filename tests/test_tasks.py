@@ -80,7 +80,7 @@ def test_the_languages_of_a_translation_are_source_and_target() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("glue/rtee", r"task is 'glue/rtee'; did you mean glue/rte\? Known are"),
+        ("glue/rtee", r"task is 'glue/rtee'; did you mean glue/rte\? The known tasks are"),
         ("conl2003", r"did you mean conll2003\?"),
         ("wmt16/en-or", r"did you mean .*wmt16/en-ro\?"),
         ("zzz", "task is 'zzz'; it must be one of glue/cola"),
@@ -138,7 +138,7 @@ def test_the_hubs_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(TASKS, "glue/rte", dataclasses.replace(TASKS["glue/rte"], hub=str(tmp_path / "repo")))
     data = load_task("glue/rte")
-    assert {name: part.num_rows for name, part in data.parts().items()} == {"train": 3, "validation": 3, "test": 3}
+    assert {name: part.num_rows for name, part in data.splits().items()} == {"train": 3, "validation": 3, "test": 3}
     assert data.validation is not None
     assert data.validation["label"][:] == [1, 0, 1]
     assert data.test is not None
@@ -154,7 +154,7 @@ def test_the_parts_of_mnli(tmp_path: Path) -> None:
     for name in ("train", "validation_matched", "validation_mismatched", "test_matched", "test_mismatched"):
         save(tmp_path / "mnli", name, columns)
     data = load_task("glue/mnli", tmp_path)
-    assert list(data.parts()) == ["train", "validation", "test", "validation_mismatched", "test_mismatched"]
+    assert list(data.splits()) == ["train", "validation", "test", "validation_mismatched", "test_mismatched"]
     assert list(data.others) == ["validation_mismatched", "test_mismatched"]
 
 
@@ -167,7 +167,7 @@ def test_tags_may_be_names_or_the_hubs_numbers(tmp_path: Path) -> None:
     save(tmp_path / "conll2003", "validation", {**words, "ner_tags": [[3, 0], [8]]}, numbered)
     save(tmp_path / "conll2003", "test", {**words, "ner_tags": [[5, 8], [0]]}, reversed_)
     data = load_task("conll2003", tmp_path)
-    assert [part["ner_tags"][:] for part in data.parts().values()] == [[[3, 0], [8]]] * 3
+    assert [part["ner_tags"][:] for part in data.splits().values()] == [[[3, 0], [8]]] * 3
 
 
 def test_labels_may_be_names(tmp_path: Path) -> None:
@@ -190,12 +190,12 @@ def test_what_has_no_training_part_is_for_evaluation_only(tmp_path: Path) -> Non
     save(tmp_path / "imdb", "test", {"text": ["a", "b"], "label": [0, 1]})
     with pytest.raises(UserError, match="hans is for evaluation only; .*--also-eval"):
         load_task("hans", tmp_path)
-    with pytest.raises(UserError, match="wmt16/en-ro has no training part in"):
+    with pytest.raises(UserError, match="wmt16/en-ro has no training split in"):
         load_task("wmt16/en-ro", tmp_path)
-    assert list(load_task("hans", tmp_path, evaluation=True).parts()) == ["validation"]
+    assert list(load_task("hans", tmp_path, evaluation=True).splits()) == ["validation"]
     imdb = load_task("imdb", tmp_path, evaluation=True)
     assert imdb.validation is imdb.test
-    assert imdb.notes == ["imdb has no validation part; its test part is evaluated"]
+    assert imdb.notes == ["imdb has no validation split; its test split is evaluated"]
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
@@ -204,11 +204,11 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no folder glue/rte or rte for glue/rte"):
         load_task("glue/rte", tmp_path)
     (tmp_path / "rte").mkdir()
-    with pytest.raises(UserError, match="glue/rte has none of its parts"):
+    with pytest.raises(UserError, match="glue/rte has none of its splits"):
         load_task("glue/rte", tmp_path, evaluation=True)
     path = save(tmp_path / "rte", "train", RTE)
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(UserError, match=r"rte/train\.parquet is cut short or is no Parquet file"):
+    with pytest.raises(UserError, match=r"rte/train\.parquet is incomplete or not a Parquet file"):
         load_task("glue/rte", tmp_path)
     save(tmp_path / "rte", "train", {"sentence1": ["a"], "label": [0]})
     with pytest.raises(UserError, match="train of glue/rte has no column 'sentence2'; it has sentence1, label"):
@@ -260,7 +260,7 @@ def test_a_validation_part_is_split_off_by_class(data: Data) -> None:
     assert sorted(texts(split.train) + texts(split.validation)) == sorted(texts(data.train))
     order = texts(data.train)
     assert [order.index(text) for text in texts(split.train)] == sorted(order.index(t) for t in texts(split.train))
-    assert split.notes[-1] == "no validation part: 10 of 100 training examples split off, stratified, seed 7"
+    assert split.notes[-1] == "no validation split: 10 of 100 training examples split off, stratified, seed 7"
     assert data.validation is None  # the data themselves stay as they were
     assert split_validation(split, 0.5) is split
 
@@ -309,10 +309,10 @@ def test_a_fraction_is_of_each_class(data: Data) -> None:
     assert part.notes[-1] == "60 of 100 training examples (0.6), stratified, seed 3"
     assert texts(fraction(data, 1.0).train) == texts(data.train)
     for share in (0.0, -1.0, 1.01, float("nan")):
-        with pytest.raises(UserError, match="--fraction is .*; it must lie above 0"):
+        with pytest.raises(UserError, match="--fraction is .*; it must be above 0"):
             fraction(data, share)
     for share in (0.0, 1.0, float("nan")):
-        with pytest.raises(UserError, match="the share for validation is"):
+        with pytest.raises(UserError, match="validation_share is"):
             split_validation(data, share)
 
 

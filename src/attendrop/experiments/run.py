@@ -314,7 +314,7 @@ class _Run:
             "versions": versions(),
             "device": str(trainer.args.device),
             "processes": trainer.args.world_size,
-            "rows": {name: len(part) for name, part in self.data.parts().items()},
+            "rows": {name: len(part) for name, part in self.data.splits().items()},
             "notes": [*self.data.notes, *self.prepared.notes],
             "seconds": round(seconds, 1),
             "steps": trainer.state.global_step,

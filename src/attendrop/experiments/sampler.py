@@ -1,7 +1,7 @@
 """Length-grouped batches that are the same on one process and on several, and after a resume.
 
-transformers' own sampler draws from the global random state, which no checkpoint of the middle of an epoch can bring
-back, and which differs between processes once training runs.
+The sampler of transformers draws from the global random state. A checkpoint in the middle of an epoch cannot restore
+that state, and it differs between processes during training.
 """
 
 from __future__ import annotations
@@ -14,11 +14,17 @@ POOL = 50  # batches that are sorted together: enough to save padding, few enoug
 
 
 class LengthGroupedSampler(torch.utils.data.Sampler[int]):
-    """Shuffles, sorts pools of `POOL` batches by length, and shuffles the batches of each pool."""
+    """Shuffle the examples, sort pools of `POOL` batches by length, and shuffle the batches of each pool.
+
+    Args:
+        lengths: The length of each example.
+        batch_size: The number of examples in a batch of all processes together.
+        seed: The seed; each epoch has a different order.
+    """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
         self.lengths = torch.as_tensor(list(lengths))
-        self.batch_size = batch_size  # of all processes together
+        self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
 
@@ -34,7 +40,7 @@ class LengthGroupedSampler(torch.utils.data.Sampler[int]):
         for pool in order.split(POOL * self.batch_size):
             by_length = pool[self.lengths[pool].argsort(descending=True, stable=True)]
             batches = list(by_length.split(self.batch_size))
-            # a batch that is not full stays last, or all batches behind it would be cut elsewhere
+            # A batch that is not full must stay last. Otherwise all batches after it would begin elsewhere.
             full = len(batches) - (len(batches[-1]) < self.batch_size)
             for i in [*torch.randperm(full, generator=generator).tolist(), *range(full, len(batches))]:
                 yield from batches[i].tolist()
