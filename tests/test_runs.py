@@ -16,6 +16,7 @@ import torch
 import yaml
 from cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
 from data import largest_difference, same_bits
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, set_seed
 
@@ -97,6 +98,9 @@ def test_a_run_leaves_all_that_a_user_needs(whole: Path) -> None:
         "train.csv",
     ):
         assert words in card
+    (result, *_) = ModelCard.load(whole / "README.md").data.eval_results
+    assert (result.dataset_name, result.metric_type) == ("train.csv", "accuracy")
+    assert result.metric_value == metrics["validation/accuracy"]
     assert (whole / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert len((whole / "predictions_test.csv").read_text().splitlines()) == 11
 
@@ -224,7 +228,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(place: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size * 3 // 2, limits[1]))
     try:
-        with pytest.raises(UserError, match=f"the disk is full; {good.name} is whole"):
+        with pytest.raises(UserError, match=f"the disk is full; {good.name} is complete"):
             fine_tune(**longer)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -16,6 +16,7 @@ import torch
 from transformers import TrainerCallback
 
 from ..errors import UserError
+from ..utils.distributed import sum_over_processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -107,10 +108,9 @@ class Interruption(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         requested = self.requested
-        if args.world_size > 1:
+        if args.world_size > 1:  # reading a tensor waits for the device
             flag = torch.tensor(float(requested), device=args.device)
-            torch.distributed.all_reduce(flag)
-            requested = bool(flag > 0)
+            requested = bool(sum_over_processes(flag, args.world_size) > 0)
         if requested and state.global_step < state.max_steps:
             self.happened = True
             control.should_save = True

@@ -16,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from .. import tasks
 from ..errors import UserError
-from .run import RECORD_FILE
+from .folder import RECORD_FILE
 
 
 @dataclass
@@ -85,8 +85,7 @@ def _read_record(folder: str | Path) -> tuple[tasks.Task, int]:
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     record = json.loads(path.read_text(encoding="utf-8"))
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in record["task"].items()}
-    return tasks.Task(**fields), record["max_length"]
+    return tasks.Task.from_dict(record["task"]), record["max_length"]
 
 
 def _predict(

@@ -7,13 +7,15 @@ that state, and it differs between processes during training.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
+from torch.utils.data import Sampler, Subset
 
 POOL = 50  # batches that are sorted together: enough to save padding, few enough to stay random
 
 
-class LengthGroupedSampler(torch.utils.data.Sampler[int]):
+class LengthGroupedSampler(Sampler[int]):
     """Shuffle the examples, sort pools of `POOL` batches by length, and shuffle the batches of each pool.
 
     Args:
@@ -44,3 +46,24 @@ class LengthGroupedSampler(torch.utils.data.Sampler[int]):
             full = len(batches) - (len(batches[-1]) < self.batch_size)
             for i in [*torch.randperm(full, generator=generator).tolist(), *range(full, len(batches))]:
                 yield from batches[i].tolist()
+
+
+def length_grouped(base: Any) -> Any:
+    """Return a subclass of a Trainer class that groups batches by length with `LengthGroupedSampler`."""
+
+    class LengthGroupedTrainer(base):
+        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+            if self.args.train_sampling_strategy != "group_by_length" or self.train_dataset is None:
+                return super()._get_train_sampler(train_dataset)
+            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            return LengthGroupedSampler(_lengths(self.train_dataset), batch_size, seed)
+
+    return LengthGroupedTrainer
+
+
+def _lengths(dataset: Any) -> list[int]:
+    if isinstance(dataset, Subset):  # a method holds out the other examples
+        lengths = _lengths(dataset.dataset)
+        return [lengths[i] for i in dataset.indices]
+    return list(dataset["length"])

@@ -39,12 +39,12 @@ DEFAULTS: dict[str, Any] = {
 RUN, DATA, TRAINING = "Run", "Data", "Training arguments"
 
 
+def _metadata(help_text: str, panel: str = RUN) -> dict[str, str]:
+    return {"help": help_text, "panel": panel}
+
+
 def _setting(default: Any, help_text: str, panel: str = RUN) -> Any:
-    return field(default=default, metadata={"help": help_text, "panel": panel})
-
-
-def _list_setting(help_text: str, panel: str = RUN) -> Any:
-    return field(default_factory=list, metadata={"help": help_text, "panel": panel})
+    return field(default=default, metadata=_metadata(help_text, panel))
 
 
 @dataclass
@@ -80,8 +80,12 @@ class RunConfig:
     max_eval_samples: int | None = _setting(
         None, "Evaluate on at most this number of examples of each split, the first ones.", DATA
     )
-    also_eval: list[str] = _list_setting("Another task to evaluate on at the end; may be repeated.", DATA)
-    method: list[str] = _list_setting("A method, written name:field=value,field=value; may be repeated.")
+    also_eval: list[str] = field(
+        default_factory=list, metadata=_metadata("Another task to evaluate on at the end; may be repeated.", DATA)
+    )
+    method: list[str] = field(
+        default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
+    )
     preset: str | None = _setting(None, "`paper`: the papers' settings for a model family and task they report.")
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")

@@ -54,6 +54,12 @@ class Task:
     synonyms: Mapping[str, str] = field(default_factory=dict)
     max_length: int = 128
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Task:
+        """Make a task from its fields in `record.json`, which has lists where the task has tuples."""
+        values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
+        return cls(**values)
+
 
 def _glue(name: str, file: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, **fields: Any) -> Task:
     return Task(
