@@ -24,6 +24,7 @@ HOSTILE = [
     "`code` ``more`` *star* _under_ ~~gone~~ $x$ &lt; \\.csv",
     "'quote\" {% x %} {{ y }} !tag &anchor *alias @at %d.csv",
     "ümläut \u2028 \t \x1b null~ yes.csv",
+    "__init__ _a_ a__b__c é_é_é.csv",
     "not UTF-8 \udcff.csv",
 ]
 
@@ -107,7 +108,7 @@ def test_the_library_reads_back_what_was_written(tmp_path: Path) -> None:
     assert card.content == (folder / "README.md").read_text(encoding="utf-8")
     for words in ("# roberta-base on glue/rte", "`addrop`: `p=0.5, layers=all`", "- seed: 5, one run", "72 train"):
         assert words in card.text
-    for row in ("| validation/loss | 0.5000 |", "| validation/defender\\_accuracy | 0.5000 |"):
+    for row in ("| validation/loss | 0.5000 |", "| validation/defender_accuracy | 0.5000 |"):
         assert row in card.text
     assert "AutoModelForSequenceClassification" in card.text
 

@@ -193,8 +193,8 @@ def _one_line(text: Any) -> str:
 
 
 def _escape(text: Any) -> str:
-    """The text with every character escaped that would be Markdown or HTML."""
-    return re.sub(r"([\\`*_\[\]<>|~#&$])", r"\\\1", _one_line(text))
+    """The text with every character escaped that would be Markdown or HTML. An underscore inside a word is neither."""
+    return re.sub(r"([\\`*\[\]<>|~#&$]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", _one_line(text))
 
 
 def _code(text: Any) -> str:
