@@ -1,4 +1,4 @@
-"""The user's own files: every format, what is guessed, and everything that can be wrong, each in one sentence."""
+"""The user's own files: every format, what is guessed, and a one-sentence error for everything that can be wrong."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def csv_of(rows: int, label: Any) -> str:
     return "text,label\n" + "".join(f"some words {i},{label(i)}\n" for i in range(rows))
 
 
-def rows_of(data: Data, part: str = "train") -> list[tuple[Any, ...]]:
+def rows_of(data: Data, split: str = "train") -> list[tuple[Any, ...]]:
     """Texts and label names."""
-    found = data.splits()[part]
-    names = [*data.task.text, *([data.task.label] if data.task.label in found.column_names else [])]
+    dataset = data.splits()[split]
+    names = [*data.task.text, *([data.task.label] if data.task.label in dataset.column_names else [])]
 
     def named(name: str, value: Any) -> Any:
         if name != data.task.label or not data.task.labels:
             return value
         return [data.task.labels[tag] for tag in value] if isinstance(value, list) else data.task.labels[value]
 
-    return [tuple(named(name, row[name]) for name in names) for row in found]
+    return [tuple(named(name, row[name]) for name in names) for row in dataset]
 
 
 def written(folder: Path, form: str) -> Path:
@@ -81,7 +81,7 @@ def test_every_format_gives_the_same_examples(form: str, tmp_path: Path) -> None
     assert data.test is None
 
 
-def test_quotation_marks_in_tab_separated_files_are_plain_where_they_do_not_pair(tmp_path: Path) -> None:
+def test_unpaired_quotation_marks_in_tab_separated_files_are_plain_characters(tmp_path: Path) -> None:
     path = file(tmp_path, "a.tsv", 'text\tlabel\n"oh\t1\nno"\t0\nsaid "so"\t1\n')
     assert rows_of(load_files(path)) == [('"oh', "1"), ('no"', "0"), ('said "so"', "1")]
 
@@ -124,10 +124,10 @@ def test_a_parquet_file_that_names_its_labels_keeps_the_names(tmp_path: Path) ->
         ("label,score,content", ("content",), "label"),
         ("what,label", ("what",), "label"),
         ("text,what", ("text",), "what"),
-        (",text,label", ("text",), "label"),  # a row number that was saved along
+        (",text,label", ("text",), "label"),  # a row number that pandas saved
     ],
 )
-def test_plain_columns_are_guessed_and_said(header: str, text: tuple[str, ...], label: str, tmp_path: Path) -> None:
+def test_obvious_columns_are_guessed_and_noted(header: str, text: tuple[str, ...], label: str, tmp_path: Path) -> None:
     names = header.split(",")
     lines = [",".join(f"{i % 2}" if name == label else f"some words {i}" for name in names) for i in range(4)]
     data = load_files(file(tmp_path, "a.csv", "\n".join([header, *lines])))
@@ -170,10 +170,10 @@ def test_the_kind_is_guessed_from_the_label(
         assert data.train["label"][:] == [float(value) for value in values]
         assert data.task.metrics[0] == "pearson"
     else:
-        assert [labels[place] for place in data.train["label"]] == values
+        assert [labels[index] for index in data.train["label"]] == values
 
 
-def test_the_kind_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_kind_can_be_chosen(tmp_path: Path) -> None:
     scores = file(tmp_path, "a.csv", csv_of(60, lambda i: i % 30))
     assert load_files(scores, kind="regression").task.kind == "regression"
     assert load_files(scores, kind="classification").task.labels == tuple(map(str, range(30)))
@@ -186,7 +186,7 @@ def test_the_kind_can_be_asked_for(tmp_path: Path) -> None:
         assert rows_of(data) == [("a dog", "ein Hund"), ("a cat", "eine Katze")]
 
 
-def test_all_parts_share_labels_and_the_test_part_may_have_none(tmp_path: Path) -> None:
+def test_all_splits_share_labels_and_the_test_split_may_have_none(tmp_path: Path) -> None:
     train = file(tmp_path, "train.csv", "text,label\na b,x\nc d,y\ne f,z\n")
     validation = file(tmp_path, "dev.jsonl", '{"label": "z", "text": "g h", "more": 1}\n')
     for test in (
@@ -222,7 +222,7 @@ def test_inputs_of_a_trained_model_have_its_columns_and_labels(tmp_path: Path) -
 GOOD = csv_of(6, lambda i: "ab"[i % 2])
 IDS = csv_of(1000, lambda i: f"id{i}")
 
-# file name, content, what the sentence must say
+# file name, content, pattern of the error message
 BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("empty.csv", "", "empty.csv is empty"),
     ("blank.csv", " \n\n", "blank.csv is empty"),
@@ -292,9 +292,9 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "told"), BAD_FILES, ids=[name for name, *_ in BAD_FILES])
-def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told) as caught:
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES, ids=[name for name, *_ in BAD_FILES])
+def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         load_files(file(tmp_path, name, content))
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -302,7 +302,7 @@ def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, 
     assert name in sentence
 
 
-def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="missing.csv does not exist"):
         load_files(tmp_path / "missing.csv")
     (tmp_path / "folder.csv").mkdir()
@@ -310,7 +310,7 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
         load_files(tmp_path / "folder.csv")
 
 
-def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_an_incomplete_parquet_file_is_named(tmp_path: Path) -> None:
     whole = written(tmp_path, "parquet").read_bytes()
     for length in (len(whole) - 1, len(whole) // 2, 4):
         with pytest.raises(UserError, match=r"cut\.parquet is incomplete or not a Parquet file"):
@@ -325,7 +325,7 @@ def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({"text": "txt"}, "--text is 'txt', but .* has the columns text, label"),
         ({"label": "lbl"}, "--label is 'lbl', but"),
@@ -337,8 +337,8 @@ def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None
         ({"kind": "regression"}, "line 2 of .* has the label 'a' in column 'label'; a regression needs numbers"),
     ],
 )
-def test_wrong_flags_are_refused(flags: dict[str, str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_wrong_flags_are_refused(flags: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_files(file(tmp_path, "a.csv", GOOD), **flags)
 
 
@@ -350,7 +350,7 @@ def test_a_regression_takes_finite_numbers_only(value: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("text,label\na b,c\n", "line 2 of .*dev.csv has the label 'c', which the training data do not have .a, b."),
         ("text,other\na b,a\n", "dev.csv has no column 'label'; it has text, other"),
@@ -359,12 +359,12 @@ def test_a_regression_takes_finite_numbers_only(value: str, tmp_path: Path) -> N
         ("text,label\n,a\n", "line 2 of .*dev.csv has no text"),
     ],
 )
-def test_validation_must_fit_training(content: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_validation_must_fit_training(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_files(file(tmp_path, "a.csv", GOOD), file(tmp_path, "dev.csv", content))
 
 
-def test_a_tag_that_training_lacks_is_refused(tmp_path: Path) -> None:
+def test_a_tag_that_the_training_data_do_not_have_is_refused(tmp_path: Path) -> None:
     train = file(tmp_path, "a.conll", "EU B-ORG\nwon O\n")
     with pytest.raises(UserError, match="line 3 of .*dev.conll has the label 'B-LOC'"):
         load_files(train, file(tmp_path, "dev.conll", "so O\n\nit O\nRome B-LOC\n"))
