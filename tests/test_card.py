@@ -12,6 +12,9 @@ import pytest
 from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
+from attendrop import ADDrop, AttendOut
+from attendrop.experiments import make_config
+from attendrop.experiments.run import _caveats
 from attendrop.report.card import write_card
 from attendrop.tasks import KINDS, Task, find_task
 from attendrop.tasks.hub import is_hub_name
@@ -229,3 +232,12 @@ def test_the_caveats_of_a_run_stand_below_its_scores(tmp_path: Path) -> None:
     caveats = ["attendout used validation examples during training, so the scores on them are optimistic."]
     text = written(tmp_path, make_record(find_task("glue/rte"), caveats=caveats)).text
     assert text.index("| validation/accuracy |") < text.index(caveats[0]) < text.index("## Use")
+
+
+def test_a_method_that_uses_the_validation_examples_is_a_caveat() -> None:
+    config = make_config({"model": "roberta-base", "task": "glue/rte"})
+    assert _caveats(config, [ADDrop(), AttendOut(reward_on="held_out")]) == []
+    (caveat,) = _caveats(config, [ADDrop(), AttendOut(reward_on="dev")])
+    assert caveat.startswith("attendout used validation examples during training")
+    config.max_eval_samples = 1000
+    assert _caveats(config, []) == ["At most 1,000 examples of each split were evaluated, the first ones."]
