@@ -12,9 +12,9 @@ import torch
 import zoo
 from torch import nn
 
-from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
+from attendrop import AttendOut, Engine, Loop, Progress, RegularizedTrainer, Schedule, fit_schedule
 from attendrop.capture.graphs import Graphs
-from attendrop.core.regularizer import Step
+from attendrop.core.step import MicroBatch, Step
 from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
 from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
@@ -97,11 +97,12 @@ REWARDS = torch.tensor([[0.5, -1.0, 2.0, 0.25, -0.125, 1.5, 0.75], [-1.0, 0.5, 1
 class Kept(AttendOut):
     """Keeps what it saw and did: the ids, the mask and the dropped positions of each site, for each micro-batch."""
 
-    def plan(self, batch: Any, step: Any) -> Any:
-        plan = super().plan(batch, step)
-        ids, mask = (x.reshape(-1, x.shape[-1]) for x in (batch["input_ids"], batch["attention_mask"]))
+    def plan(self, batch: Any) -> Any:
+        plan = super().plan(batch)
+        given = batch.examples
+        ids, mask = (x.reshape(-1, x.shape[-1]) for x in (given["input_ids"], given["attention_mask"]))
         drop = {site: ~keep.squeeze(1) for site, keep in plan.keep.items()}
-        self.seen = [*getattr(self, "seen", []), (step.progress.step, ids.clone(), mask.clone(), drop)]
+        self.seen = [*getattr(self, "seen", []), (batch.step.progress.step, ids.clone(), mask.clone(), drop)]
         return plan
 
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -114,13 +115,13 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
     """Steps of two micro-batches of other sizes and lengths; the gradients whenever the generator is updated."""
     model = zoo.make_model(kind, dropout=False).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    around = Surroundings(optimizer=optimizer, graphs=graphs)
+    loop = Loop(optimizer=optimizer, graphs=graphs)
     found: list[dict[str, torch.Tensor]] = []
 
     def note(*_: Any) -> None:
         found.append({name: p.grad.clone() for name, p in method.generator.named_parameters() if p.grad is not None})
 
-    with Engine(model, [method], surroundings=around, seed=5, batch_size=4) as engine:
+    with Engine(model, [method], loop=loop, seed=5, batch_size=4) as engine:
         for step in range(steps):
             for micro in range(2):
                 batch = zoo.make_batch(kind, size=(4, 3)[micro], length=(9, 6, 11)[(step + micro) % 3], seed=step)
@@ -219,8 +220,8 @@ def test_micro_batches_run_together_as_each_would_alone(graphs: bool) -> None:
         whole.ids.append(torch.randint(0, 10, (rows, length), generator=draws))
         whole.masks.append(mask)
         whole.places.append((at, 5 * at))
-        step = Step(None, None, Progress(step=at), seed=1)  # type: ignore[arg-type]
-        keys[at], weights[at] = step.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
+        batch = MicroBatch(Step(None, None, Progress(step=at), seed=1))  # type: ignore[arg-type]
+        keys[at], weights[at] = batch.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
     whole.masks[1][0] = 0
 
     def gradients(rounds: list[Round]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -264,18 +265,18 @@ def test_the_actions_of_all_layers_are_those_of_each(at_once: int, monkeypatch) 
     monkeypatch.setattr(module, "_DRAWN_AT_ONCE", at_once)
     device = torch.device("cpu")
     p = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(3))
-    step = Step(None, None, Progress(step=6), seed=9, first_position=8, batch_size=2)  # type: ignore[arg-type]
+    batch = MicroBatch(Step(None, None, Progress(step=6), seed=9), first_position=8, size=2)  # type: ignore[arg-type]
 
-    def draws(step: Step) -> torch.Tensor:
-        return torch.stack([step.uniform(layer, (4, 7, 7), device, "x") for layer in range(3)])
+    def draws(batch: MicroBatch) -> torch.Tensor:
+        return torch.stack([batch.uniform(layer, (4, 7, 7), device, "x") for layer in range(3)])
 
-    keys, places = step.keys(range(3), "x", device), step.positions(4, device)
-    assert torch.equal(actions(p, keys, places), draws(step) < p)
+    keys, places = batch.keys(range(3), "x", device), batch.positions(4, device)
+    assert torch.equal(actions(p, keys, places), draws(batch) < p)
     # a row with keys and a place of its own draws what it drew in its own step
-    other = Step(None, None, Progress(step=7), seed=9, first_position=2, batch_size=4)  # type: ignore[arg-type]
+    other = MicroBatch(Step(None, None, Progress(step=7), seed=9), first_position=2, size=4)  # type: ignore[arg-type]
     keys = torch.cat([keys.expand(3, 3), other.keys(range(3), "x", device)], 1)
     places = torch.cat([places[:3], other.positions(4, device)[3:]])
-    assert torch.equal(actions(p, keys, places), torch.cat([draws(step)[:, :3], draws(other)[:, 3:]], 1) < p)
+    assert torch.equal(actions(p, keys, places), torch.cat([draws(batch)[:, :3], draws(other)[:, 3:]], 1) < p)
 
 
 class Planted(AttendOut):
@@ -283,10 +284,14 @@ class Planted(AttendOut):
 
     layer = 1
 
+    def on_batch(self, batch: Any) -> None:
+        super().on_batch(batch)
+        self.batch = batch
+
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         ids, mask = self._round.ids[-1], self._round.masks[-1]
         with torch.no_grad():
-            drop = self._actions(self.generator(ids, mask), step)[self.layer]
+            drop = self._actions(self.generator(ids, mask), self.batch)[self.layer]
         valid = pairs(mask)
         reward = -((~drop) & valid).sum() / valid.sum()
         return reward.view(1), reward, reward
@@ -296,7 +301,7 @@ def run_planted(**fields: Any) -> list[list[float]]:
     model = zoo.make_model("albert", dropout=False).train()  # three layers
     method = Planted(T=1, init_drop=0.3, select="better", **fields)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    engine = Engine(model, [method], surroundings=Surroundings(optimizer=optimizer))
+    engine = Engine(model, [method], loop=Loop(optimizer=optimizer))
     batch = zoo.make_batch("albert", size=8)
     for step in range(500):
         engine.begin_step(Progress(step=step, total_steps=500))
@@ -352,7 +357,7 @@ class Watched(AttendOut):
 
     def equal(self, step: Any) -> bool:
         networks = data.same_bits(data.weights_of(step.model), data.weights_of(self.defender))
-        mine, theirs = (o.state_dict()["state"] for o in (step.around.optimizer, self._twin.optimizer))
+        mine, theirs = (o.state_dict()["state"] for o in (step.loop.optimizer, self._twin.optimizer))
         return networks and all(
             torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[number][name]))
             for number, state in mine.items()
@@ -450,7 +455,7 @@ def test_long_documents(tmp_path) -> None:
     batch = zoo.make_batch("modernbert", size=2, length=512)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
-    engine = Engine(model.train(), [method], surroundings=Surroundings(optimizer=optimizer))
+    engine = Engine(model.train(), [method], loop=Loop(optimizer=optimizer))
     with engine.micro_batch(batch) as inputs:
         model(**inputs).loss.backward()
     engine.before_optimizer()
@@ -479,8 +484,8 @@ def test_the_user_gets_the_better_of_the_two(tmp_path) -> None:
 
 def test_fewer_active_layers_are_masked_in_a_round(tmp_path) -> None:
     class Seen(AttendOut):
-        def plan(self, batch: Any, step: Any) -> Any:
-            plan = super().plan(batch, step)
+        def plan(self, batch: Any) -> Any:
+            plan = super().plan(batch)
             self.seen = [*getattr(self, "seen", []), tuple(sorted(plan.keep))]
             return plan
 

@@ -72,7 +72,7 @@ def test_it_acts_on_models_with_an_adapter(kind: str, renormalise: bool) -> None
 
 
 class Recording(AttentionDropout):
-    def plan(self, batch, step) -> Plan:
+    def plan(self, batch) -> Plan:
         return Plan(record=frozenset({0}))
 
 

@@ -28,7 +28,7 @@ from attendrop import (
     load_regularizers,
     regularized,
 )
-from attendrop.trainer import _StepCallback
+from attendrop.trainer.mixin import _StepCallback
 
 ON = {"p": 0.5, "q": 0.5, "cross_tuning": False}
 
@@ -107,9 +107,9 @@ class Witness(ADDrop):
         super().__post_init__()
         self.seen: list[tuple[int, int, bool]] = []
 
-    def plan(self, batch: Any, step: Any) -> Any:
-        plan = super().plan(batch, step)
-        self.seen.append((step.progress.step, step.progress.epoch, bool(plan.keep)))
+    def plan(self, batch: Any) -> Any:
+        plan = super().plan(batch)
+        self.seen.append((batch.step.progress.step, batch.step.progress.epoch, bool(plan.keep)))
         return plan
 
 
@@ -310,9 +310,9 @@ def test_nothing_is_left_on_the_model(tmp_path: Path, kind: str) -> None:
     bound = []
 
     class Watch(Witness):
-        def plan(self, batch: Any, step: Any) -> Any:
-            bound.append(Seams.of(model) is step.seams and _state_of(model) != before)
-            return super().plan(batch, step)
+        def plan(self, batch: Any) -> Any:
+            bound.append(Seams.of(model) is batch.step.seams and _state_of(model) != before)
+            return super().plan(batch)
 
     trainer = make_trainer(tmp_path, model, kind, [Watch(**ON, layers="all")], max_steps=2)
     assert Seams.of(model) is None
@@ -330,8 +330,8 @@ class Stop(Exception):
 
 @dataclass
 class Raising(Regularizer):
-    def penalty(self, outputs: Any, step: Any) -> Tensor | None:
-        if step.progress.step == 2:
+    def penalty(self, outputs: Any, batch: Any) -> Tensor | None:
+        if batch.step.progress.step == 2:
             raise Stop
         return None
 
@@ -369,7 +369,7 @@ class OwnLoss(hf.Trainer):
 
 @dataclass
 class PlusOne(Regularizer):
-    def penalty(self, outputs: Any, step: Any) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: Any) -> Tensor | None:
         return outputs["logits"].sum() * 0 + 1
 
 

@@ -24,8 +24,9 @@ from torch.nn import functional
 from ..model.plan import Plan
 from ..model.probe import Probe
 from ..model.seams import Record, bind
+from ..utils.batches import batch_size
 from ..utils.checks import check_choice
-from .evaluation import batch_size, isolated_eval
+from .evaluation import isolated_eval
 from .surgery import Layer, encoder_layers
 
 CRITERIA = ("similarity", "gradient", "gate")

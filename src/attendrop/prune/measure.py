@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from ..model.sites import few_tokens
+from ..model.dry_run import few_tokens
 from .evaluation import isolated_eval
 from .surgery import parameters_of
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import nn
 
+from ..model.dry_run import record_attention
 from ..model.seams import Seams, bind
-from ..model.sites import Layers, Site, note, select
+from ..model.sites import Layers, Site, select
 from .constant_attention import ConstantAttention
 from .layouts import LAYOUTS, Layout
 
@@ -81,7 +82,7 @@ def encoder_layers(model: Any, batch: Mapping[str, Any] | None = None) -> list[L
 def _record_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Reports the call of a pruned layer to the dry run, which otherwise sees only real attention."""
     hidden = (args[0] if args else kwargs["hidden_states"]).unsqueeze(1)
-    note(module, hidden, hidden)
+    record_attention(module, hidden, hidden)
 
 
 @dataclass(frozen=True)

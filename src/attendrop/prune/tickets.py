@@ -17,13 +17,15 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ..model.dry_run import few_tokens
 from ..model.modes import evaluating
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams, bind
-from ..model.sites import few_tokens, unwrapped
+from ..model.sites import unwrapped
 from ..random import preserved
+from ..utils.batches import batch_size
 from ..utils.checks import check_choice, check_number
-from .evaluation import batch_size, isolated_eval
+from .evaluation import isolated_eval
 
 PER = ("example", "token")
 
