@@ -250,7 +250,7 @@ def test_albert_tells_the_calls_of_its_one_module_apart() -> None:
 
 def test_models_that_cannot_be_reached_are_refused_by_name() -> None:
     model = XLNetForSequenceClassification(XLNetConfig(vocab_size=60, d_model=32, n_layer=2, n_head=4, d_inner=48))
-    with pytest.raises(ValueError, match="XLNetForSequenceClassification makes no call .* would need an adapter"):
+    with pytest.raises(ValueError, match="XLNetForSequenceClassification does not call .* would need an adapter"):
         bind(model)
     assert traces(model) == []
     with pytest.raises(ValueError, match="not a transformers model"):
