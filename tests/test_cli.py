@@ -19,7 +19,7 @@ from transformers import TrainingArguments
 from attendrop import METHODS, __version__, parse_method
 from attendrop.cli.app import COMMANDS, dashed, run
 from attendrop.cli.flags import as_arguments
-from attendrop.cli.methods import description_of
+from attendrop.cli.methods import description_of, field_descriptions
 from attendrop.cli.reference import reference
 from attendrop.errors import UserError
 from attendrop.experiments.presets import apply_preset
@@ -231,11 +231,13 @@ def test_what_only_lists_imports_no_large_library(arguments: list[str]) -> None:
     assert all(any(word in line for line in output) for word in expected[arguments[0]])
 
 
-def test_the_list_of_methods_says_what_their_modules_say() -> None:
+def test_every_method_and_every_field_has_a_description() -> None:
     for name, cls in METHODS.items():
         docstring = " ".join(str(sys.modules[cls.__module__].__doc__).split())
         assert description_of(name) in docstring
         assert len(description_of(name)) > 20
+        fields = {field.name for field in dataclasses.fields(cls)}
+        assert field_descriptions(cls).keys() == fields, name
 
 
 def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> None:

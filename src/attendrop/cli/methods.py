@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -61,17 +62,23 @@ def description_of(name: str) -> str:
 
 
 def field_descriptions(cls: type) -> dict[str, str]:
-    """The lines `field   what it is` of a class's docstring, by the name of the field; indented lines continue one."""
-    names = {field.name for field in dataclasses.fields(cls)}
+    """What the docstring of a method says about each field, below `Args:` if it has that heading.
+
+    A description is a line `field: text`, continued on lines with more indentation.
+    """
+    docstring = inspect.getdoc(cls) or ""
+    section = docstring.partition("\nArgs:\n")[2] or docstring
+    names = "|".join(field.name for field in dataclasses.fields(cls))
+    pattern = re.compile(rf"(?P<indent> *)(?P<field>{names}):?\s+(?P<text>.+)")
     descriptions: dict[str, str] = {}
-    field = ""
-    for line in (inspect.getdoc(cls) or "").splitlines():
-        words = line.split()
-        if words and words[0] in names and not line[0].isspace():
-            field = words[0]
-            descriptions[field] = " ".join(words[1:])
-        elif line[:1].isspace() and field:
-            descriptions[field] += " " + " ".join(words)
+    field, indent = "", ""
+    for line in section.splitlines():
+        match = pattern.fullmatch(line)
+        if match and (not field or match["indent"] == indent):
+            field, indent = match["field"], match["indent"]
+            descriptions[field] = match["text"]
+        elif field and line.startswith(f"{indent} "):
+            descriptions[field] += f" {line.strip()}"
     return descriptions
 
 
