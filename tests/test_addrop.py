@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 
-import oracles
 import pytest
 import torch
-import zoo
 
 from attendrop import ADDrop, Engine, Plan, Progress, attribute, bind
 from attendrop.kernels.attribution_mask import candidates, keep_mask
 from attendrop.kernels.draws import uniform
 from attendrop.methods.addrop import random_keep_mask
 from attendrop.random import key_of
+from helpers import oracles, zoo
 
 P_Q = [(0.3, 0.3), (0.9, 0.5), (0.1, 1.0), (1.0, 1.0), (0.0, 0.7), (0.7, 0.0), (0.55, 0.4)]
 

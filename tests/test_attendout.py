@@ -6,10 +6,8 @@ import copy
 import itertools
 from typing import Any
 
-import data
 import pytest
 import torch
-import zoo
 from torch import nn
 
 from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
@@ -19,6 +17,7 @@ from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
 from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
 from attendrop.report.curves import plot_run
+from helpers import data, zoo
 
 
 def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator:

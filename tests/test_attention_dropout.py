@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 
 from attendrop import AttentionDropout, Engine, Plan, Progress
 from attendrop.methods.attention_dropout import renormalised
 from attendrop.model.seams import Record
+from helpers import zoo
+from helpers.oracles import ChangedAttention
 
 
 def softmax(scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

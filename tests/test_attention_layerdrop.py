@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 
 from attendrop import AttentionLayerDrop, Engine, Plan, Progress
+from helpers import zoo
 
 
 def test_layers_are_uniform_as_often_as_p_says_and_the_same_on_every_process() -> None:

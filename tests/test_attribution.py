@@ -5,14 +5,13 @@ from __future__ import annotations
 import copy
 import types
 
-import oracles
 import pytest
 import torch
-import zoo
 
 import attendrop
 from attendrop import IntegrationRule, attribute
 from attendrop.model import attribution
+from helpers import oracles, zoo
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

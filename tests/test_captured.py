@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from transformers import Trainer, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
@@ -19,6 +18,7 @@ from attendrop.core.schedule import Progress
 from attendrop.kernels.draws import uniform
 from attendrop.kernels.draws.reference import signed
 from attendrop.random import key_of
+from helpers import zoo
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from safetensors.torch import load_file
-from test_contract import same, train
 from torch import Tensor, nn
 
 from attendrop import ChildTuning, DropConnect, Engine, Mixout, NoisyTune, Progress, Surroundings
+from helpers import zoo
+from helpers.training import same_parameters, train
 
 BLOCKS = {
     "bert": "bert.encoder.layer.",
@@ -188,15 +188,15 @@ def test_a_resumed_run_takes_up_the_child(tmp_path: Path) -> None:
     whole, _ = train(tmp_path, "bert", methods, save_strategy="steps", save_steps=4, weight_decay=0.1)
     middle = str(tmp_path / "checkpoint-4")  # there is one of the end too
     resumed, _ = train(tmp_path, "bert", methods, resume=middle, weight_decay=0.1)  # type: ignore[arg-type]
-    assert same(whole, resumed)
+    assert same_parameters(whole, resumed)
     other, _ = train(tmp_path / "b", "bert", [ChildTuning(p=0.3, variant="D", samples=5)], weight_decay=0.1)
-    assert not same(whole, other)
+    assert not same_parameters(whole, other)
 
 
 def test_a_child_of_everything_is_plain_fine_tuning(tmp_path: Path) -> None:
     plain, _ = train(tmp_path, "bert", None)
     model, trainer = train(tmp_path, "bert", [ChildTuning(p=1, variant="D")])
-    assert same(plain, model)
+    assert same_parameters(plain, model)
     assert trainer.regularizers[0].draws_from is None
 
 
@@ -212,8 +212,8 @@ def test_the_child_is_found_on_the_weights_that_training_starts_with(tmp_path: P
     child = load_file(tmp_path / "alone" / "checkpoint-2" / "child_tuning.safetensors")
     for model, other in found:
         assert all(torch.equal(child[name], other[name]) for name in child)
-        assert same(model, found[0][0])
-    assert not same(alone, found[0][0])
+        assert same_parameters(model, found[0][0])
+    assert not same_parameters(alone, found[0][0])
 
 
 def test_an_interrupted_step_puts_masked_weights_back() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from cli_tools import save_encoder, sentences, write_csv
 from transformers import TrainingArguments
 
 from attendrop import METHODS, parse_method
@@ -23,6 +22,7 @@ from attendrop.experiments.presets import apply_preset
 from attendrop.experiments.run import training_arguments
 from attendrop.experiments.settings import all_settings, make_config, read_yaml
 from attendrop.tasks import find_task
+from helpers.cli_tools import save_encoder, sentences, write_csv
 
 ROOT = Path(__file__).parent.parent
 

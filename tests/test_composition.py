@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from settings import SETTINGS
 
 from attendrop import METHODS, Engine, Surroundings
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.settings import SETTINGS
 
 NAMES = sorted(METHODS)
 STEPS = 3

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import largest_difference, make_arguments, make_examples, pad, weights_of
-from literal import assert_same_gradients, giving, in_double
 
 from attendrop import ADDrop, ConcreteDropout, Engine, Progress, RDrop, RegularizedTrainer
 from attendrop.kernels.draws import uniform
 from attendrop.methods.concrete_dropout import keep_factor, negative_entropy
 from attendrop.random import key_of
+from helpers import zoo
+from helpers.data import largest_difference, make_arguments, make_examples, pad, weights_of
+from helpers.literal import assert_same_gradients, giving, in_double
 
 BLOCKS = {
     "bert": ["bert.encoder.layer.0", "bert.encoder.layer.1"],

@@ -10,52 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from data import LONG
-from settings import SETTINGS
-from test_seams import traces
-from transformers import Trainer, TrainingArguments
 
-from attendrop import METHODS, Engine, RegularizedTrainer, Surroundings, load_regularizers
+from attendrop import METHODS, Engine, Surroundings, load_regularizers
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.data import LONG
+from helpers.settings import SETTINGS
+from helpers.traces import traces
+from helpers.training import same_parameters, train
 
 ROOT = Path(__file__).parent.parent
 CASES = [(method, kind) for method, setting in SETTINGS.items() for kind in setting.models]
 each_case = pytest.mark.parametrize(("method", "kind"), CASES)
-
-
-def train(
-    folder: Path,
-    kind: str,
-    regularizers: list,
-    resume: bool | str = False,
-    model: Any = None,
-    strength: str = "usual",
-    **arguments: Any,
-) -> tuple[Any, Trainer]:
-    """A short run with dropout on; the trained model and its trainer."""
-    batch = zoo.make_batch(kind, size=12, seed=4)
-    for regularizer in regularizers or []:
-        batch |= SETTINGS[regularizer.name].columns(batch, strength)
-    data = [{k: v[i] for k, v in batch.items()} for i in range(12)]
-    model = zoo.make_model(kind) if model is None else model
-    options = {
-        "per_device_train_batch_size": 4, "num_train_epochs": 2, "learning_rate": 1e-3, "save_strategy": "no",
-        "logging_steps": 1, "use_cpu": True, "report_to": [], "disable_tqdm": True, "seed": 3,
-    }  # fmt: skip
-    args = TrainingArguments(folder, **{**options, **arguments})
-    stock = regularizers is None
-    trainer = (
-        Trainer(model=model, args=args, train_dataset=data)
-        if stock
-        else RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=regularizers)
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer.model, trainer
-
-
-def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
 @functools.cache
@@ -69,7 +35,7 @@ def plainly_trained(kind: str) -> Any:
 def test_strength_zero_is_plain_fine_tuning_bit_for_bit(method: str, kind: str, tmp_path: Path) -> None:
     plain = plainly_trained(kind)
     model, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].zero)], strength="zero")
-    assert same(model, plain)
+    assert same_parameters(model, plain)
 
 
 @each_case
@@ -89,13 +55,13 @@ def test_it_trains_leaves_nothing_behind_and_resumes_as_if_uninterrupted(
     whole, trainer = train(tmp_path / "a", kind, regularizers, save_strategy="steps", save_steps=4)
     assert trainer.state.global_step == 6
     assert all(torch.tensor(entry["loss"]).isfinite() for entry in trainer.state.log_history if "loss" in entry)
-    assert not same(whole, plainly_trained(kind))
+    assert not same_parameters(whole, plainly_trained(kind))
     assert traces(whole) == []
     # by its name: the Trainer saves one at the end too, from which nothing would be left to train
     checkpoint = str(tmp_path / "a" / "checkpoint-4")
     resumed, trainer = train(tmp_path / "a", kind, regularizers, resume=checkpoint, save_strategy="no")
     assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry][-2:] == [5, 6]
-    assert same(whole, resumed)
+    assert same_parameters(whole, resumed)
     assert load_regularizers(tmp_path / "a" / "checkpoint-4") == regularizers
 
 

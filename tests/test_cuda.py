@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 from transformers import TrainingArguments
 
 from attendrop import ADDrop, RegularizedTrainer, attribute
 from attendrop.kernels.attribution_mask import keep_mask
 from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
+from helpers import zoo
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

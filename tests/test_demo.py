@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import attendrop, save_encoder, sentences
 from transformers import AutoModelForSequenceClassification
 
 from attendrop.cli.app import run
@@ -22,6 +21,7 @@ from attendrop.cli.demo import embedded
 from attendrop.cli.demo.embedded import Package, Pin, fetch, is_cached
 from attendrop.errors import UserError
 from attendrop.experiments import Result, RunConfig, read_yaml
+from helpers.cli_tools import attendrop, save_encoder, sentences
 
 INSTALLED_CODE = "raise SystemExit('the code of a package was run')\n"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import transformers.masking_utils
-import zoo
-from settings import SETTINGS
 
 from attendrop import Engine, Surroundings
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.settings import SETTINGS
 
 # They read a value on the host: whether something is finite, all True, or equal.
 READS_VALUES = {"concrete_dropout", "rdrop", "structure_mask", "supertickets"}

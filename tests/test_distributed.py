@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from data import LONG, largest_difference, same_bits, weights_of
+
+from helpers.data import LONG, largest_difference, same_bits, weights_of
+from helpers.zoo import make_model
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
-from zoo import make_model
 
 # one process runs them all, so that what they share is made once
 pytestmark = pytest.mark.xdist_group("distributed")

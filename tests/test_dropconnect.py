@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 from torch import Tensor
 from torch.func import functional_call
 
 from attendrop import DropConnect, Engine, Progress
+from helpers import zoo
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "mpnet"])

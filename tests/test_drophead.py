@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 
 from attendrop import DropHead, Engine, Plan, Progress
 from attendrop.methods.drophead import head_factors, v_shape
+from helpers import zoo
+from helpers.oracles import ChangedAttention
 
 
 def factors_of(

@@ -8,24 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-import zoo
-from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
-from test_seams import traces
 from transformers import Trainer
 
 from attendrop import ADDrop, AttendOut, Engine, Plan, RegularizedTrainer, Regularizer, regularized
-
-
-@dataclass
-class TwoViews(Regularizer):
-    """As R-Drop: the two views of each example shall agree."""
-
-    views: ClassVar[int] = 2
-    weight: float = 1.0
-
-    def penalty(self, outputs: Any, step: Any) -> torch.Tensor:
-        first, second = outputs["logits"].chunk(2)
-        return self.weight * (first - second).square().mean()
+from helpers import zoo
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.methods import TwoViews
+from helpers.traces import traces
 
 
 @dataclass

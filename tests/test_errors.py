@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import torch
-import zoo
-from test_seams import traces
 from transformers import TrainingArguments
 
 from attendrop import ADDrop, Engine, RegularizedTrainer, attribute, load_regularizers, parse_method
 from attendrop.report.masks import main as draw
+from helpers import zoo
+from helpers.traces import traces
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from data import largest_difference, same_bits
+
+from helpers.data import largest_difference, same_bits
+from helpers.settings import SETTINGS
 from scripts.train_family import NEEDS_DROPOUT, train
-from settings import SETTINGS
 
 # one process runs them all, so that what they share is made once
 pytestmark = pytest.mark.xdist_group("family")

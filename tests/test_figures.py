@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import zoo
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attendrop.report.masks import main
+from helpers import zoo
 
 WORDS = ["[PAD]", "[UNK]", "the", "film", "is", "not", "bad", "at", "all"]
 

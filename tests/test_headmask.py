@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 from transformers import BertModel
 
 from attendrop import Engine, HeadMask, Progress
+from helpers import zoo
+from helpers.oracles import ChangedAttention
 
 
 def masked(method: HeadMask, kind: str = "bert", steps: int = 1, **sizes: int) -> list[list[int]]:

@@ -6,11 +6,15 @@ import copy
 from contextlib import ExitStack
 from typing import Any
 
-import oracles
 import pytest
 import torch
-import zoo
-from literal import (
+
+from attendrop import ADDrop, Engine, HiddenCut, Progress
+from attendrop.kernels.draws import uniform
+from attendrop.methods.hiddencut import span
+from attendrop.random import key_of
+from helpers import oracles, zoo
+from helpers.literal import (
     FEED_FORWARD,
     FIRST_BLOCK,
     Told,
@@ -21,11 +25,6 @@ from literal import (
     mean_over_rows,
     reading,
 )
-
-from attendrop import ADDrop, Engine, HiddenCut, Progress
-from attendrop.kernels.draws import uniform
-from attendrop.methods.hiddencut import span
-from attendrop.random import key_of
 
 KINDS = ["bert", "gpt2", "llama", "bart", "mpnet"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-import oracles
 import pytest
 import torch
 
@@ -21,6 +20,7 @@ from attendrop.kernels.attribution_mask import api, cpu, reference
 from attendrop.kernels.draws import bernoulli, uniform
 from attendrop.kernels.draws.reference import signed, words_torch
 from attendrop.random import as_keys, key_of
+from helpers import oracles
 
 HAS_GPU = torch.cuda.is_available()
 HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from literal import in_double
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from attendrop import ADDrop, Engine, LayerDrop, Plan, Progress, bind, prune
+from helpers import zoo
+from helpers.literal import in_double
 
 STACKS = {
     "bert": ["bert.encoder.layer"],

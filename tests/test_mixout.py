@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -16,6 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import Engine, Mixout, Progress, RegularizedTrainer
 from attendrop.methods import make_method
+from helpers import zoo
 
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # GPT-2 stores these as [inputs, outputs]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from test_contract import same, train
 from torch import Tensor
 
 from attendrop import Engine, Mixout, NoisyTune, Progress
+from helpers import zoo
+from helpers.training import same_parameters, train
 
 
 def noised(kind: str = "bert", strength: float = 0.3, **where: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -74,8 +74,8 @@ def test_the_order_in_the_list_does_not_matter_to_mixout(tmp_path: Path) -> None
         train(tmp_path, "bert", regularizers)[0]
         for regularizers in ([NoisyTune(0.5), Mixout(0.5)], [Mixout(0.5), NoisyTune(0.5)], [Mixout(0.5)])
     ]
-    assert same(runs[0], runs[1])
-    assert not same(runs[0], runs[2])
+    assert same_parameters(runs[0], runs[1])
+    assert not same_parameters(runs[0], runs[2])
 
 
 def test_mixout_mixes_with_the_noisy_weights() -> None:

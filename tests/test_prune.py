@@ -9,12 +9,12 @@ import pickle
 import pytest
 import torch
 import transformers as hf
-import zoo
 from safetensors.torch import load_file, save_file
 
 from attendrop import Plan, bind, prune
 from attendrop.prune.measure import example
 from attendrop.prune.surgery import LAYOUTS, encoder_layers, mean_weights
+from helpers import zoo
 
 ENCODERS = sorted(set(zoo.ARCHITECTURES) - {"gpt2", "llama", "qwen2"})
 BIASED = {"mpnet", "t5"}  # relative positions add to the scores: zero queries are not uniform attention

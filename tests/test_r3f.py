@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import SGD, largest_difference, make_arguments, make_examples, pad, weights_of
-from literal import FIRST_BLOCK, assert_same_gradients, in_double, kl, mean_over_rows, reading
 
 from attendrop import R3F, ADDrop, Engine, HiddenCut, Progress, RDrop, RegularizedTrainer
 from attendrop.kernels.draws import uniform
 from attendrop.methods.r3f import noise_of
 from attendrop.random import key_of
+from helpers import zoo
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, weights_of
+from helpers.literal import FIRST_BLOCK, assert_same_gradients, in_double, kl, mean_over_rows, reading
 
 EPSILON, WEIGHT = 0.3, 0.7
 

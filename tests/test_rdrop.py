@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import make_arguments
-from literal import FIRST_BLOCK, Told, assert_same_gradients, in_double, kl, mean_over_rows, reading, rows_of
 
 from attendrop import ADDrop, Engine, Progress, RDrop, RegularizedTrainer, parse_method
 from attendrop.methods._shared.divergence import Pair, jensen_shannon, symmetric_kl
+from helpers import zoo
+from helpers.data import make_arguments
+from helpers.literal import FIRST_BLOCK, Told, assert_same_gradients, in_double, kl, mean_over_rows, reading, rows_of
 
 HEADS = ["multilabel", "regression", "token", "choice", "masked"]
 

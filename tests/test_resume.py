@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from data import LONG, same_bits, weights_of
 from safetensors.torch import load_file
-from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, train
-from zoo import make_model
 
 from attendrop import parse_method
 from attendrop.core.schedule import is_method_epoch
+from helpers.data import LONG, same_bits, weights_of
+from helpers.zoo import make_model
+from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, train
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_tiny.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
-from data import largest_difference, same_bits
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, set_seed
 
@@ -24,6 +22,8 @@ from attendrop.cli.app import run
 from attendrop.cli.flags import as_arguments as flags
 from attendrop.errors import UserError
 from attendrop.experiments import fine_tune
+from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
+from helpers.data import largest_difference, same_bits
 
 # one process runs them all, so that what they share is made once
 pytestmark = pytest.mark.xdist_group("runs")

@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-import zoo
-from literal import FIRST_BLOCK, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 from attendrop import SCAL, ADDrop, Engine, RDrop
 from attendrop.methods.scal import adversarial, info_nce, pooled
+from helpers import zoo
+from helpers.literal import FIRST_BLOCK, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 EPSILON, ALPHA, TAU = 0.4, 0.6, 0.3
 

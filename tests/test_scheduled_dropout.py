@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 
 import pytest
-import zoo
 
 from attendrop import Engine, Progress, ScheduledDropout, fit_schedule
 from attendrop.methods import make_method
+from helpers import zoo
 
 
 def test_the_measured_rate_follows_the_schedule_of_each_layer() -> None:

@@ -4,11 +4,12 @@ import copy
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 
 from attendrop import Engine, Progress, ScoresDropout
 from attendrop.methods._shared.patterns import keep_pattern, shape_of_draws
+from helpers import zoo
+from helpers.methods import TwoViews
+from helpers.oracles import ChangedAttention
 
 
 def planned(method: ScoresDropout, kind: str = "bert", steps: int = 1, **sizes: int) -> list[dict[int, torch.Tensor]]:
@@ -114,8 +115,6 @@ def test_it_may_act_in_some_layers_and_differently_in_each() -> None:
 
 
 def test_views_draw_masks_of_their_own() -> None:
-    from test_engine import TwoViews
-
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     with Engine(model, [ScoresDropout(0.5), TwoViews()]) as engine, engine.micro_batch(batch) as inputs:
         both = engine.seams.plan.keep[0]

@@ -6,8 +6,6 @@ import copy
 
 import pytest
 import torch
-import zoo
-from oracles import LiteralAttention
 from transformers import (
     BertModel,
     DeepseekV3Config,
@@ -23,23 +21,13 @@ from transformers import (
 from attendrop import Plan, Seams, attribute, bind
 from attendrop.kernels.attention_mask import Mask, as_keep
 from attendrop.model.attention import zero_rows
+from helpers import zoo
+from helpers.oracles import LiteralAttention
+from helpers.traces import traces
 
 
 def logits(outputs) -> torch.Tensor:
     return outputs["start_logits"] if "start_logits" in outputs else outputs["logits"]
-
-
-def traces(model) -> list[str]:
-    """Whatever of ours is on the model: attributes, classes, the name of the attention function."""
-    found = []
-    for name, module in model.named_modules():
-        found += [f"{name}.{a}" for a in vars(module) if "attendrop" in a]
-        if hasattr(type(module), "_attendrop_original"):
-            found.append(f"{name} is of class {type(module)}")
-        config = getattr(module, "config", None)
-        if "attendrop" in str(getattr(config, "_attn_implementation", "")):
-            found.append(f"{name}.config")
-    return found
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
-from oracles import ChangedAttention
-from test_seams import traces
 
 from attendrop import Engine, RegularizedTrainer, StructureMask, collate_structure
+from helpers import zoo
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.methods import TwoViews
+from helpers.oracles import ChangedAttention
+from helpers.traces import traces
 
 
 def random_structure(rows: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -84,8 +85,6 @@ def test_only_the_wanted_layers_and_only_the_encoder() -> None:
 
 
 def test_choices_and_views() -> None:
-    from test_engine import TwoViews
-
     batch = zoo.make_batch("choice") | {"structure_mask": random_structure(6, 9).view(3, 2, 9, 9)}
     with (
         Engine(zoo.make_model("choice").train(), [StructureMask(), TwoViews()]) as engine,

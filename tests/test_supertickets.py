@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from test_contract import same, train
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, TrainerCallback, TrainingArguments
 
 from attendrop import Engine, Mixout, NoisyTune, RegularizedTrainer, SuperTickets, Tickets, find_supertickets
 from attendrop.methods import make_method
 from attendrop.prune.tickets import Importance, importance
+from helpers import zoo
+from helpers.training import same_parameters, train
 
 TICKETS = Tickets(heads=[(0, 1), (0, 3), (1, 0)], feed_forwards=[1])
 
@@ -202,7 +202,7 @@ def test_apply_masks_a_model_for_good_and_leaves_nothing_else() -> None:
     TICKETS.apply(one)
     with Engine(other, [SuperTickets(TICKETS)]) as engine:
         engine.begin_step()
-    assert same(one, other)
+    assert same_parameters(one, other)
     assert type(one.bert.encoder.layer[0]).__mro__[1] is type(zoo.make_model("bert").bert.encoder.layer[0]).__mro__[1]
     with Engine(one, [SuperTickets(TICKETS)]):
         pass
@@ -212,7 +212,7 @@ def test_it_composes_with_mixout_in_any_order(tmp_path: Path) -> None:
     methods = [SuperTickets(TICKETS), Mixout(p=0.5)]
     one, _ = train(tmp_path, "bert", methods, weight_decay=0.1)
     other, _ = train(tmp_path, "bert", methods[::-1], weight_decay=0.1)
-    assert same(one, other)
+    assert same_parameters(one, other)
     attention, _ = places(one, "bert")
     assert not attention[0].weight[:, 8:16].any()
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 import transformers as hf
 from huggingface_hub import constants
-from wordpiece import make_tokenizer, save_model
 
 from attendrop.errors import UserError
 from attendrop.tasks import Task, find_task, load_model, load_task, load_tokenizer
+from helpers.wordpiece import make_tokenizer, save_model
 
 RTE = find_task("glue/rte")
 

@@ -19,7 +19,6 @@ import torch
 import transformers as hf
 from datasets import Dataset
 from tokenizers import ByteLevelBPETokenizer
-from wordpiece import make_tokenizer, save_model
 
 from attendrop.errors import UserError
 from attendrop.tasks import (
@@ -34,6 +33,7 @@ from attendrop.tasks import (
     write_predictions,
     write_submission,
 )
+from helpers.wordpiece import make_tokenizer, save_model
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 ROWS = 64

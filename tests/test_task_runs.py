@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_tools import save_encoder, save_translator
+
+from helpers.cli_tools import save_encoder, save_translator
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 ROWS = 64

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
-from wordpiece import make_tokenizer
 
 from attendrop.errors import UserError
 from attendrop.tasks import (
@@ -31,6 +30,7 @@ from attendrop.tasks import (
     load_task,
     split_validation,
 )
+from helpers.wordpiece import make_tokenizer
 
 
 def test_importing_tasks_loads_no_library() -> None:

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from torch import Tensor
-from zoo import make_batch, make_model
 
 from attendrop import (
     ADDrop,
@@ -29,6 +27,8 @@ from attendrop import (
     regularized,
 )
 from attendrop.trainer import _StepCallback
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.zoo import make_batch, make_model
 
 ON = {"p": 0.5, "q": 0.5, "cross_tuning": False}
 

@@ -6,17 +6,16 @@ import copy
 from contextlib import ExitStack
 from typing import Any
 
-import oracles
 import pytest
 import torch
-import zoo
-from literal import FEED_FORWARD, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 from attendrop import ADDrop, Engine, Progress, RDrop, UniDrop
 from attendrop.kernels.draws import uniform
 from attendrop.methods._shared.dropping import dropout_factor
 from attendrop.methods.unidrop import droppable_tokens, hidden_tokens
 from attendrop.random import key_of
+from helpers import oracles, zoo
+from helpers.literal import FEED_FORWARD, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 SEED, STEP = 3, 4
 RATES = {"fd1": 0.2, "fd2": 0.3, "fd3": 0.25, "fd4": 0.4, "layerdrop": 0.0, "p_k": 0.3, "p_d": 0.4}

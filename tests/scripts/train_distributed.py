@@ -14,12 +14,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from accelerate import DistributedType, PartialState
-from data import SGD, make_arguments, make_examples, pad
 from torch.distributed.tensor import DTensor
 from transformers.distributed import DistributedConfig
-from zoo import make_model
 
 from attendrop import Plan, RegularizedTrainer, Seams, bind, parse_method
+from helpers.data import SGD, make_arguments, make_examples, pad
+from helpers.zoo import make_model
 
 STEPS = 6
 SAVE_STEPS = 4  # in the middle of a round

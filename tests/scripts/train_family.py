@@ -16,13 +16,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from data import SGD, make_arguments, make_examples, pad
-from settings import SETTINGS
 from transformers.utils import logging
-from zoo import make_model
 
 from attendrop import RegularizedTrainer
 from attendrop.methods import make_method
+from helpers.data import SGD, make_arguments, make_examples, pad
+from helpers.settings import SETTINGS
+from helpers.zoo import make_model
 
 STEPS = 4
 NEEDS_DROPOUT = {"rdrop"}  # without it both views are the same; with it every process draws its own

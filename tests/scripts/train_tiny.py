@@ -18,11 +18,11 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from data import make_arguments, make_examples, pad, weights_of
 from transformers import TrainerCallback
-from zoo import make_model
 
 from attendrop import RegularizedTrainer, parse_method
+from helpers.data import make_arguments, make_examples, pad, weights_of
+from helpers.zoo import make_model
 
 SAVE_STEPS = 5
 STEPS_PER_EPOCH = 8

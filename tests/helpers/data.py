@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import TrainingArguments
-from zoo import VOCABULARY
+
+from .zoo import VOCABULARY
 
 Example = dict[str, Any]
 
