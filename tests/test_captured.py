@@ -20,8 +20,6 @@ from attendrop.kernels.draws.reference import signed
 from attendrop.random import key_of
 from helpers import zoo
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
 
 def make_trainer(
     tmp_path, kind="bert", regularizers=(), step="auto", model=None, data=None, cls=None, **options
@@ -123,7 +121,7 @@ def test_a_schedule_is_not_captured_and_a_plain_epoch_plans_nothing() -> None:
     assert key(ADDrop(q=0, cross_tuning=False)) is False
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_keys_in_device_memory_draw_the_same(device: str) -> None:
     at = torch.device(device)
     draws = Draws(at)
@@ -197,7 +195,7 @@ METHODS = {
 }
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("reward_on", ["cached", "dev", "noisy"])
 def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
     found = []
@@ -218,7 +216,7 @@ def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
     assert (found[0][1][-1] - found[0][1][0]).abs().max() > 1e-3
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop", "crossed", "random"])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama", "token", "albert", "distilbert"])
 def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, tmp_path) -> None:
@@ -237,14 +235,14 @@ def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, 
     assert (found[0][0] - found[1][0]).abs().max() < 1e-5 * found[0][0].abs().max().clamp(min=1)
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop"])
 @pytest.mark.parametrize("kind", ["t5", "span", "choice", "multilabel"])
 def test_so_are_those_of_rarer_models(kind: str, method: str, tmp_path) -> None:
     test_fifty_steps_without_dropout_are_the_eager_ones(kind, method, tmp_path)
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
 def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> None:
     found = []
@@ -270,7 +268,7 @@ def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> N
     assert (found[0] - found[1]).abs().max() < 1e-5
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) -> None:
@@ -281,7 +279,7 @@ def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) ->
     assert (a - b).abs().max() < (2e-4 if precision == "fp32" else 0.05) * a.abs().max()
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
     data = zoo.make_batch("bert", size=22, length=16, seed=4)
     data = [{k: v[i] for k, v in data.items()} for i in range(22)]
@@ -298,7 +296,7 @@ def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
     assert (found[0][1] - found[1][1]).abs().max() < 1e-5
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "token"])
 def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
     batches = [zoo.make_batch(kind, size=4, length=length, seed=length) for length in (9, 13, 16, 21, 9, 30)]
@@ -317,7 +315,7 @@ def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
     assert (found[0][1] - found[1][1]).abs().mean() < 1e-5
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "crossed", "attendout"])
 def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
     class Killed(Exception):
@@ -347,7 +345,7 @@ def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
     assert torch.allclose(train("killed", resume=True), whole, atol=1e-5)
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_figures_are_those_of_the_eager_step(tmp_path) -> None:
     found = []
     for step in ("eager", "captured"):
@@ -373,7 +371,7 @@ class Hostile(torch.nn.Module):
         return found * 1.0 if float(found.sum()) > -1e9 else found
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> None:
     found = []
     for step in ("eager", "auto"):
@@ -393,7 +391,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> 
     assert losses_of(again).isfinite().all()
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
 def test_auto_trains_every_model(kind: str, tmp_path) -> None:
     """Captured or not: some make tensors on the host in every forward."""
@@ -406,14 +404,14 @@ def test_auto_trains_every_model(kind: str, tmp_path) -> None:
     assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_a_model_that_draws_on_the_host_is_not_captured(tmp_path) -> None:
     trainer = make_trainer(tmp_path, "bart", step="captured")
     with pytest.raises(RuntimeError, match="draws random numbers on the host"):
         trainer.train()
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("step", ["eager", "captured"])
 def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -> None:
     model = zoo.make_model("regression", dropout=False)
@@ -429,7 +427,7 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -
     assert losses_of(trainer).isfinite().all()
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_nothing_waits_for_the_gpu(tmp_path) -> None:
     """A step that synchronises would raise: torch watches."""
     trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
@@ -449,7 +447,7 @@ def test_nothing_waits_for_the_gpu(tmp_path) -> None:
     assert trainer.state.global_step == 8
 
 
-@on_gpu
+@pytest.mark.gpu
 def test_a_stock_trainer_does_the_same(tmp_path) -> None:
     stock = zoo.make_model("bert", dropout=False)
     ours = zoo.make_model("bert", dropout=False)

@@ -14,7 +14,6 @@ import torch
 from attendrop import METHODS, Engine, Surroundings, load_regularizers
 from attendrop.methods import make_method
 from helpers import zoo
-from helpers.data import LONG
 from helpers.settings import SETTINGS
 from helpers.traces import traces
 from helpers.training import same_parameters, train
@@ -104,9 +103,8 @@ def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
 
 
 @each_case
-def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str) -> None:
-    """`make test-long` takes 200 steps."""
-    steps = 200 if LONG else 20
+@pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str, steps: int) -> None:
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     batch |= SETTINGS[method].columns(batch, "strongest")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

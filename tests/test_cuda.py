@@ -12,7 +12,7 @@ from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
 from helpers import zoo
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 
 def test_draws_and_masks_are_those_of_the_cpu() -> None:

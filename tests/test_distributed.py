@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from helpers.data import LONG, largest_difference, same_bits, weights_of
+from helpers.data import largest_difference, same_bits, weights_of
 from helpers.zoo import make_model
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
 
@@ -81,7 +81,7 @@ def test_two_processes_train_as_one(
     assert first["logs"][0]["addrop/drop_rate_layer_0"] == second["logs"][0]["addrop/drop_rate_layer_0"]
 
 
-@pytest.mark.parametrize("method", ["cached", *(["dev"] if LONG else [])])
+@pytest.mark.parametrize("method", ["cached", pytest.param("dev", marks=pytest.mark.slow)])
 def test_two_processes_train_the_three_networks_of_attendout_as_one_does(tmp_path: Path, method: str) -> None:
     first, second = _on_two_processes("ddp_saved", tmp_path / "two", method)
     assert (first["world"], first["strategy"]) == (2, "MULTI_CPU")

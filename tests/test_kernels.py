@@ -27,11 +27,15 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 DEVICE = "cuda" if HAS_GPU else "cpu"
 
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs triton (pip install triton)")
-needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 # numpy, in the interpreter, on arithmetic with infinities and NaN
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 KEY = key_of(3, 14, 2)
+
+
+def on_gpu(*values: Any, id: str | None = None) -> Any:
+    """Parameters of a case that the interpreter is too slow for."""
+    return pytest.param(*values, id=id, marks=pytest.mark.gpu)
 
 
 def valid_of(kind: str, batch: int, heads: int, queries: int, keys: int) -> torch.Tensor:
@@ -140,21 +144,19 @@ SHAPES = [  # queries, keys, width, and why
     pytest.param(2, 1030, 16, "padding", "high", "float32", id="keys in tiles"),
 ]
 LARGE = [
-    pytest.param(47, 47, 64, "padding", "high", "bfloat16", id="CoLA"),
-    pytest.param(128, 128, 64, "full", "high", "bfloat16", id="RTE"),
-    pytest.param(256, 256, 64, "padding", "high", "bfloat16", id="the benchmark's"),
-    pytest.param(256, 256, 64, "causal", "low", "bfloat16", id="causal"),
-    pytest.param(256, 256, 64, "full", "high", "float32", id="single precision"),
-    pytest.param(100, 1000, 128, "any", "low", "bfloat16", id="a long row in registers"),
-    pytest.param(64, 4096, 64, "causal", "high", "float16", id="the longest row"),
-    pytest.param(9, 2500, 256, "padding", "low", "bfloat16", id="wide heads"),
+    on_gpu(47, 47, 64, "padding", "high", "bfloat16", id="CoLA"),
+    on_gpu(128, 128, 64, "full", "high", "bfloat16", id="RTE"),
+    on_gpu(256, 256, 64, "padding", "high", "bfloat16", id="the benchmark's"),
+    on_gpu(256, 256, 64, "causal", "low", "bfloat16", id="causal"),
+    on_gpu(256, 256, 64, "full", "high", "float32", id="single precision"),
+    on_gpu(100, 1000, 128, "any", "low", "bfloat16", id="a long row in registers"),
+    on_gpu(64, 4096, 64, "causal", "high", "float16", id="the longest row"),
+    on_gpu(9, 2500, 256, "padding", "low", "bfloat16", id="wide heads"),
 ]
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    ("queries", "keys", "width", "kind", "direction", "dtype"), SHAPES + (LARGE if HAS_GPU else [])
-)
+@pytest.mark.parametrize(("queries", "keys", "width", "kind", "direction", "dtype"), SHAPES + LARGE)
 def test_triton_equals_the_reference_on_exact_products(
     queries: int, keys: int, width: int, kind: str, direction: str, dtype: str
 ) -> None:
@@ -171,7 +173,7 @@ def test_triton_equals_the_reference_on_exact_products(
 
 
 @needs_triton
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16] if HAS_GPU else [torch.float32])
+@pytest.mark.parametrize("dtype", [torch.float32, on_gpu(torch.float16), on_gpu(torch.bfloat16)])
 def test_triton_equals_the_reference_but_for_rounding(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     batch, heads, length, width = (8, 12, 256, 64) if HAS_GPU else (1, 1, 40, 32)
@@ -222,7 +224,7 @@ def wild_rows(keys: int) -> torch.Tensor:
 
 @needs_triton
 @pytest.mark.parametrize("direction", ["high", "low"])
-@pytest.mark.parametrize("keys", [33, 1030, 4096] if HAS_GPU else [33])
+@pytest.mark.parametrize("keys", [33, on_gpu(1030), on_gpu(4096)])
 def test_triton_selects_exactly_from_any_row(keys: int, direction: str) -> None:
     scores = wild_rows(keys)
     valid = valid_of("full", 1, 1, 10, keys)
@@ -268,7 +270,7 @@ def test_an_empty_batch_has_an_empty_mask() -> None:
     assert empty.shape == (0, 2, 3, 3)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_no_map_is_ever_in_memory() -> None:
     x = torch.randn(16, 256, 12, 64, device="cuda", dtype=torch.bfloat16)
     valid, positions = valid_of("full", 16, 12, 256, 256).cuda(), torch.arange(16, device="cuda")
@@ -281,7 +283,7 @@ def test_no_map_is_ever_in_memory() -> None:
     assert keep.numel() <= peak < 1.1 * keep.numel()  # one byte for each position, where a map in bf16 takes two
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_captured_launch_reads_its_key_when_it_is_replayed() -> None:
     x = torch.randn(2, 64, 4, 32, device="cuda")
     valid, positions = valid_of("full", 2, 4, 64, 64).cuda(), torch.arange(2, device="cuda")
@@ -319,7 +321,7 @@ def test_triton_draws_what_random_draws(shape: tuple[int, ...]) -> None:
         assert torch.equal(bernoulli(p, key, positions), expected < p)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_the_gpu_draws_what_the_cpu_draws() -> None:
     positions, keys = torch.tensor([0, 3, 70_000]), as_keys([7, KEY]).unsqueeze(1)
     p = torch.rand(2, 3, 5, 7)

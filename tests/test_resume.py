@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from attendrop import parse_method
 from attendrop.core.schedule import is_method_epoch
-from helpers.data import LONG, same_bits, weights_of
+from helpers.data import same_bits, weights_of
 from helpers.zoo import make_model
 from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, train
 
@@ -58,7 +58,7 @@ def assert_same(one: Found, other: Found) -> None:
     [
         ("addrop", 12),  # two steps after the second checkpoint, in the middle of the epoch that is AD-DROP's
         # the second checkpoint is two steps into the third round
-        *([("dev", 12)] if LONG else []),
+        pytest.param("dev", 12, marks=pytest.mark.slow),
         ("cached", 7),  # the first checkpoint is one step into the second round of an update that takes two
     ],
 )

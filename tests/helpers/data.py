@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from transformers import TrainingArguments
 from .zoo import VOCABULARY
 
 Example = dict[str, Any]
-
-LONG = bool(os.environ.get("ATTENDROP_LONG"))  # set by `make test-long`
 
 _PADDING = {"input_ids": 0, "attention_mask": 0, "labels": -100}
 
