@@ -33,7 +33,7 @@ def rows(causal: bool = False, ties: bool = False) -> tuple[torch.Tensor, torch.
 @pytest.mark.parametrize("direction", ["high", "low"])
 @pytest.mark.parametrize(("p", "q"), P_Q)
 @pytest.mark.parametrize(("causal", "ties"), [(False, False), (True, False), (False, True)])
-def test_the_mask_equals_a_literal_sort(p: float, q: float, causal: bool, ties: bool, direction: str) -> None:
+def test_keep_mask_matches_a_slow_sort(p: float, q: float, causal: bool, ties: bool, direction: str) -> None:
     scores, valid = rows(causal, ties)
     draws = torch.rand(scores.shape, generator=torch.Generator().manual_seed(4))
     keep, region = oracles.literal_keep(scores, valid, p, q, draws, direction)
@@ -43,7 +43,7 @@ def test_the_mask_equals_a_literal_sort(p: float, q: float, causal: bool, ties: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
-def test_candidates_for_each_row_are_counted_exactly(p: float, dtype: torch.dtype) -> None:
+def test_number_of_candidates_per_row_is_exact(p: float, dtype: torch.dtype) -> None:
     _, valid = rows()
     # all entries of a row differ in every precision
     scores = torch.stack([torch.randperm(11, generator=torch.Generator().manual_seed(i)) for i in range(88)])
@@ -56,7 +56,7 @@ def test_candidates_for_each_row_are_counted_exactly(p: float, dtype: torch.dtyp
         assert (low.sum(-1) == int(n * p)).all()
 
 
-def test_the_measured_drop_rate_is_q() -> None:
+def test_measured_drop_rate_equals_q() -> None:
     g = torch.Generator().manual_seed(0)
     scores, valid = torch.randn(8, 4, 64, 64, generator=g), torch.ones(1, 1, 1, 64, dtype=torch.bool)
     draws = uniform(key_of(0, 1, 2), torch.arange(8), (4, 64, 64))
@@ -72,7 +72,7 @@ def test_the_measured_drop_rate_is_q() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_dropped_row_is_the_mean_of_the_valid_values(attention: str, dtype: torch.dtype) -> None:
+def test_fully_dropped_row_outputs_the_mean_of_the_valid_values(attention: str, dtype: torch.dtype) -> None:
     """Forward and gradient against the literal formula: no NaN, no weight on padding, nothing to query and key."""
     model = zoo.make_model("bert", dropout=False, attention=attention).to(dtype)
     module = model.bert.encoder.layer[0].attention.self
@@ -112,7 +112,7 @@ def test_a_dropped_row_is_the_mean_of_the_valid_values(attention: str, dtype: to
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5", "albert", "mpnet", "deberta_v2"])
-def test_everything_dropped_everywhere_is_finite(kind: str) -> None:
+def test_loss_and_gradients_are_finite_when_everything_is_dropped(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     engine = Engine(model, [ADDrop(p=1, q=1, layers="all", cross_tuning=False)])
     with engine.micro_batch(batch) as inputs:
@@ -124,7 +124,7 @@ def test_everything_dropped_everywhere_is_finite(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
-def test_a_whole_step_equals_the_literal_step(kind: str) -> None:
+def test_whole_step_matches_a_slow_reference_step(kind: str) -> None:
     """Attribution, mask and second pass by hand, through eager attention, give the step's loss and gradients."""
     p, q = 0.5, 0.6
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
@@ -188,7 +188,7 @@ class _MaskedLiteral(oracles.LiteralAttention):
         return torch.where(total > 0, kept / total.where(total > 0, 1.0), even)
 
 
-def test_strength_zero_probes_nothing() -> None:
+def test_zero_strength_skips_the_probe() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     for method in (ADDrop(p=0, cross_tuning=False), ADDrop(q=0, cross_tuning=False)):
         engine = Engine(model, [method])
@@ -197,7 +197,7 @@ def test_strength_zero_probes_nothing() -> None:
         engine.close()
 
 
-def test_the_low_direction_spares_what_the_prediction_leans_on() -> None:
+def test_low_direction_drops_positions_with_low_attribution() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     scores = attribute(model, batch, layers="first")[0]
     means = {}
@@ -209,7 +209,7 @@ def test_the_low_direction_spares_what_the_prediction_leans_on() -> None:
     assert means["high"] > scores.mean() > means["low"]
 
 
-def test_scheduled_strengths_follow_the_progress_of_training() -> None:
+def test_scheduled_strength_follows_training_progress() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=8, length=20)
     engine = Engine(model, [ADDrop(p=1, q="0..1", cross_tuning=False)])
     rates = []

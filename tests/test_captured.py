@@ -51,7 +51,7 @@ def weights_of(model: Any) -> torch.Tensor:
 # ---- everywhere ------------------------------------------------------------------------------------------------------
 
 
-def test_lengths_are_rounded_up_to_few() -> None:
+def test_lengths_are_rounded_up_to_few_values() -> None:
     assert [rounded(n) for n in (1, 16, 17, 47, 128, 129, 250, 257, 1025)] == [
         16, 16, 32, 48, 128, 160, 256, 320, 1280,
     ]  # fmt: skip
@@ -59,13 +59,13 @@ def test_lengths_are_rounded_up_to_few() -> None:
     assert all(n <= rounded(n) < n + max(16, n / 3) for n in range(1, 2000))
 
 
-def test_a_wrong_step_is_refused(tmp_path) -> None:
+def test_unknown_value_of_step_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"step is 'graph'; it must be one of 'auto', 'eager', 'captured'\."):
         make_trainer(tmp_path, step="graph")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can")
-def test_without_a_gpu_auto_is_eager_and_captured_is_refused(tmp_path, caplog) -> None:
+def test_without_a_gpu_auto_runs_eagerly_and_captured_is_refused(tmp_path, caplog) -> None:
     trainer = make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], max_steps=1)
     trainer.train()
     assert not trainer.steps.are_captured
@@ -73,7 +73,7 @@ def test_without_a_gpu_auto_is_eager_and_captured_is_refused(tmp_path, caplog) -
         make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], step="captured", max_steps=1)
 
 
-def test_the_arguments_may_say_it(tmp_path) -> None:
+def test_step_can_be_set_in_the_training_arguments(tmp_path) -> None:
     args = TrainingArguments(tmp_path, report_to=[])
     args.step = "eager"
     trainer = RegularizedTrainer(model=zoo.make_model("bert"), args=args)
@@ -92,14 +92,14 @@ def test_the_arguments_may_say_it(tmp_path) -> None:
     ],
     ids=str,
 )
-def test_reasons(options: dict[str, Any], reason: str | None, tmp_path, monkeypatch) -> None:
+def test_reasons_against_capture(options: dict[str, Any], reason: str | None, tmp_path, monkeypatch) -> None:
     trainer = make_trainer(tmp_path, **options)
     moved = [type("Parameter", (), {"device": torch.device("cuda")})()]
     monkeypatch.setattr(trainer.model, "parameters", lambda: iter(moved))
     assert reason_against(trainer) == reason
 
 
-def test_python_that_a_replay_would_leave_out_makes_auto_hesitate(tmp_path) -> None:
+def test_auto_avoids_capture_when_a_replay_would_skip_python_code(tmp_path) -> None:
     class Counting(RegularizedTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
             return super().compute_loss(*args, **kwargs)
@@ -111,7 +111,7 @@ def test_python_that_a_replay_would_leave_out_makes_auto_hesitate(tmp_path) -> N
     assert reason_to_hesitate(hooked) == "Linear has hooks"
 
 
-def test_a_schedule_is_not_captured_and_a_plain_epoch_plans_nothing() -> None:
+def test_capture_key_of_schedules_and_plain_epochs() -> None:
     def key(method: ADDrop, epoch: int = 0) -> Any:
         return method.capture_key(Step(None, None, Progress(epoch=epoch, epochs=2)))  # type: ignore[arg-type]
 
@@ -122,7 +122,7 @@ def test_a_schedule_is_not_captured_and_a_plain_epoch_plans_nothing() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_keys_in_device_memory_draw_the_same(device: str) -> None:
+def test_keys_in_device_memory_give_the_same_draws(device: str) -> None:
     at = torch.device(device)
     draws = Draws(at)
     step = Step(None, None, Progress(step=14), seed=3, first_position=8, batch_size=2)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_keys_in_device_memory_draw_the_same(device: str) -> None:
             assert torch.equal(step.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
 
 
-def test_only_optimizers_on_the_gpu_are_captured() -> None:
+def test_only_fused_optimizers_without_hooks_are_captured() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     fused, unfused = (torch.optim.AdamW([weight], fused=fused) for fused in (True, False))
     assert allows_capture(fused)
@@ -149,7 +149,7 @@ def test_only_optimizers_on_the_gpu_are_captured() -> None:
     assert not allows_capture(fused)
 
 
-def test_a_gradient_of_another_micro_batch_is_stepped_on_eagerly() -> None:
+def test_gradients_that_were_not_captured_are_stepped_eagerly() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     graph = OptimizerGraph(optimizer, Graphs(torch.device("cpu")))
@@ -164,7 +164,7 @@ def test_a_gradient_of_another_micro_batch_is_stepped_on_eagerly() -> None:
     assert torch.equal(weight, twice)
 
 
-def test_batches_are_filled_up_where_they_are_short() -> None:
+def test_short_batches_are_padded_in_static_memory() -> None:
     graphs = Graphs(torch.device("cpu"))
     shapes, fill = {"input_ids": (2, 6), "labels": (2,)}, {"input_ids": 9, "labels": -100}
     for length in (6, 3, 5):
@@ -197,7 +197,7 @@ METHODS = {
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("reward_on", ["cached", "dev", "noisy"])
-def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
+def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
     found = []
     batch = zoo.make_batch("bert", size=24, length=16, seed=4)
     for step in ("eager", "captured"):
@@ -219,7 +219,7 @@ def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop", "crossed", "random"])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama", "token", "albert", "distilbert"])
-def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, tmp_path) -> None:
+def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
     options = {"max_steps": -1, "num_train_epochs": 10} if method == "crossed" else {"max_steps": 50}
     models = [zoo.make_model(kind, dropout=False) for _ in range(2)]
     found = []
@@ -238,13 +238,13 @@ def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, 
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop"])
 @pytest.mark.parametrize("kind", ["t5", "span", "choice", "multilabel"])
-def test_so_are_those_of_rarer_models(kind: str, method: str, tmp_path) -> None:
-    test_fifty_steps_without_dropout_are_the_eager_ones(kind, method, tmp_path)
+def test_captured_steps_match_eager_on_rare_architectures(kind: str, method: str, tmp_path) -> None:
+    test_captured_steps_match_eager(kind, method, tmp_path)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
-def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> None:
+def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
     found = []
     for step in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False)
@@ -271,7 +271,7 @@ def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> N
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
-def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) -> None:
+def test_loss_curves_with_dropout_match_eager(method: str, precision: str, tmp_path) -> None:
     half = {} if precision == "fp32" else {precision: True}
     eager, captured = both(tmp_path, regularizers=METHODS[method](), max_steps=20, **half)
     assert captured.args.logging_nan_inf_filter
@@ -280,7 +280,7 @@ def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) ->
 
 
 @pytest.mark.gpu
-def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
+def test_accumulation_clipping_and_a_smaller_last_batch_match_eager(tmp_path) -> None:
     data = zoo.make_batch("bert", size=22, length=16, seed=4)
     data = [{k: v[i] for k, v in data.items()} for i in range(22)]
     found = []
@@ -298,7 +298,7 @@ def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "token"])
-def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
+def test_padding_to_rounded_lengths_matches_eager(kind: str, tmp_path) -> None:
     batches = [zoo.make_batch(kind, size=4, length=length, seed=length) for length in (9, 13, 16, 21, 9, 30)]
     data = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(4)]
     found = []
@@ -317,7 +317,7 @@ def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "crossed", "attendout"])
-def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
+def test_killed_captured_run_resumes(method: str, tmp_path) -> None:
     class Killed(Exception):
         pass
 
@@ -346,7 +346,7 @@ def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
 
 
 @pytest.mark.gpu
-def test_figures_are_those_of_the_eager_step(tmp_path) -> None:
+def test_logged_metrics_match_eager(tmp_path) -> None:
     found = []
     for step in ("eager", "captured"):
         trainer = make_trainer(
@@ -372,7 +372,7 @@ class Hostile(torch.nn.Module):
 
 
 @pytest.mark.gpu
-def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> None:
+def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, caplog) -> None:
     found = []
     for step in ("eager", "auto"):
         model = zoo.make_model("bert")
@@ -393,7 +393,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
-def test_auto_trains_every_model(kind: str, tmp_path) -> None:
+def test_auto_trains_every_architecture(kind: str, tmp_path) -> None:
     """Captured or not: some make tensors on the host in every forward."""
     found = []
     for step in ("eager", "auto"):
@@ -405,7 +405,7 @@ def test_auto_trains_every_model(kind: str, tmp_path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_model_that_draws_on_the_host_is_not_captured(tmp_path) -> None:
+def test_model_that_draws_random_numbers_on_the_host_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, "bart", step="captured")
     with pytest.raises(RuntimeError, match="draws random numbers on the host"):
         trainer.train()
@@ -413,7 +413,7 @@ def test_a_model_that_draws_on_the_host_is_not_captured(tmp_path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("step", ["eager", "captured"])
-def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -> None:
+def test_losses_that_are_not_finite_are_filtered_from_the_log(step: str, tmp_path) -> None:
     model = zoo.make_model("regression", dropout=False)
     batch = zoo.make_batch("regression", size=24, length=16, seed=4)
     batch["labels"] = batch["labels"].float()
@@ -428,7 +428,7 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -
 
 
 @pytest.mark.gpu
-def test_nothing_waits_for_the_gpu(tmp_path) -> None:
+def test_captured_steps_never_synchronise(tmp_path) -> None:
     """A step that synchronises would raise: torch watches."""
     trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
     take = trainer.steps.take
@@ -448,7 +448,7 @@ def test_nothing_waits_for_the_gpu(tmp_path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_stock_trainer_does_the_same(tmp_path) -> None:
+def test_captured_training_matches_the_stock_trainer(tmp_path) -> None:
     stock = zoo.make_model("bert", dropout=False)
     ours = zoo.make_model("bert", dropout=False)
     captured = make_trainer(tmp_path, step="captured", model=ours, max_steps=20, learning_rate=2e-4)

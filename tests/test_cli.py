@@ -42,7 +42,7 @@ def test_every_training_argument_is_a_flag_of_the_same_name() -> None:
     assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == reference()
 
 
-def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
+def test_flags_yaml_and_keywords_give_the_same_settings(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         "model: m\ntask: glue/rte\nlearning-rate: 2e-5\nbf16: true\n"
         "method: [addrop, rdrop]\nlr_scheduler_kwargs: {a: 1}\n"
@@ -79,12 +79,12 @@ def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
         ({"model": "m", "task": "t", "resume": True, "overwrite": True}, "both resume and overwrite"),
     ],
 )
-def test_a_wrong_setting_is_named(settings: dict[str, Any], told: str) -> None:
+def test_wrong_setting_is_named_in_the_error(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(UserError, match=told):
         make_config(settings)
 
 
-def test_the_papers_settings_are_applied_and_told() -> None:
+def test_paper_preset_is_applied_and_reported() -> None:
     config = make_config({"model": "roberta-base", "task": "glue/rte", "preset": "paper", "learning_rate": 3e-5})
     told = " ".join(apply_preset(config, "roberta"))
     assert config.method == ["addrop:p=0.7,q=0.1,layers=all,end_on=either"]
@@ -167,7 +167,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(
+def test_mistake_gives_one_sentence_and_writes_nothing(
     mistake: str, place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
@@ -197,7 +197,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_help_and_lists(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["methods"]) == 0
     assert "addrop" in capfd.readouterr().out
     assert run(["methods", "addrop"]) == 0
@@ -211,7 +211,7 @@ def test_help_and_lists(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["train", "--learnin-rate", "1"]) == 2
 
 
-def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> None:
+def test_every_recipe_of_the_paper_index_is_a_valid_configuration(tmp_path: Path) -> None:
     text = (ROOT / "PAPER_INDEX.md").read_text(encoding="utf-8")
     recipes = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(recipes) >= 15

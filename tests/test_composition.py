@@ -64,7 +64,7 @@ def refusal(one: str, other: str) -> str | None:
 
 
 @pytest.mark.parametrize("one", NAMES)
-def test_every_pair_composes_or_says_why_not(one: str) -> None:
+def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str) -> None:
     for other in NAMES[NAMES.index(one) + 1 :]:
         told = refusal(one, other)
         assert (told is None) == (refusal(other, one) is None), (one, other)
@@ -80,7 +80,7 @@ def test_every_pair_composes_or_says_why_not(one: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "bart"])
-def test_six_at_once(kind: str) -> None:
+def test_six_methods_train_together(kind: str) -> None:
     for methods in SIX:
         weights = train(kind, methods)
         assert not same(weights, train(kind, methods[:-1]))

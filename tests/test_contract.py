@@ -31,14 +31,14 @@ def plainly_trained(kind: str) -> Any:
 
 
 @each_case
-def test_strength_zero_is_plain_fine_tuning_bit_for_bit(method: str, kind: str, tmp_path: Path) -> None:
+def test_zero_strength_is_exactly_plain_fine_tuning(method: str, kind: str, tmp_path: Path) -> None:
     plain = plainly_trained(kind)
     model, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].zero)], strength="zero")
     assert same_parameters(model, plain)
 
 
 @each_case
-def test_evaluation_is_untouched(method: str, kind: str) -> None:
+def test_evaluation_is_unchanged(method: str, kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     before = model(**batch).logits
     engine = Engine(model, [make_method(method, SETTINGS[method].usual)])
@@ -47,9 +47,7 @@ def test_evaluation_is_untouched(method: str, kind: str) -> None:
 
 
 @each_case
-def test_it_trains_leaves_nothing_behind_and_resumes_as_if_uninterrupted(
-    method: str, kind: str, tmp_path: Path
-) -> None:
+def test_training_leaves_no_traces_and_resumes_exactly(method: str, kind: str, tmp_path: Path) -> None:
     regularizers = [make_method(method, SETTINGS[method].usual)]
     whole, trainer = train(tmp_path / "a", kind, regularizers, save_strategy="steps", save_steps=4)
     assert trainer.state.global_step == 6
@@ -65,7 +63,7 @@ def test_it_trains_leaves_nothing_behind_and_resumes_as_if_uninterrupted(
 
 
 @each_case
-def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
+def test_gradient_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
     if kind in zoo.NO_CHECKPOINTING:
         pytest.skip("transformers does not support checkpointing here")
     batch = zoo.make_batch(kind)
@@ -88,7 +86,7 @@ def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
 
 
 @each_case
-def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
+def test_lora_trains_only_its_adapters(method: str, kind: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     targets = {"gpt2": ["c_attn"], "bert": ["query", "value"], "mpnet": ["q", "v"]}.get(kind, ["q_proj", "v_proj"])
@@ -104,7 +102,7 @@ def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
 
 @each_case
 @pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.slow)])
-def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str, steps: int) -> None:
+def test_bfloat16_at_the_highest_strength_stays_finite(method: str, kind: str, steps: int) -> None:
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     batch |= SETTINGS[method].columns(batch, "strongest")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -127,14 +125,14 @@ def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str, steps: int
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_the_configuration_survives_json(method: str) -> None:
+def test_configuration_survives_json(method: str) -> None:
     for fields in (SETTINGS[method].usual, SETTINGS[method].zero, SETTINGS[method].strongest):
         regularizer = make_method(method, fields)
         plain = json.loads(json.dumps(regularizer.to_dict()))
         assert make_method(plain.pop("method"), plain) == regularizer
 
 
-def test_every_method_is_in_its_five_places() -> None:
+def test_every_method_has_its_files_and_entries() -> None:
     """Its file, its line in METHODS, its row of settings, its test, its card — and its row in the README."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name, cls in METHODS.items():

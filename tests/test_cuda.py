@@ -15,7 +15,7 @@ from helpers import zoo
 pytestmark = pytest.mark.gpu
 
 
-def test_draws_and_masks_are_those_of_the_cpu() -> None:
+def test_draws_and_masks_match_the_cpu() -> None:
     key, positions = key_of(3, 14, 2), torch.tensor([0, 5, 900])
     draws = uniform(key, positions, (4, 33, 33))
     assert torch.equal(draws, uniform(key, positions, (4, 33, 33), "cuda").cpu())
@@ -30,7 +30,7 @@ def test_draws_and_masks_are_those_of_the_cpu() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5", "mpnet", "deberta_v2"])
-def test_half_precision_trains(kind: str, strength: float, precision: str, tmp_path) -> None:
+def test_half_precision_training_stays_finite(kind: str, strength: float, precision: str, tmp_path) -> None:
     batch = zoo.make_batch(kind, size=16, seed=4)
     data = [{k: v[i] for k, v in batch.items()} for i in range(16)]
     args = TrainingArguments(
@@ -50,7 +50,7 @@ def test_half_precision_trains(kind: str, strength: float, precision: str, tmp_p
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_attribution_in_half_precision_ranks_as_in_full(dtype: torch.dtype) -> None:
+def test_attribution_in_half_precision_correlates_with_float32(dtype: torch.dtype) -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval().cuda(), zoo.make_batch("bert")
     batch = {name: value.cuda() for name, value in batch.items()}
     exact = attribute(model, batch)

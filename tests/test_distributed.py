@@ -50,7 +50,9 @@ def _losses(history: list[dict[str, float]]) -> list[float]:
     return [entry["loss"] for entry in history if "loss" in entry]
 
 
-def test_dropping_matters_here(tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]]) -> None:
+def test_addrop_changes_the_weights_in_these_runs(
+    tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]]
+) -> None:
     """Otherwise the equalities below would say nothing about AD-DROP."""
     plain = make_trainer("alone", "addrop", str(tmp_path), q=0)
     plain.train()
@@ -61,7 +63,7 @@ def test_dropping_matters_here(tmp_path: Path, alone: tuple[dict[str, torch.Tens
     ("mode", "strategy", "sharded"),
     [("ddp", "MULTI_CPU", False), ("fsdp", "FSDP", True), ("sharded_at_load", "MULTI_CPU", True)],
 )
-def test_two_processes_train_as_one(
+def test_two_processes_match_one_process(
     tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]], mode: str, strategy: str, sharded: bool
 ) -> None:
     first, second = _on_two_processes(mode, tmp_path)
@@ -82,7 +84,7 @@ def test_two_processes_train_as_one(
 
 
 @pytest.mark.parametrize("method", ["cached", pytest.param("dev", marks=pytest.mark.slow)])
-def test_two_processes_train_the_three_networks_of_attendout_as_one_does(tmp_path: Path, method: str) -> None:
+def test_two_processes_match_one_process_for_all_networks_of_attendout(tmp_path: Path, method: str) -> None:
     first, second = _on_two_processes("ddp_saved", tmp_path / "two", method)
     assert (first["world"], first["strategy"]) == (2, "MULTI_CPU")
     assert first["networks"].keys() == {"model", "defender", "generator"}

@@ -43,7 +43,7 @@ class Halved(Regularizer):
         self.calls.append("end")
 
 
-def test_views_share_the_plan_and_the_penalty_is_added() -> None:
+def test_views_share_the_plan_and_the_penalty_is_added_to_the_loss() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     engine = Engine(model, [TwoViews(weight=2.0), ADDrop(p=0.5, q=0.5, cross_tuning=False)])
     with engine.micro_batch(batch) as inputs:
@@ -59,7 +59,7 @@ def test_views_share_the_plan_and_the_penalty_is_added() -> None:
     engine.close()
 
 
-def test_the_verbs_come_in_their_order() -> None:
+def test_hooks_are_called_in_order() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     model(**batch).loss.backward()
     plain = [p.grad.clone() for p in model.parameters()]
@@ -82,7 +82,7 @@ def test_two_methods_that_edit_weights_are_refused() -> None:
         Engine(zoo.make_model("bert"), [Halved(), Halved()])
 
 
-def test_a_bare_loop_moves_through_epochs_by_itself() -> None:
+def test_engine_counts_epochs_in_a_bare_loop() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     engine = Engine(model, [ADDrop(p=0.5, q=0.5)], epochs=3, steps_per_epoch=2)
     dropped = []
@@ -121,7 +121,7 @@ class SecondView(Regularizer):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart"])
-def test_the_second_view_alone_is_edited(kind: str) -> None:
+def test_plan_can_edit_the_second_view_only(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     method = SecondView()
     with Engine(model, [method]) as engine, engine.micro_batch(batch) as inputs:
@@ -176,7 +176,7 @@ def without_column(module: Any, args: Any, kwargs: Any) -> None:
     assert "how_much" not in kwargs
 
 
-def test_columns_reach_their_method_and_not_the_model() -> None:
+def test_extra_columns_reach_the_method_and_not_the_model() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     scale = torch.tensor([0.5, 1.0, 2.0])
     model.register_forward_pre_hook(without_column, with_kwargs=True)
@@ -198,7 +198,7 @@ def with_column(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("as_dataset", [False, True])
-def test_the_trainer_keeps_columns_in_training_alone(tmp_path: Path, as_dataset: bool) -> None:
+def test_trainer_keeps_extra_columns_for_training_only(tmp_path: Path, as_dataset: bool) -> None:
     def run(data: Any, regularizers: list[Regularizer], evaluated: Any = None) -> tuple[Any, Any]:
         if as_dataset:
             datasets = pytest.importorskip("datasets")
@@ -279,7 +279,7 @@ class Dying(Regularizer):
 
 
 @pytest.mark.parametrize("at", ["plan", "penalty", "close"])
-def test_every_method_puts_back_what_it_changed_when_a_run_dies(at: str, tmp_path: Path) -> None:
+def test_every_method_restores_its_changes_when_a_run_fails(at: str, tmp_path: Path) -> None:
     model = zoo.make_model("bert")
     methods = [Dying(at), Mutator()]
     args = make_arguments(tmp_path, max_steps=3, learning_rate=0.0)
@@ -301,7 +301,7 @@ def test_every_method_puts_back_what_it_changed_when_a_run_dies(at: str, tmp_pat
     assert traces(model) == []
 
 
-def test_an_engine_closes_once() -> None:
+def test_closing_an_engine_twice_closes_its_methods_once() -> None:
     method = Mutator()
     engine = Engine(zoo.make_model("bert"), [method])
     engine.close()
@@ -356,7 +356,7 @@ def tokenizer() -> Any:
     )
 
 
-def test_a_penalty_is_the_mean_over_the_micro_batches_of_a_step(tmp_path: Path) -> None:
+def test_penalty_is_averaged_over_the_micro_batches_of_a_step(tmp_path: Path) -> None:
     """Losses of token models are divided by the items of the whole step, and a penalty is not."""
 
     @dataclass
@@ -379,7 +379,7 @@ def test_a_penalty_is_the_mean_over_the_micro_batches_of_a_step(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_views_leave_attendouts_defender_on_the_plain_batch(kind: str, tmp_path: Path) -> None:
+def test_defender_of_attendout_trains_on_the_batch_without_views(kind: str, tmp_path: Path) -> None:
     """The defender takes the step that the model would take alone, whatever the views of the others."""
     examples = make_examples(kind, 16)
     options = {"max_steps": 2, **SGD}
@@ -401,7 +401,7 @@ def test_views_leave_attendouts_defender_on_the_plain_batch(kind: str, tmp_path:
     assert largest_difference(weights_of(attacked), weights_of(plain)) > 1e-5
 
 
-def test_zero_strength_asks_for_one_view() -> None:
+def test_zero_strength_needs_one_view() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     with Engine(model, [SecondView(strength=0.0)]) as engine, engine.micro_batch(batch) as inputs:
         assert inputs["input_ids"].shape == (3, 9)

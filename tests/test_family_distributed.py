@@ -39,7 +39,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_two_processes_stay_equal_and_train_as_one(method: str, ranks: list[dict[str, Any]]) -> None:
+def test_replicas_stay_equal_and_match_one_process(method: str, ranks: list[dict[str, Any]]) -> None:
     first, second = (rank[method] for rank in ranks)
     assert same_bits(first, second)
     # otherwise the equality would say nothing

@@ -14,7 +14,7 @@ from helpers import zoo
 WORDS = ["[PAD]", "[UNK]", "the", "film", "is", "not", "bad", "at", "all"]
 
 
-def test_a_sentence_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_sentence_with_its_dropped_positions_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("matplotlib")
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -66,7 +66,7 @@ def test_imports_point_downwards() -> None:
     assert not wrong, "\n".join(f"{'.'.join(module)} imports {'.'.join(target)}" for module, target in sorted(wrong))
 
 
-def test_the_rule_allows_and_refuses_what_it_should() -> None:
+def test_rule_for_imports_on_examples() -> None:
     engine, addrop = ("core", "engine"), ("methods", "addrop")
     assert is_allowed(engine, ("model", "plan"))
     assert is_allowed(engine, ("core", "regularizer"))
@@ -77,7 +77,7 @@ def test_the_rule_allows_and_refuses_what_it_should() -> None:
         assert not is_allowed(module, target)
 
 
-def test_every_file_has_a_layer_and_few_are_at_the_root() -> None:
+def test_every_module_has_a_layer_and_the_root_has_few_files() -> None:
     files = [path for path in PACKAGE.iterdir() if path.is_file()]
     folders = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert {path.stem for path in folders} | {path.stem for path in files if path.suffix == ".py"} == {

@@ -43,11 +43,11 @@ TAGGED = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]  # one of three
         ("bleu", ["a b c x"], ["a b c d"], 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25),
     ],
 )
-def test_a_metric_is_what_its_definition_says(name: str, said: Any, gold: Any, value: float) -> None:
+def test_metrics_match_their_definitions(name: str, said: Any, gold: Any, value: float) -> None:
     assert METRICS[name](said, gold) == pytest.approx(value, abs=1e-9)
 
 
-def test_metrics_equal_a_direct_call_of_their_library() -> None:
+def test_metrics_match_a_direct_call_of_their_library() -> None:
     generator = np.random.default_rng(0)
     gold, said = generator.integers(0, 2, 200), generator.integers(0, 2, 200)
     x, y = generator.normal(size=200), generator.normal(size=200)
@@ -78,13 +78,13 @@ def test_metrics_equal_a_direct_call_of_their_library() -> None:
         ("entity_recall", [["B-PER", "O"]], [["O", "O"]]),
     ],
 )
-def test_what_is_not_defined_is_zero_and_silent(name: str, said: Any, gold: Any) -> None:
+def test_undefined_metrics_are_zero_without_a_warning(name: str, said: Any, gold: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert METRICS[name](said, gold) == 0.0
 
 
-def test_a_model_that_has_diverged_has_the_worst_error() -> None:
+def test_rmse_of_a_diverged_model_is_infinite() -> None:
     assert METRICS["rmse"]([math.nan, 1.0], [1.0, 1.0]) == math.inf
 
 

@@ -12,7 +12,7 @@ from attendrop.core.schedule import Progress
 from attendrop.kernels.draws import uniform
 
 
-def test_numpy_and_torch_draw_the_same() -> None:
+def test_numpy_and_torch_draws_are_equal() -> None:
     positions = torch.tensor([0, 3, 70_000])
     for key in (0, 1, 2**31, 2**32 - 1):
         a = random._uniform_numpy(key, positions, (2, 5, 7), "cpu")
@@ -22,7 +22,7 @@ def test_numpy_and_torch_draw_the_same() -> None:
         assert a.max() < 1
 
 
-def test_several_keys_draw_at_once_what_each_draws_alone() -> None:
+def test_draws_of_several_keys_match_those_of_each_key() -> None:
     words, positions = [0, 7, 2**31, 2**32 - 1], torch.tensor([2, 70_000, 5])
     keys = random.as_keys(words)
     assert keys.dtype == torch.int32
@@ -37,7 +37,7 @@ def test_several_keys_draw_at_once_what_each_draws_alone() -> None:
         assert torch.equal(draw(keys[1], positions, (5, 7), "cpu"), uniform(7, positions, (5, 7)))
 
 
-def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
+def test_keys_of_a_step_match_those_in_device_memory() -> None:
     device = torch.device("cpu")
     step = Step(None, None, Progress(step=14), seed=3, first_position=8, batch_size=2)  # type: ignore[arg-type]
     draws = Draws(device)
@@ -55,7 +55,7 @@ def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
                 assert torch.equal(draw(keys, positions, (2, 5, 7), device), alone)
 
 
-def test_a_draw_belongs_to_its_example_not_to_its_batch() -> None:
+def test_draws_depend_on_the_example_and_not_on_the_batch() -> None:
     key = random.key_of(seed=7, step=3, site=1)
     whole = uniform(key, torch.arange(6), (4, 9, 9))
     half = uniform(key, torch.arange(3, 6), (4, 9, 9))
@@ -86,7 +86,7 @@ def test_draws_are_uniform_and_neighbours_are_independent() -> None:
         assert abs(correlation) < 4 / a.numel() ** 0.5
 
 
-def test_the_shared_stream_is_the_same_everywhere_and_changes_with_the_step() -> None:
+def test_shared_generator_is_reproducible_and_changes_with_the_step() -> None:
     a, b, c = (torch.rand(8, generator=random.shared_generator(1, step, "layers")) for step in (5, 5, 6))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)

@@ -62,7 +62,7 @@ def assert_same(one: Found, other: Found) -> None:
         ("cached", 7),  # the first checkpoint is one step into the second round of an update that takes two
     ],
 )
-def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, method: str, killed_in: int) -> None:
+def test_killed_run_resumes_exactly(tmp_path: Path, method: str, killed_in: int) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     saved = killed_in - killed_in % SAVE_STEPS
     kill_in_step(method, killed, killed_in)

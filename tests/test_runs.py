@@ -71,7 +71,7 @@ def whole(place: Path) -> Path:
     return place / "whole"
 
 
-def test_a_run_leaves_all_that_a_user_needs(whole: Path) -> None:
+def test_run_writes_model_card_metrics_and_predictions(whole: Path) -> None:
     names = {path.name for path in whole.iterdir()}
     assert names >= {
         "model.safetensors", "config.json", "tokenizer.json", "README.md", "metrics.json", "record.json", "run.yaml",
@@ -101,7 +101,7 @@ def test_a_run_leaves_all_that_a_user_needs(whole: Path) -> None:
     assert len((whole / "predictions_test.csv").read_text().splitlines()) == 11
 
 
-def test_the_best_model_is_kept_and_its_score_is_the_one_reported(whole: Path) -> None:
+def test_best_model_is_kept_and_its_score_reported(whole: Path) -> None:
     record = json.loads((whole / "record.json").read_text())
     scores = [entry["eval_accuracy"] for entry in record["history"] if "eval_accuracy" in entry]
     assert record["metrics"]["validation/accuracy"] == max(scores)
@@ -109,7 +109,7 @@ def test_the_best_model_is_kept_and_its_score_is_the_one_reported(whole: Path) -
     assert state["best_metric"] == max(scores)  # chosen by the task's metric, not by the loss
 
 
-def test_command_line_yaml_and_python_give_the_same_bits(place: Path, whole: Path) -> None:
+def test_command_line_yaml_and_python_give_identical_weights(place: Path, whole: Path) -> None:
     file = place / "run.yaml"
     file.write_text(yaml.safe_dump({**settings(place, "ignored"), "learning_rate": "1e-3"}))
     assert run(["train", "--config", str(file), "--output_dir", str(place / "yaml")]) == 0  # a flag wins; so do _
@@ -120,7 +120,7 @@ def test_command_line_yaml_and_python_give_the_same_bits(place: Path, whole: Pat
         assert same_bits(weights(whole), weights(place / other)), other
 
 
-def test_a_run_is_what_the_trainer_does_by_hand(place: Path) -> None:
+def test_run_matches_a_trainer_written_by_hand(place: Path) -> None:
     """Nothing is hidden in it: the same weights as the Trainer that a user would write."""
     result = fine_tune(**settings(place, "sampled", train_sampling_strategy="random"))
     tokenizer = AutoTokenizer.from_pretrained(place / "model")
@@ -149,7 +149,7 @@ def test_a_run_is_what_the_trainer_does_by_hand(place: Path) -> None:
     assert same_bits(last, {name: value for name, value in trainer.model.state_dict().items() if name in last})
 
 
-def test_interrupted_and_resumed_equals_uninterrupted(place: Path) -> None:
+def test_interrupted_and_resumed_run_equals_an_uninterrupted_one(place: Path) -> None:
     """Ctrl-C saves a checkpoint, says how to go on, and what it says works. Early stopping remembers its patience."""
     long = settings(place, "interrupted", num_train_epochs=6, patience=30, save_strategy="steps", save_steps=600,
                     eval_strategy="steps", eval_steps=6)  # fmt: skip
@@ -182,7 +182,7 @@ def _curve(history: list[dict[str, Any]]) -> list[Any]:
     return [(e["step"], e["eval_loss"]) for e in history if "eval_loss" in e]
 
 
-def test_two_processes_equal_one_with_the_double_batch(place: Path) -> None:
+def test_two_processes_match_one_with_the_double_batch(place: Path) -> None:
     """Through --nproc, with length-grouped batches. SGD: Adam would make whole steps of rounding noise."""
     exact = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "load_best_model_at_end": False}
     model = save_encoder(place / "dropless", [text for text, _ in sentences(72, seed=1)], dropout=0.0)
@@ -202,7 +202,7 @@ def test_two_processes_equal_one_with_the_double_batch(place: Path) -> None:
     assert largest_difference(weights(place / "plain"), weights(place / "one")) > 1e-3  # otherwise nothing was shown
 
 
-def test_a_folder_is_never_overwritten_without_being_told(place: Path, whole: Path) -> None:
+def test_folder_is_not_overwritten_without_the_option(place: Path, whole: Path) -> None:
     before = (whole / "model.safetensors").stat().st_mtime_ns
     with pytest.raises(UserError, match="is not empty"):
         fine_tune(**settings(place, "whole"))
@@ -215,7 +215,7 @@ def test_a_folder_is_never_overwritten_without_being_told(place: Path, whole: Pa
     assert (whole / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_full_disk_keeps_the_last_good_checkpoint(place: Path) -> None:
+def test_full_disk_keeps_the_last_complete_checkpoint(place: Path) -> None:
     """The operating system refuses to write more than the model: the optimizer's state, twice as large, fails."""
     fine_tune(**settings(place, "full", num_train_epochs=1, method=[]))
     size = (place / "full" / "model.safetensors").stat().st_size
@@ -243,7 +243,7 @@ def test_predict_reads_texts_and_files(place: Path, whole: Path, capfd: pytest.C
     assert run(["predict", str(place / "model"), "a text"]) == 2  # not a finished run
 
 
-def test_a_checkpoint_that_was_cut_short_is_not_resumed_from(place: Path, whole: Path) -> None:
+def test_incomplete_checkpoint_is_not_resumed_from(place: Path, whole: Path) -> None:
     from attendrop.experiments.checkpoints import last_checkpoint
 
     good = last_checkpoint(whole)

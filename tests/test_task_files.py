@@ -81,12 +81,12 @@ def test_every_format_gives_the_same_examples(form: str, tmp_path: Path) -> None
     assert data.test is None
 
 
-def test_quotation_marks_in_tab_separated_files_are_plain_where_they_do_not_pair(tmp_path: Path) -> None:
+def test_unpaired_quotation_marks_in_tsv_files_are_ordinary_characters(tmp_path: Path) -> None:
     path = file(tmp_path, "a.tsv", 'text\tlabel\n"oh\t1\nno"\t0\nsaid "so"\t1\n')
     assert rows_of(load_files(path)) == [('"oh', "1"), ('no"', "0"), ('said "so"', "1")]
 
 
-def test_conll_columns_are_sentences(tmp_path: Path) -> None:
+def test_conll_files_are_read_as_sentences(tmp_path: Path) -> None:
     lines = "-DOCSTART- -X- O\n\n# text = EU #\nEU NNP B-ORG\n# SYM O\n\n\nPeter\tNNP B-PER \nwon VBD O\n"
     data = load_files(file(tmp_path, "a.conll", lines))
     assert rows_of(data) == [(["EU", "#"], ["B-ORG", "O"]), (["Peter", "won"], ["B-PER", "O"])]
@@ -97,7 +97,7 @@ def test_conll_columns_are_sentences(tmp_path: Path) -> None:
     assert tagged.task.metrics == ("token_accuracy",)
 
 
-def test_lists_and_strings_of_words_are_sentences(tmp_path: Path) -> None:
+def test_lists_and_strings_of_words_are_read_as_sentences(tmp_path: Path) -> None:
     rows = '{"words": ["EU", "won"], "tags": ["B-ORG", "O"]}\n{"words": ["so"], "tags": ["O"]}\n'
     expected = [(["EU", "won"], ["B-ORG", "O"]), (["so"], ["O"])]
     assert rows_of(load_files(file(tmp_path, "a.jsonl", rows))) == expected
@@ -105,7 +105,7 @@ def test_lists_and_strings_of_words_are_sentences(tmp_path: Path) -> None:
     assert rows_of(load_files(strings, kind="tokens")) == expected
 
 
-def test_a_parquet_file_that_names_its_labels_keeps_the_names(tmp_path: Path) -> None:
+def test_label_names_in_a_parquet_file_are_kept(tmp_path: Path) -> None:
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "ja"])})
     dataset = datasets.Dataset.from_dict({"text": ["a b", "c d", "e f"], "label": [0, 1, 1]}, features=features)
     dataset.to_parquet(str(tmp_path / "a.parquet"))
@@ -127,7 +127,9 @@ def test_a_parquet_file_that_names_its_labels_keeps_the_names(tmp_path: Path) ->
         (",text,label", ("text",), "label"),  # a row number that was saved along
     ],
 )
-def test_plain_columns_are_guessed_and_said(header: str, text: tuple[str, ...], label: str, tmp_path: Path) -> None:
+def test_usual_column_names_are_guessed_and_noted(
+    header: str, text: tuple[str, ...], label: str, tmp_path: Path
+) -> None:
     names = header.split(",")
     lines = [",".join(f"{i % 2}" if name == label else f"some words {i}" for name in names) for i in range(4)]
     data = load_files(file(tmp_path, "a.csv", "\n".join([header, *lines])))
@@ -136,12 +138,12 @@ def test_plain_columns_are_guessed_and_said(header: str, text: tuple[str, ...], 
     assert any(repr(text[0]) in note for note in data.notes)
 
 
-def test_of_two_columns_the_one_with_sentences_is_the_text(tmp_path: Path) -> None:
+def test_column_with_sentences_is_taken_as_the_text(tmp_path: Path) -> None:
     data = load_files(file(tmp_path, "a.csv", "x,y\nno,it was dull\nyes,it was fun\nno,so so\n"))
     assert (data.task.text, data.task.label) == (("y",), "x")
 
 
-def test_what_the_user_names_is_not_guessed(tmp_path: Path) -> None:
+def test_named_columns_are_not_guessed(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", "sentence1,sentence2,label,topic\nab c,de f,1,x\ngh i,jk l,0,y\n")
     data = load_files(path, text="sentence2", label="topic", kind="classification")
     assert rows_of(data) == [("de f", "x"), ("jk l", "y")]
@@ -160,9 +162,7 @@ def test_what_the_user_names_is_not_guessed(tmp_path: Path) -> None:
         (["true", "false", "true"], "classification", ("false", "true")),
     ],
 )
-def test_the_kind_is_guessed_from_the_label(
-    values: list[str], kind: str, labels: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_kind_is_guessed_from_the_labels(values: list[str], kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
     data = load_files(file(tmp_path, "a.csv", csv_of(3, lambda i: values[i])))
     assert (data.task.kind, data.task.labels) == (kind, labels)
     assert data.train is not None
@@ -173,7 +173,7 @@ def test_the_kind_is_guessed_from_the_label(
         assert [labels[place] for place in data.train["label"]] == values
 
 
-def test_the_kind_can_be_asked_for(tmp_path: Path) -> None:
+def test_kind_can_be_given(tmp_path: Path) -> None:
     scores = file(tmp_path, "a.csv", csv_of(60, lambda i: i % 30))
     assert load_files(scores, kind="regression").task.kind == "regression"
     assert load_files(scores, kind="classification").task.labels == tuple(map(str, range(30)))
@@ -186,7 +186,7 @@ def test_the_kind_can_be_asked_for(tmp_path: Path) -> None:
         assert rows_of(data) == [("a dog", "ein Hund"), ("a cat", "eine Katze")]
 
 
-def test_all_parts_share_labels_and_the_test_part_may_have_none(tmp_path: Path) -> None:
+def test_parts_share_labels_and_the_test_part_may_have_none(tmp_path: Path) -> None:
     train = file(tmp_path, "train.csv", "text,label\na b,x\nc d,y\ne f,z\n")
     validation = file(tmp_path, "dev.jsonl", '{"label": "z", "text": "g h", "more": 1}\n')
     for test in (
@@ -298,7 +298,7 @@ def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, 
     assert name in sentence
 
 
-def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_without_a_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="missing.csv does not exist"):
         load_files(tmp_path / "missing.csv")
     (tmp_path / "folder.csv").mkdir()
@@ -306,14 +306,14 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
         load_files(tmp_path / "folder.csv")
 
 
-def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     whole = written(tmp_path, "parquet").read_bytes()
     for length in (len(whole) - 1, len(whole) // 2, 4):
         with pytest.raises(UserError, match=r"cut\.parquet is cut short or is no Parquet file"):
             load_files(file(tmp_path, "cut.parquet", whole[:length]))
 
 
-def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
     table = pyarrow.table([["a b"], ["c d"], [1]], names=["text", "text", "label"])
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(UserError, match="has the column 'text' 2 times"):
@@ -339,7 +339,7 @@ def test_wrong_flags_are_refused(flags: dict[str, str], told: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("value", ["many", "inf", "-Infinity", "1_000", "٣", "1,5"])
-def test_a_regression_takes_finite_numbers_only(value: str, tmp_path: Path) -> None:
+def test_regression_labels_must_be_finite_numbers(value: str, tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", f'text,label\na b,1.5\nc d,"{value}"\n')
     with pytest.raises(UserError, match="line 3 of .* a regression needs numbers"):
         load_files(path, kind="regression")
@@ -355,17 +355,17 @@ def test_a_regression_takes_finite_numbers_only(value: str, tmp_path: Path) -> N
         ("text,label\n,a\n", "line 2 of .*dev.csv has no text"),
     ],
 )
-def test_validation_must_fit_training(content: str, told: str, tmp_path: Path) -> None:
+def test_validation_file_must_match_the_training_file(content: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=told):
         load_files(file(tmp_path, "a.csv", GOOD), file(tmp_path, "dev.csv", content))
 
 
-def test_a_tag_that_training_lacks_is_refused(tmp_path: Path) -> None:
+def test_tag_missing_from_training_is_refused(tmp_path: Path) -> None:
     train = file(tmp_path, "a.conll", "EU B-ORG\nwon O\n")
     with pytest.raises(UserError, match="line 3 of .*dev.conll has the label 'B-LOC'"):
         load_files(train, file(tmp_path, "dev.conll", "so O\n\nit O\nRome B-LOC\n"))
 
 
-def test_a_test_file_with_some_labels_must_have_them_all(tmp_path: Path) -> None:
+def test_partly_labelled_test_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 3 of .*test.csv has no label"):
         load_files(file(tmp_path, "a.csv", GOOD), None, file(tmp_path, "test.csv", "text,label\na b,a\nc d,\n"))

@@ -54,12 +54,12 @@ def test_each_task_gets_its_head(name: str, head: str, whole: Path) -> None:
     assert any("classifier.weight" in note for note in notes)
 
 
-def test_a_translation_gets_a_model_that_writes(tmp_path: Path) -> None:
+def test_translation_gets_a_sequence_to_sequence_model(tmp_path: Path) -> None:
     folder = save_model(tmp_path, make_tokenizer(), "translation")
     assert type(load_model(folder, find_task("multi30k"))).__name__ == "BartForConditionalGeneration"
 
 
-def test_a_head_that_fits_is_kept_and_one_that_does_not_is_noted(whole: Path, capfd: Any) -> None:
+def test_matching_head_is_kept_and_another_size_is_noted(whole: Path, capfd: Any) -> None:
     notes: list[str] = []
     verbosity = hf.utils.logging.get_verbosity()
     model = load_model(whole, RTE, notes=notes)
@@ -73,7 +73,7 @@ def test_a_head_that_fits_is_kept_and_one_that_does_not_is_noted(whole: Path, ca
     assert hf.utils.logging.get_verbosity() == verbosity
 
 
-def test_a_head_with_other_names_is_noted(whole: Path, tmp_path: Path) -> None:
+def test_head_with_other_label_names_is_noted(whole: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     load_model(whole, RTE).save_pretrained(tmp_path)
     load_model(tmp_path, RTE, notes=notes)
@@ -84,7 +84,7 @@ def test_a_head_with_other_names_is_noted(whole: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_a_headless_model_is_noted(tmp_path: Path) -> None:
+def test_model_without_a_head_is_noted(tmp_path: Path) -> None:
     hf.BertModel(
         hf.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
     ).save_pretrained(tmp_path)
@@ -93,12 +93,12 @@ def test_a_headless_model_is_noted(tmp_path: Path) -> None:
     assert notes == [f"classifier.bias, classifier.weight are not in {tmp_path} and start at random"]
 
 
-def test_weights_in_half_precision_are_trained_in_full(whole: Path, tmp_path: Path) -> None:
+def test_half_precision_weights_are_loaded_in_float32(whole: Path, tmp_path: Path) -> None:
     hf.BertForSequenceClassification.from_pretrained(whole).to(torch.float16).save_pretrained(tmp_path)
     assert load_model(tmp_path, RTE).dtype == torch.float32
 
 
-def test_a_tokenizer_without_padding_borrows_it(tmp_path: Path) -> None:
+def test_tokenizer_without_a_padding_token_uses_the_end_token(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.pad_token, tokenizer.padding_side = None, "left"
     tokenizer.save_pretrained(tmp_path)
@@ -113,7 +113,7 @@ def test_a_tokenizer_without_padding_borrows_it(tmp_path: Path) -> None:
         load_model(tmp_path, find_task("swag"))
 
 
-def test_weights_that_are_cut_short_are_named(folder: Path) -> None:
+def test_truncated_weights_are_refused(folder: Path) -> None:
     path = folder / "model.safetensors"
     content = path.read_bytes()
     for length in (len(content) // 2, 5, 0):
@@ -122,7 +122,7 @@ def test_weights_that_are_cut_short_are_named(folder: Path) -> None:
             load_model(folder, RTE)
 
 
-def test_a_pickle_is_refused(folder: Path) -> None:
+def test_pickled_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is a pickle, .* convert the weights to safetensors"):
         load_model(folder, RTE)
@@ -131,7 +131,7 @@ def test_a_pickle_is_refused(folder: Path) -> None:
         load_model(folder, RTE)
 
 
-def test_code_of_a_model_is_not_run_unless_allowed(folder: Path) -> None:
+def test_remote_code_is_not_run_unless_allowed(folder: Path) -> None:
     ran = folder / "ran"
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -158,7 +158,7 @@ def test_code_of_a_model_is_not_run_unless_allowed(folder: Path) -> None:
         ("config.json", None, "has no config.json: it holds no model of transformers"),
     ],
 )
-def test_a_broken_configuration_is_told(name: str, content: str | None, told: str, folder: Path) -> None:
+def test_broken_configuration_is_reported(name: str, content: str | None, told: str, folder: Path) -> None:
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)
@@ -167,13 +167,13 @@ def test_a_broken_configuration_is_told(name: str, content: str | None, told: st
     assert "\n" not in str(caught.value)
 
 
-def test_an_adapter_is_not_a_model(tmp_path: Path) -> None:
+def test_folder_with_an_adapter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match="it holds an adapter; merge it into its model first"):
         load_model(tmp_path, RTE)
 
 
-def test_a_missing_or_broken_tokenizer_is_told(folder: Path) -> None:
+def test_missing_or_broken_tokenizer_is_reported(folder: Path) -> None:
     (folder / "tokenizer.json").write_text('{"version": ')
     with pytest.raises(UserError, match="is broken"):
         load_tokenizer(folder)
@@ -183,7 +183,7 @@ def test_a_missing_or_broken_tokenizer_is_told(folder: Path) -> None:
         load_tokenizer(folder)
 
 
-def test_a_tokenizer_of_another_model_is_told(whole: Path) -> None:
+def test_tokenizer_of_another_model_is_refused(whole: Path) -> None:
     big = make_tokenizer([f"word{i}" for i in range(500)])
     with pytest.raises(UserError, match="the tokenizer has 505 tokens, and .* knows 1"):
         load_model(whole, RTE, tokenizer=big)
@@ -200,19 +200,19 @@ def test_a_tokenizer_of_another_model_is_told(whole: Path) -> None:
         ("./nowhere", r"the folder \./nowhere does not exist"),
     ],
 )
-def test_a_name_that_is_not_found_is_told(load: Any, name: str, told: str) -> None:
+def test_unknown_model_name_is_reported(load: Any, name: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         load(name)
 
 
-def test_a_misspelt_folder_is_told_its_nearest(folder: Path) -> None:
+def test_misspelt_folder_gets_a_suggestion(folder: Path) -> None:
     with pytest.raises(UserError, match=r"model2 does not exist; did you mean .*/model\?"):
         load_model(folder.with_name("model2"), RTE)
     with pytest.raises(UserError, match="which is a file; give the folder"):
         load_model(folder / "config.json", RTE)
 
 
-def test_without_a_network_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_network_is_reported_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing listens at the address: the libraries would try again for half a minute."""
     for module in (constants, datasets.config):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
@@ -232,6 +232,6 @@ def test_without_a_network_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None
     assert not datasets.config.HF_HUB_OFFLINE
 
 
-def test_labels_may_be_given(whole: Path) -> None:
+def test_labels_can_be_given(whole: Path) -> None:
     task = Task("mine", "classification", ("text",), "label", ("a", "b"))
     assert load_model(whole, task, ("x", "y", "z")).config.id2label == {0: "x", 1: "y", 2: "z"}

@@ -55,7 +55,7 @@ def logits_of(places: list[list[int]], classes: int) -> np.ndarray:
     return np.eye(classes)[np.array(places)]
 
 
-def test_the_tags_of_a_conll_sentence_survive_sub_words() -> None:
+def test_tags_are_aligned_with_the_first_sub_word() -> None:
     tokenizer = make_tokenizer(
         ["eu", "reject", "##s", "ger", "##man", "call", "to", "boy", "##co", "##tt", "british", "lamb", "."]
     )
@@ -82,7 +82,7 @@ def test_the_tags_of_a_conll_sentence_survive_sub_words() -> None:
     }  # fmt: skip
 
 
-def test_words_that_are_cut_off_are_not_scored_and_decoded_as_outside() -> None:
+def test_truncated_words_are_not_scored_and_decoded_as_outside() -> None:
     tokenizer = make_tokenizer(["eu", "reject", "##s", "ger", "##man", "call"])
     prepared = prepare(tagging([WORDS, ["EU"]], [TAGS, ["B-ORG"]]), tokenizer, max_length=6)
     assert prepared.validation is not None
@@ -97,7 +97,7 @@ def test_words_that_are_cut_off_are_not_scored_and_decoded_as_outside() -> None:
     assert without.decode(logits_of([[0, 3, 0, 0]], 9), "validation") == [["T3", "T0", *["_"] * 7]]
 
 
-def test_a_word_without_a_piece_keeps_its_place() -> None:
+def test_word_without_tokens_keeps_its_position() -> None:
     prepared = prepare(tagging([["EU", "\u200b\u200d", "won"]], part="test"), make_tokenizer(["eu", "won"]))
     assert prepared.test is not None
     assert "labels" not in prepared.test.column_names
@@ -105,7 +105,7 @@ def test_a_word_without_a_piece_keeps_its_place() -> None:
 
 
 @pytest.mark.parametrize("of", [hf.RobertaTokenizer, hf.GPT2Tokenizer])
-def test_words_keep_their_spaces_where_the_tokenizer_spells_them(of: Any, tmp_path: Path) -> None:
+def test_byte_level_tokenizers_keep_the_spaces_between_words(of: Any, tmp_path: Path) -> None:
     text = " ".join(WORDS)
     trained = ByteLevelBPETokenizer()
     trained.train_from_iterator([text] * 9, 400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
@@ -119,7 +119,7 @@ def test_words_keep_their_spaces_where_the_tokenizer_spells_them(of: Any, tmp_pa
 
 
 @pytest.mark.skipif("ATTENDROP_MINILM" not in os.environ, reason="ATTENDROP_MINILM names the folder of MiniLM")
-def test_the_same_sentence_with_a_real_tokenizer() -> None:
+def test_tags_are_aligned_by_a_real_tokenizer() -> None:
     tokenizer = load_tokenizer(os.environ["ATTENDROP_MINILM"])
     prepared = prepare(tagging([[*WORDS[:-1], "Wolfsburg-based", "."]], [[*TAGS[:-1], "B-MISC", "O"]]), tokenizer)
     assert prepared.validation is not None
@@ -132,7 +132,7 @@ def test_the_same_sentence_with_a_real_tokenizer() -> None:
     assert row["labels"] == [-100, 3, 0, 7, 0, 0, 0, 7, 0, 7, -100, -100, -100, 0, -100]
 
 
-def test_a_slow_tokenizer_cannot_tag() -> None:
+def test_slow_tokenizer_is_refused_for_tagging() -> None:
     class Slow:
         is_fast = False
         model_max_length = 100
@@ -175,7 +175,7 @@ def hans(labels: list[int]) -> Data:
         ("not_entailment", "entailment"),
     ],
 )
-def test_hans_is_scored_with_the_labels_of_another_task(labels: tuple[str, ...]) -> None:
+def test_hans_is_scored_with_the_labels_of_another_nli_task(labels: tuple[str, ...]) -> None:
     gold = [0, 1, 1, 0, 1]
     prepared = prepare(hans(gold), make_tokenizer(), labels=labels)
     assert prepared.validation is not None
@@ -189,13 +189,13 @@ def test_hans_is_scored_with_the_labels_of_another_task(labels: tuple[str, ...])
     assert prepared.compute_metrics(hf.EvalPrediction(logits, given)) == {"accuracy": expected}
 
 
-def test_labels_that_mean_nothing_here_are_refused() -> None:
+def test_labels_that_do_not_fit_hans_are_refused() -> None:
     for labels in (("positive", "negative"), ("neutral", "contradiction"), ()):
         with pytest.raises(UserError, match="hans has the labels entailment, non-entailment and cannot score a model"):
             prepare(hans([0, 1]), make_tokenizer(), labels=labels)
 
 
-def test_nothing_is_written_and_nothing_is_drawn(tmp_path: Path) -> None:
+def test_preparing_writes_no_files_and_draws_no_random_numbers(tmp_path: Path) -> None:
     folder = tmp_path / "hans"
     folder.mkdir()
     columns = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [0, 1]}
@@ -211,7 +211,7 @@ def test_nothing_is_written_and_nothing_is_drawn(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_references_of_a_translation_are_the_written_ones() -> None:
+def test_translation_is_scored_against_the_original_references() -> None:
     tokenizer = make_tokenizer(["a", "dog", "ein", "hund"])
     long = "ein Hund ein Hund ein großer Hund"  # cut off, in lower case, and with an unknown word
     data = Data(find_task("multi30k"), None, Dataset.from_dict({"en": ["a dog", "a"], "de": [long, "Ein  Hund"]}))
@@ -228,7 +228,7 @@ def test_references_of_a_translation_are_the_written_ones() -> None:
         prepared.compute_metrics(hf.EvalPrediction(np.zeros((2, 6, 9)), batch["labels"].numpy()))
 
 
-def test_endings_are_padded_together() -> None:
+def test_endings_of_multiple_choice_are_padded_together() -> None:
     tokenizer = make_tokenizer(["a", "b", "c"])
     task = Task("mine", "choice", ("x", "e0", "e1"), "label", ("0", "1"))
     columns = {"x": ["a", "a a"], "e0": ["b", "b b"], "e1": ["c", "c c c"]}
@@ -250,7 +250,7 @@ def test_endings_are_padded_together() -> None:
     assert prepared.decode(np.array([[0.1, 0.2], [3.0, -1.0]])) == [1, 0]
 
 
-def test_hidden_states_are_left_behind() -> None:
+def test_only_logits_are_kept_for_metrics() -> None:
     logits = torch.zeros(2, 3)
     assert keep_logits((logits, torch.zeros(9)), None) is logits
     assert keep_logits(logits, None) is logits
@@ -300,7 +300,7 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data in ../shared/data")
 @pytest.mark.parametrize("name", REAL_TASKS)
-def test_a_real_task_through_a_trainer(name: str, tmp_path: Path) -> None:
+def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Path) -> None:
     data = load_task(name, REAL, evaluation=True)
     train, validation = data.train, data.validation
     assert validation is not None
@@ -350,7 +350,7 @@ def test_a_real_task_through_a_trainer(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data in ../shared/data")
-def test_the_labels_of_all_of_conll_survive() -> None:
+def test_tags_of_the_whole_conll_validation_part_are_restored() -> None:
     """Every validation sentence: right predictions at first pieces give back the file's tags, and F1 1."""
     data = load_task("conll2003", REAL)
     data = Data(data.task, None, data.validation)
@@ -381,7 +381,7 @@ def test_the_labels_of_all_of_conll_survive() -> None:
         ("glue/stsb", "test", [5.3, -0.1, 2.71828], "STS-B.tsv", ["0\t5.000", "1\t0.000", "2\t2.718"]),
     ],
 )
-def test_submissions_are_as_the_site_wants_them(
+def test_glue_submissions_have_the_required_format(
     name: str, part: str, decoded: list[Any], file: str, lines: list[str], tmp_path: Path
 ) -> None:
     path = write_submission(tmp_path, find_task(name), decoded, part)
@@ -400,7 +400,7 @@ def test_predictions_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_of_predictions_has_texts_labels_and_answers(tmp_path: Path) -> None:
+def test_table_of_predictions_has_texts_labels_and_predictions(tmp_path: Path) -> None:
     part = Dataset.from_dict({"premise": ['a, "b"'], "hypothesis": ["c\td"], "label": [1], "subcase": ["x"]})
     path = write_predictions(tmp_path / "a.csv", part, ["entailment"], find_task("hans"))
     assert path.read_text() == 'premise,hypothesis,label,prediction\n"a, ""b""",c\td,non-entailment,entailment\n'

@@ -33,14 +33,14 @@ from attendrop.tasks import (
 from helpers.wordpiece import make_tokenizer
 
 
-def test_importing_tasks_loads_no_library() -> None:
+def test_importing_tasks_loads_no_heavy_library() -> None:
     code = (
         "import sys, attendrop.tasks as t; print({'torch', 'transformers', 'datasets', 'sklearn'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
-def test_the_catalogue_holds_the_tasks_of_both_papers() -> None:
+def test_catalogue_has_the_tasks_of_both_papers() -> None:
     assert {name for name in TASKS if "/" not in name} == {"imdb", "conll2003", "ptb", "swag", "hans"}
     assert sum(name.startswith("glue/") for name in TASKS) == 9
     for task in TASKS.values():
@@ -70,7 +70,7 @@ def test_a_task_is_found_by_name(name: str, found: str) -> None:
     assert find_task(name).name == found
 
 
-def test_the_languages_of_a_translation_are_source_and_target() -> None:
+def test_translation_tasks_name_source_and_target_language() -> None:
     assert find_task("wmt16/en-ro").text == ("en", "ro")
     assert find_task("wmt16/ro-en").text == ("ro", "en")
     assert {find_task(f"wmt16/{pair}").hub_config for pair in ("en-ro", "ro-en")} == {"ro-en"}
@@ -86,12 +86,12 @@ def test_the_languages_of_a_translation_are_source_and_target() -> None:
         ("zzz", "task is 'zzz'; it must be one of glue/cola"),
     ],
 )
-def test_a_misspelt_task_is_told_its_nearest(name: str, told: str) -> None:
+def test_misspelt_task_gets_a_suggestion(name: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         find_task(name)
 
 
-def test_without_a_network_the_sentence_says_what_to_do() -> None:
+def test_missing_network_is_reported_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"data of glue/rte .* cannot be reached; check the connection, .* --data-dir"):
         load_task("glue/rte")
     with pytest.raises(UserError, match=r"ptb is not on the Hub \(the Penn Treebank is licensed.*--data-dir"):
@@ -111,7 +111,7 @@ def save(folder: Path, name: str, columns: dict[str, list[Any]], features: Any =
     return folder / f"{name}.parquet"
 
 
-def test_a_folder_of_parquet_is_a_task(tmp_path: Path) -> None:
+def test_folder_of_parquet_files_is_read_as_a_task(tmp_path: Path) -> None:
     save(tmp_path / "glue/rte", "train-00000-of-00002", RTE)
     save(tmp_path / "glue/rte", "train-00001-of-00002", {**RTE, "label": [1, 0, 0]})
     save(tmp_path / "glue/rte", "validation_subset", RTE)
@@ -127,7 +127,7 @@ def test_a_folder_of_parquet_is_a_task(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_hubs_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_repository_of_the_hub_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repository as on the Hub, loaded as from there: named labels, hidden ones in the test part."""
     texts = {name: Value("string") for name in ("sentence1", "sentence2")}
     features = Features({**texts, "label": ClassLabel(names=["entailment", "not_entailment"])})
@@ -149,7 +149,7 @@ def test_the_hubs_layout_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "\n" not in str(caught.value)
 
 
-def test_the_parts_of_mnli(tmp_path: Path) -> None:
+def test_mnli_has_matched_and_mismatched_parts(tmp_path: Path) -> None:
     columns = {"premise": ["a", "b", "c"], "hypothesis": ["d", "e", "f"], "label": [2, 1, 0]}
     for name in ("train", "validation_matched", "validation_mismatched", "test_matched", "test_mismatched"):
         save(tmp_path / "mnli", name, columns)
@@ -158,7 +158,7 @@ def test_the_parts_of_mnli(tmp_path: Path) -> None:
     assert list(data.others) == ["validation_mismatched", "test_mismatched"]
 
 
-def test_tags_may_be_names_or_the_hubs_numbers(tmp_path: Path) -> None:
+def test_tags_may_be_names_or_numbers(tmp_path: Path) -> None:
     names = list(find_task("conll2003").labels)
     words = {"tokens": [["EU", "won"], ["so"]]}
     numbered = Features({"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=names))})
@@ -177,14 +177,14 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     assert train["label"][:] == [0, 1, 1]
 
 
-def test_a_translation_may_come_in_one_column(tmp_path: Path) -> None:
+def test_translation_may_be_in_one_column(tmp_path: Path) -> None:
     save(tmp_path / "wmt16/ro-en", "train", {"translation": [{"ro": "un câine", "en": "a dog"}]})
     train = load_task("wmt16/en-ro", tmp_path).train
     assert train is not None
     assert train[0] == {"ro": "un câine", "en": "a dog"}
 
 
-def test_what_has_no_training_part_is_for_evaluation_only(tmp_path: Path) -> None:
+def test_task_without_a_training_part_is_for_evaluation_only(tmp_path: Path) -> None:
     save(tmp_path / "hans", "validation", {"premise": ["a"], "hypothesis": ["b"], "label": [1]})
     save(tmp_path / "wmt16_en_ro", "validation", {"en": ["a"], "ro": ["b"]})
     save(tmp_path / "imdb", "test", {"text": ["a", "b"], "label": [0, 1]})
@@ -221,7 +221,7 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
         load_task("glue/rte", tmp_path)
 
 
-def test_progress_bars_are_left_as_they_were(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_setting_is_restored(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     save(tmp_path / "rte", "train", RTE)
     capfd.readouterr()
     assert not datasets.are_progress_bars_disabled()
@@ -251,7 +251,7 @@ def counts(data: Data, part: Dataset | None) -> Counter[str]:
     return Counter(data.task.labels[place] for place in part["label"])
 
 
-def test_a_validation_part_is_split_off_by_class(data: Data) -> None:
+def test_validation_part_is_split_off_by_class(data: Data) -> None:
     split = split_validation(data, 0.1, seed=7)
     assert counts(split, split.validation) == {"a": 6, "b": 4}
     assert counts(split, split.train) == {"a": 54, "b": 35, "c": 1}  # a class with one example stays in training
@@ -265,7 +265,7 @@ def test_a_validation_part_is_split_off_by_class(data: Data) -> None:
     assert split_validation(split, 0.5) is split
 
 
-def test_draws_follow_the_seed_and_nothing_else(data: Data) -> None:
+def test_draws_depend_on_the_seed_only(data: Data) -> None:
     def states() -> tuple[Any, ...]:
         return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
@@ -293,7 +293,7 @@ def without_rare(data: Data) -> Data:
     )
 
 
-def test_few_shots_are_of_each_class(data: Data) -> None:
+def test_few_shots_takes_examples_of_each_class(data: Data) -> None:
     few = few_shots(without_rare(data), 16, seed=3)
     assert counts(few, few.train) == {"a": 16, "b": 16}
     assert few.notes[-1] == "16 training examples of each class, 32 of 99, seed 3"
@@ -303,7 +303,7 @@ def test_few_shots_are_of_each_class(data: Data) -> None:
         few_shots(data, 0)
 
 
-def test_a_fraction_is_of_each_class(data: Data) -> None:
+def test_fraction_takes_a_share_of_each_class(data: Data) -> None:
     part = fraction(data, 0.6, seed=3)
     assert counts(part, part.train) == {"a": 36, "b": 23, "c": 1}
     assert part.notes[-1] == "60 of 100 training examples (0.6), stratified, seed 3"
@@ -316,7 +316,7 @@ def test_a_fraction_is_of_each_class(data: Data) -> None:
             split_validation(data, share)
 
 
-def test_numbers_are_split_at_random(tmp_path: Path) -> None:
+def test_regression_examples_are_split_at_random(tmp_path: Path) -> None:
     rows = "".join(f"text number {i},{i / 8}\n" for i in range(41))
     (tmp_path / "a.csv").write_text("text,label\n" + rows, encoding="utf-8")
     data = load_files(tmp_path / "a.csv")
@@ -330,7 +330,7 @@ def test_numbers_are_split_at_random(tmp_path: Path) -> None:
         split_validation(dataclasses.replace(data, train=data.train and data.train.select([0, 1])))
 
 
-def test_a_description_counts_labels_and_tokens(data: Data) -> None:
+def test_description_counts_labels_and_tokens(data: Data) -> None:
     found = describe(split_validation(data, 0.1))
     assert found.rows == {"train": 90, "validation": 10}
     assert found.labels == ("a", "b", "c")
@@ -346,7 +346,7 @@ def part_of(kind: str, text: tuple[str, ...], columns: dict[str, list[Any]], **m
     return Data(Task("mine", kind, text, more.pop("label", None), **more), Dataset.from_dict(columns), None)
 
 
-def test_lengths_are_those_of_what_the_model_sees() -> None:
+def test_lengths_are_those_of_the_encoded_inputs() -> None:
     tokenizer = make_tokenizer(["a", "##b", "c"])
     pairs = part_of("classification", ("x", "y"), {"x": ["a", "a a"], "y": ["c", "ab ab"]})
     assert describe(pairs, tokenizer).lengths["train"].longest == 3 + 2 + 4

@@ -65,7 +65,7 @@ class Dropping(oracles.LiteralAttention):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart"])
-def test_a_step_equals_dropping_by_hand(kind: str) -> None:
+def test_whole_step_matches_manual_dropping(kind: str) -> None:
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
     with Engine(model, [UniDrop(**RATES)], seed=SEED) as engine:
@@ -90,7 +90,7 @@ def test_a_step_equals_dropping_by_hand(kind: str) -> None:
     assert_same_gradients(model, literal, rtol=1e-4, atol=1e-6)  # the factors are in float32
 
 
-def test_measured_rates() -> None:
+def test_measured_drop_rates_match_the_settings() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert", size=64, length=32)
     batch["attention_mask"][:], batch["input_ids"][:] = 1, 7
     method = UniDrop(fd1=0.2, fd2=0.3, fd3=0.4, fd4=0.5, layerdrop=0.3, p_k=0.6, p_d=0.25)
@@ -120,7 +120,7 @@ def test_measured_rates() -> None:
     assert abs(gone.sum() / n - 0.25) < 4 * (0.1875 / n) ** 0.5
 
 
-def test_two_stages_of_token_dropout() -> None:
+def test_token_dropout_has_two_stages() -> None:
     u = torch.tensor([[0.4, 0.1, 0.9, 0.1], [0.6, 0.1, 0.9, 0.1]])
     droppable = torch.tensor([[True, True, True], [True, True, False]])
     assert hidden_tokens(u, droppable, 0.5, 0.2).tolist() == [[False] * 3, [True, False, False]]
@@ -136,7 +136,7 @@ def test_special_tokens_are_never_dropped() -> None:
     assert found[2].tolist() == [False, True, True, True, True, False, False, False, False]
 
 
-def test_views_draw_for_themselves_and_addrop_composes() -> None:
+def test_views_draw_independently_and_compose_with_addrop() -> None:
     """Without the model's own dropout it is UniDrop that tells R-Drop's views apart."""
     model, batch = zoo.make_model("llama", dropout=False).train(), zoo.make_batch("llama")
     methods = [RDrop(), ADDrop(p=0.5, q=0.5, cross_tuning=False), UniDrop(p_k=0.0, p_d=0.3)]
@@ -149,7 +149,7 @@ def test_views_draw_for_themselves_and_addrop_composes() -> None:
         assert engine.loss(outputs) > outputs.loss + 1e-3
 
 
-def test_everything_dropped_is_finite_and_p_one_drops_all() -> None:
+def test_dropping_everything_stays_finite_and_p_one_drops_all() -> None:
     assert torch.equal(dropout_factor(torch.rand(5), 1.0), torch.zeros(5))
     everything = UniDrop(fd1=1, fd2=1, fd3=1, fd4=1, layerdrop=1, p_k=0, p_d=1)
     for kind in ("bert", "t5", "albert", "deberta_v2"):
@@ -161,7 +161,7 @@ def test_everything_dropped_is_finite_and_p_one_drops_all() -> None:
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     for field in RATES:
         with pytest.raises(ValueError, match=rf"UniDrop\.{field} is 1\.5; it must be from 0 to 1"):
             UniDrop(**{field: 1.5})
