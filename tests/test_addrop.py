@@ -1,4 +1,4 @@
-"""AD-DROP against literal versions: the mask, the masked attention, the whole step."""
+"""AD-DROP compared with slow reference versions: the mask, the masked attention, the whole step."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_measured_drop_rate_equals_q() -> None:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_fully_dropped_row_outputs_the_mean_of_the_valid_values(attention: str, dtype: torch.dtype) -> None:
-    """Forward and gradient against the literal formula: no NaN, no weight on padding, nothing to query and key."""
+    """Forward and gradients match the formula: no NaN, no weight on padding, no gradient for query and key."""
     model = zoo.make_model("bert", dropout=False, attention=attention).to(dtype)
     module = model.bert.encoder.layer[0].attention.self
     seams = bind(model)
@@ -125,7 +125,7 @@ def test_loss_and_gradients_are_finite_when_everything_is_dropped(kind: str) -> 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
 def test_whole_step_matches_a_slow_reference_step(kind: str) -> None:
-    """Attribution, mask and second pass by hand, through eager attention, give the step's loss and gradients."""
+    """Attribution, mask and second pass, computed with eager attention, give the same loss and gradients."""
     p, q = 0.5, 0.6
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     scores = oracles.literal_ga(kind, copy.deepcopy(model), batch)
@@ -172,7 +172,7 @@ def _valid(kind: str, batch: dict, site, score: torch.Tensor) -> torch.Tensor:
 
 
 class _MaskedLiteral(oracles.LiteralAttention):
-    """Eager attention with the kept mask applied to the map itself: zero what is dropped, renormalise."""
+    """Eager attention whose map is multiplied by the keep mask and renormalised."""
 
     def __init__(self, keep: dict[int, torch.Tensor]) -> None:
         super().__init__()

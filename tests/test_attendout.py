@@ -1,4 +1,4 @@
-"""AttendOut: the policy gradient by enumeration, a planted task, and the two networks kept in step."""
+"""AttendOut: the policy gradient, a task with a known solution, and the two networks of a round."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ REWARDS = torch.tensor([[0.5, -1.0, 2.0, 0.25, -0.125, 1.5, 0.75], [-1.0, 0.5, 1
 
 
 class Kept(AttendOut):
-    """Keeps what it saw and did: the ids, the mask and the dropped positions of each site, for each micro-batch."""
+    """Stores ids, mask and dropped positions of each site for each micro-batch, and gives fixed rewards."""
 
     def plan(self, batch: Any, step: Any) -> Any:
         plan = super().plan(batch, step)
@@ -110,7 +110,7 @@ class Kept(AttendOut):
 
 
 def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[dict[str, torch.Tensor]]:
-    """Steps of two micro-batches of other sizes and lengths; the gradients whenever the generator is updated."""
+    """Trains with two micro-batches of different shapes per step; returns the gradients of each generator update."""
     model = zoo.make_model(kind, dropout=False).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     around = Surroundings(optimizer=optimizer, graphs=graphs)
@@ -137,7 +137,7 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
 def literal_round(
     g: Generator, advantages: list[float], seen: list[Any], monte_carlo: int
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Eq. 5, one position at a time: its gradient for a descent, and the mean P(drop) of each layer."""
+    """Eq. 5, one position at a time: the gradients of minus the objective, and the mean P(drop) of each layer."""
     loss = torch.zeros((), dtype=torch.float64)
     means = []
     steps = [at for at, *_ in seen]
@@ -166,7 +166,7 @@ WAYS = {
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
 @pytest.mark.parametrize("room", WAYS)
 def test_generator_update_matches_a_slow_reference(room: str, graphs: bool, monkeypatch) -> None:
-    """On the very actions that were taken. Chunks that are as graphs want them are filled up with empty rows."""
+    """Computed for the actions that were taken. Chunks of fixed shape, as for graphs, are padded with empty rows."""
     monkeypatch.setattr(module, "_ROOM_ELSEWHERE", WAYS[room])
     check_the_dropout_step("albert", Graphs(torch.device("cpu")) if graphs else None, credit="paired", active=0.67)
 
@@ -210,7 +210,7 @@ def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
 def test_micro_batches_in_one_chunk_give_the_same_gradients_as_alone(graphs: bool) -> None:
-    """Also those that are longer than the table of positions, and rows of which nothing is valid."""
+    """Also for sequences longer than the position table, and for rows without a valid token."""
     g = tiny_generator(3, init_drop=0.4, layer_offsets=True)  # eight positions
     draws = torch.Generator().manual_seed(2)
     whole, keys, weights = Round(), {}, {}
@@ -280,7 +280,7 @@ def test_actions_drawn_for_all_layers_match_those_drawn_per_layer(at_once: int, 
 
 
 class Planted(AttendOut):
-    """The reward is minus the share of kept positions in one layer: dropping there is all that helps."""
+    """The reward is minus the share of kept positions in one layer, so only dropping in that layer helps."""
 
     layer = 1
 
@@ -321,7 +321,7 @@ def test_generator_learns_which_layer_to_drop() -> None:
 
 
 def test_without_layer_offsets_layers_are_hardly_distinguished() -> None:
-    """What `layer_offsets` is for: without it the other layers are dragged along."""
+    """The reason for `layer_offsets`: without them the other layers are dropped too."""
     late = torch.tensor(run_planted(layer_offsets=False, generator_lr=3e-3)[-50:]).mean(0)
     assert late[1] > 0.6
     assert late[1] - late[2] < 0.3
@@ -342,7 +342,7 @@ def trained(tmp_path, method: AttendOut, steps: int = 12, kind: str = "bert", **
 
 
 class Watched(AttendOut):
-    """Notes, before and after each dropout step, whether the two networks and their optimizers are equal."""
+    """Records before and after each round whether the two networks and their optimizer states are equal."""
 
     def on_step_end(self, step: Any) -> None:
         self.notes = getattr(self, "notes", [])

@@ -1,3 +1,5 @@
+"""Attention dropout and DropAttention compared with their equations, and the expectation of the dropped attention."""
+
 from __future__ import annotations
 
 import copy
@@ -77,7 +79,7 @@ class Recording(AttentionDropout):
 
 
 def test_renormalised_forward_equals_scores_dropout_and_gradient_differs() -> None:
-    """The forward is that of a softmax over what is kept; the gradient is another, and that is the method."""
+    """The forward is a softmax over the kept positions; the gradient differs because the sum is a constant."""
     g = torch.Generator().manual_seed(0)
     scores = torch.randn(2, 3, 4, 5, generator=g, requires_grad=True)
     keep = torch.rand(2, 3, 4, 5, generator=g) < 0.7

@@ -1,3 +1,5 @@
+"""Attention LayerDrop: how often layers become uniform, and the output of uniform attention."""
+
 from __future__ import annotations
 
 import pytest

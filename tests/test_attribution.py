@@ -1,4 +1,4 @@
-"""GA and IGA against literal autograd through eager attention, on every architecture and head."""
+"""Gradient and integrated-gradient attribution compared with plain autograd, on every architecture and head."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_attribution_leaves_modes_gradients_and_random_state_unchanged() -> None
 
 
 def test_attribution_uses_the_dropout_draws_of_the_training_pass() -> None:
-    """Ordinary dropout is on in the probe, and the pass after it draws the same."""
+    """Ordinary dropout is on in the probe, and the training pass after it repeats the same draws."""
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     torch.manual_seed(5)
     first = attribute(model, batch)[0]

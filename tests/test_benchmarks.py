@@ -1,4 +1,4 @@
-"""The benchmarks run. Their figures are for quiet machines, not for tests."""
+"""The benchmarks run and write complete rows. Their timings are not checked."""
 
 from __future__ import annotations
 

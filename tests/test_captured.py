@@ -1,4 +1,4 @@
-"""Captured steps compute what eager ones do. Most of it needs a GPU; the decisions are tested everywhere."""
+"""Captured steps match eager steps. These tests need a GPU; those of the decisions whether to capture do not."""
 
 from __future__ import annotations
 
@@ -384,8 +384,8 @@ def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, cap
         assert not trainer.steps.are_captured
         found.append(losses_of(trainer))
     assert torch.equal(found[0], found[1])
-    told = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
-    assert len(told) == 1
+    messages = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
+    assert len(messages) == 1
     again = make_trainer(tmp_path, step="captured", max_steps=8)  # nothing is left behind in torch
     again.train()
     assert losses_of(again).isfinite().all()
@@ -394,7 +394,7 @@ def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, cap
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
 def test_auto_trains_every_architecture(kind: str, tmp_path) -> None:
-    """Captured or not: some make tensors on the host in every forward."""
+    """Some of these run eagerly, because their forward creates tensors on the host."""
     found = []
     for step in ("eager", "auto"):
         model = zoo.make_model(kind, dropout=False)
@@ -429,7 +429,7 @@ def test_losses_that_are_not_finite_are_filtered_from_the_log(step: str, tmp_pat
 
 @pytest.mark.gpu
 def test_captured_steps_never_synchronise(tmp_path) -> None:
-    """A step that synchronises would raise: torch watches."""
+    """In this debug mode torch raises an error when a step waits for the GPU."""
     trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
     take = trainer.steps.take
 

@@ -1,4 +1,4 @@
-"""Child-Tuning against its equations: the masks of F, the child of D, and what does not move."""
+"""Child-Tuning compared with its equations: the gradient masks of F and D, and the weights that must not change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gradients_of(model: nn.Module) -> Gradients:
 
 
 def one_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> Gradients:
-    """The gradients behind `before_optimizer`; `zero_grad` and no optimizer."""
+    """The gradients after `before_optimizer`, without an optimizer step."""
     model.zero_grad()
     with engine.micro_batch(batch) as inputs:
         engine.loss(model(**inputs)).backward()
@@ -83,7 +83,7 @@ def test_variant_f_follows_a_schedule() -> None:
 @pytest.mark.parametrize("other", [Mixout(p=0.5, pattern="element"), DropConnect(p=0.5)])
 @pytest.mark.parametrize("child_first", [True, False])
 def test_gradient_masks_multiply_with_those_of_mixout_and_dropconnect(other: Any, child_first: bool) -> None:
-    """The gradient is the mixed weights' own, made true and then masked, whatever the order in the list."""
+    """The gradient of the mixed weights is mapped to the true weights and then masked, in any order of the list."""
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     child = ChildTuning(p=0.5)
     found = []
@@ -111,7 +111,7 @@ def examples(batch: dict[str, Tensor], calls: list | None = None) -> Any:
 
 
 def literal_child(model: Any, batch: dict[str, Tensor], size: int, p: float, inside: str) -> dict[str, set[int]]:
-    """The places of the share p with the largest sums of squared gradients, one backward for each `size` examples."""
+    """Positions of the share p with the largest sums of squared gradients, one backward per `size` examples."""
     model.eval()
     sums: dict[str, Tensor] = {}
     for first in range(0, len(batch["labels"]), size):
@@ -201,7 +201,7 @@ def test_p_one_is_plain_fine_tuning(tmp_path: Path) -> None:
 
 
 def test_variant_d_scores_the_weights_that_training_starts_with(tmp_path: Path) -> None:
-    """Noise comes before it, and dropped weights are out of the way, whatever the order in the list."""
+    """NoisyTune acts before the scores and DropConnect does not affect them, in any order of the list."""
     kinds = [ChildTuning(p=0.3, variant="D", samples=6), NoisyTune(0.8), DropConnect(0.5)]
     found = []
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):

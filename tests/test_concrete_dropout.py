@@ -1,4 +1,4 @@
-"""Concrete dropout against the formula by hand: loss, gradients of weights and rates, and the step of the rates."""
+"""Concrete dropout compared with its formula: loss, gradients of weights and rates, and the update of the rates."""
 
 from __future__ import annotations
 

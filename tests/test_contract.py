@@ -1,4 +1,4 @@
-"""What every method promises, on every tiny model: driven by the table in settings.py alone."""
+"""What every method guarantees, on several tiny models. The cases come from the table in helpers/settings.py."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ each_case = pytest.mark.parametrize(("method", "kind"), CASES)
 
 @functools.cache
 def plainly_trained(kind: str) -> Any:
-    """What the stock Trainer makes of the same data."""
+    """The model after training on the same data with the stock Trainer."""
     with tempfile.TemporaryDirectory() as folder:
         return train(Path(folder), kind, None)[0]
 

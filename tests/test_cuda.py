@@ -1,4 +1,4 @@
-"""What only a GPU can show: the same draws and masks as the CPU, and fp16 with loss scaling."""
+"""Tests that need a GPU: the same draws and masks as on the CPU, and fp16 with loss scaling."""
 
 from __future__ import annotations
 

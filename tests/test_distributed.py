@@ -1,4 +1,4 @@
-"""Two real processes train as one does: replicas (DDP), and shards (FSDP2, by accelerate and by transformers)."""
+"""Two processes train like one: with replicas (DDP) and with shards (FSDP2, by accelerate and by transformers)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "train_distributed.py")
 
 
 def _on_two_processes(mode: str, folder: Path, method: str = "addrop", *options: str) -> list[dict[str, Any]]:
-    """What each of the two ranks left behind."""
+    """Runs the script on two processes; returns the results of each rank."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
         [*launch, SCRIPT, mode, method, str(folder), *options],
@@ -53,7 +53,7 @@ def _losses(history: list[dict[str, float]]) -> list[float]:
 def test_addrop_changes_the_weights_in_these_runs(
     tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]]
 ) -> None:
-    """Otherwise the equalities below would say nothing about AD-DROP."""
+    """Otherwise the equalities below would not test AD-DROP."""
     plain = make_trainer("alone", "addrop", str(tmp_path), q=0)
     plain.train()
     assert largest_difference(weights_of(plain.model), alone[0]) > 1e-3

@@ -1,4 +1,4 @@
-"""DropConnect against its equation: weights, mean, gradient."""
+"""DropConnect compared with its equation: weights, their mean, gradients."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Scheduled DropHead compared with its equation: drop rates, expectation, schedule, draws."""
+
 from __future__ import annotations
 
 import copy
@@ -55,7 +57,7 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
 def test_heads_are_dropped_with_probability_p_and_the_expected_factor_is_one(p: float) -> None:
-    """All heads dropped means that one is kept: P(dropped) = p − p^H / H."""
+    """If all heads would be dropped, one is kept: P(dropped) = p − p^H / H."""
     factors = torch.cat([x for found in factors_of(DropHead(p, "constant"), 400) for x in found.values()]).flatten(1)
     assert factors.shape == (2400, 4)
     dropped = (factors == 0).float()

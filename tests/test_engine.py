@@ -1,4 +1,4 @@
-"""The step itself, with toy methods that use the verbs AD-DROP does not: views, penalties, edits, gradients."""
+"""The engine, with toy methods that use hooks which AD-DROP does not: views, penalties, edits, gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.traces import traces
 
 @dataclass
 class Halved(Regularizer):
-    """Halves all gradients, and counts its verbs."""
+    """Halves all gradients and records which hooks are called."""
 
     edits_weights: ClassVar[bool] = True
 
@@ -98,7 +98,7 @@ def test_engine_counts_epochs_in_a_bare_loop() -> None:
 
 @dataclass
 class SecondView(Regularizer):
-    """As HiddenCut: the second view is edited behind the feed-forward of the first block, and one token alone."""
+    """Like HiddenCut: one token of the second view is edited after the feed-forward of the first block."""
 
     strength: float = 1.0
 
@@ -164,7 +164,7 @@ class Reader(Regularizer):
 
 @dataclass
 class Plain(Regularizer):
-    """Sees no column of others."""
+    """Checks that it does not get the columns of other methods."""
 
     def plan(self, batch: Any, step: Any) -> Plan:
         assert set(batch) == {"input_ids", "attention_mask", "labels"}
@@ -172,7 +172,7 @@ class Plain(Regularizer):
 
 
 def without_column(module: Any, args: Any, kwargs: Any) -> None:
-    """Many models would swallow it with their **kwargs."""
+    """The model must not get the column; many models would accept it silently in their **kwargs."""
     assert "how_much" not in kwargs
 
 
@@ -233,7 +233,7 @@ def test_trainer_keeps_extra_columns_for_training_only(tmp_path: Path, as_datase
 
 @dataclass
 class Mutator(Regularizer):
-    """As mixout: the weights are others between the beginning of a step and its gradients."""
+    """Like mixout: changes a weight from the beginning of a step until its gradients are ready."""
 
     def __post_init__(self) -> None:
         self.original: torch.Tensor | None = None
@@ -259,7 +259,7 @@ class Mutator(Regularizer):
 
 @dataclass
 class Dying(Regularizer):
-    """Dies in the second step, as Ctrl-C would."""
+    """Raises KeyboardInterrupt in the second step, like Ctrl-C."""
 
     at: str = "plan"
     error: ClassVar[type[BaseException]] = KeyboardInterrupt
@@ -357,7 +357,7 @@ def tokenizer() -> Any:
 
 
 def test_penalty_is_averaged_over_the_micro_batches_of_a_step(tmp_path: Path) -> None:
-    """Losses of token models are divided by the items of the whole step, and a penalty is not."""
+    """Losses of language models are divided by the number of items in the whole step; a penalty is not."""
 
     @dataclass
     class Decay(Regularizer):
@@ -380,7 +380,7 @@ def test_penalty_is_averaged_over_the_micro_batches_of_a_step(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_defender_of_attendout_trains_on_the_batch_without_views(kind: str, tmp_path: Path) -> None:
-    """The defender takes the step that the model would take alone, whatever the views of the others."""
+    """The defender takes the step of plain fine-tuning, also when other methods add views."""
     examples = make_examples(kind, 16)
     options = {"max_steps": 2, **SGD}
 

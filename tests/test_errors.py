@@ -1,4 +1,4 @@
-"""A user's mistake gets one `ValueError` before training starts: the field, the value and what is allowed."""
+"""Mistakes of the user raise a `ValueError` before training starts that names field, value and what is allowed."""
 
 from __future__ import annotations
 

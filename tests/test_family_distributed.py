@@ -1,4 +1,4 @@
-"""Every method on two real processes: replicas stay equal, and equal to one process with the batches of both."""
+"""Every method on two processes: replicas stay equal, and match one process that takes the batches of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The PNG that a person looks at is drawn, from a folder, without a network."""
+"""The figure of a sentence is drawn from a saved model, without a network."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""HeadMask compared with a model without the masked heads, and importance with one backward pass per example."""
+
 from __future__ import annotations
 
 import copy
@@ -31,7 +33,7 @@ def numbers(engine: Engine) -> list[int]:
 
 
 def losses_of_examples(kind: str, batch: dict[str, torch.Tensor], logits: torch.Tensor) -> list[torch.Tensor]:
-    """Each example by itself: the mean cross-entropy of its labels."""
+    """The mean cross-entropy of each example, one by one."""
     labels = batch["labels"]
     if kind in ("gpt2", "llama"):
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -44,7 +46,7 @@ def losses_of_examples(kind: str, batch: dict[str, torch.Tensor], logits: torch.
 
 
 def literal_importance(kind: str, model: Any, batch: dict[str, torch.Tensor]) -> list[float]:
-    """I_h with a pass and a backward for each example, from an untouched copy."""
+    """I_h from a copy of the model, with one forward and backward pass for each example."""
     outputs: list[torch.Tensor] = []
 
     def keep_output(call: int, output: torch.Tensor) -> torch.Tensor:

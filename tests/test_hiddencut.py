@@ -1,4 +1,4 @@
-"""HiddenCut against two passes by hand: spans by loops over tokens, from maps of eager attention."""
+"""HiddenCut compared with two manual passes: spans by loops over tokens, from maps of eager attention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from helpers import oracles, zoo
 from helpers.literal import (
     FEED_FORWARD,
     FIRST_BLOCK,
-    Told,
+    FixedNoise,
     assert_same_gradients,
     giving,
     in_double,
@@ -80,7 +80,7 @@ def test_whole_step_matches_two_manual_passes(kind: str, by: str) -> None:
     # the second view attends otherwise than the first
     noise = torch.randn(6, 1, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     noise[:3] = 0
-    with Engine(model, [Told(noise), HiddenCut(ratio, by, pool, weight)], seed=7) as engine:
+    with Engine(model, [FixedNoise(noise), HiddenCut(ratio, by, pool, weight)], seed=7) as engine:
         engine.begin_step(Progress(step=3, total_steps=10))
         with engine.micro_batch(batch) as inputs:
             total = engine.loss(model(**inputs))

@@ -1,8 +1,8 @@
-"""The implementations of the mask kernel against its reference; without a GPU Triton's runs in its interpreter.
+"""The implementations of each kernel compared with its reference. Without a GPU, Triton runs in its interpreter.
 
-Gradients and values of small integers have exact products in every precision and many ties: there the implementations
-must agree everywhere. So they must on a given map. Real scores may stand on either side of their row's threshold,
-within rounding.
+Gradients and values of small integers have exact products in every precision and many ties: there all implementations
+must agree exactly, as on given scores. Scores of random numbers may differ by rounding, so a position whose score is
+next to the threshold of its row may be kept by one implementation and dropped by another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEY = key_of(3, 14, 2)
 
 
 def on_gpu(*values: Any, id: str | None = None) -> Any:
-    """Parameters of a case that the interpreter is too slow for."""
+    """Parameters of a case that needs a GPU, because the interpreter is too slow."""
     return pytest.param(*values, id=id, marks=pytest.mark.gpu)
 
 
@@ -195,7 +195,7 @@ def test_triton_matches_the_reference_up_to_rounding(dtype: torch.dtype) -> None
 
 @needs_triton
 def test_mixed_precision_is_multiplied_in_float32() -> None:
-    """An fp16 gradient comes scaled back, in fp32, and meets values in fp16."""
+    """With fp16 the gradient is unscaled to fp32, while the values are fp16."""
     gradient, value = integers(1, 9, 2, 16) * 2.0**-40, integers(1, 2, 9, 16, seed=1).half()
     valid = valid_of("full", 1, 2, 9, 9)
     expected, found = (run(impl, DEVICE, gradient, value, valid, 0.4, 0.7) for impl in ("reference", "triton"))
@@ -204,7 +204,7 @@ def test_mixed_precision_is_multiplied_in_float32() -> None:
 
 
 def wild_rows(keys: int) -> torch.Tensor:
-    """Rows on which guesses about the threshold go wrong: [1, 1, Q, K]."""
+    """Extreme rows, on which an approximate threshold would be wrong: [1, 1, Q, K]."""
     g = torch.Generator().manual_seed(2)
     normal = torch.randn(keys, generator=g)
     rows = [
@@ -240,7 +240,7 @@ def test_triton_selects_exactly_from_extreme_rows(keys: int, direction: str) -> 
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_triton_mask_uses_the_reference_draws(dtype: torch.dtype) -> None:
-    """With p = 1 all positions are candidates, and the mask is the draws'."""
+    """With p = 1 all positions are candidates, so the mask depends on the draws only."""
     positions = torch.tensor([0, 900_000])
     scores, valid = integers(2, 1, 6, 19).to(dtype), valid_of("full", 2, 1, 6, 19)
     draws = uniform(KEY, positions, (1, 6, 19))

@@ -1,4 +1,4 @@
-"""LayerDrop against blocks left out by hand, and the shallower model that is made of it afterwards."""
+"""LayerDrop compared with a model from which blocks were removed, and the shallower model that `drop_layers` makes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: values worked out by hand, the libraries' own, and what is not defined."""
+"""Metrics compared with values computed by hand and with their libraries, and undefined cases."""
 
 from __future__ import annotations
 

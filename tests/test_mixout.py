@@ -1,4 +1,4 @@
-"""mixout against its equation: the mixed weights, their mean, and the gradient that the true weights get."""
+"""mixout compared with its equation: the mixed weights, their mean, and the gradients of the true weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def literal(u: Tensor, w: Tensor, m: Tensor, p: float) -> Tensor:
 
 
 def mask_of(found: Tensor, u: Tensor, w: Tensor, p: float) -> Tensor:
-    """m, read off the mixed weight: each element is as one of the two that are possible, and not as the other."""
+    """Recovers m from the mixed weight: each element must equal exactly one of the two possible values."""
     kept, dropped = ((found - literal(u, w, torch.full_like(w, m), p)).abs() < 1e-12 for m in (1.0, 0.0))
     assert (kept ^ dropped).all()
     return kept.double()
@@ -36,7 +36,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def first_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> None:
-    """A step behind which no weight is as it was at the start. The optimizer is a random one."""
+    """Takes a step with random updates, after which every weight differs from its initial value."""
     g = torch.Generator().manual_seed(8)
     with engine.micro_batch(batch) as inputs:
         engine.loss(model(**inputs)).backward()
@@ -144,7 +144,7 @@ def test_micro_batches_and_processes_of_a_step_share_one_draw() -> None:
 
 
 class Stops(TrainerCallback):
-    """Between the two micro-batches of the second step, in which W is no longer U."""
+    """Interrupts training between the two micro-batches of the second step, where W differs from U."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
         self.true = weights_of(model)
@@ -235,7 +235,7 @@ def test_weights_tied_to_an_embedding_are_not_changed() -> None:
 
 @pytest.mark.parametrize("pattern", ["column", "element"])
 def test_first_step_equals_the_pretrained_model_exactly(pattern: str) -> None:
-    """Where W is U, W̃ is U, whatever the draw."""
+    """While W equals U, W̃ equals U for every draw."""
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     before = model(**batch).loss
     with Engine(model, [Mixout(p=0.7, pattern=pattern)]) as engine, engine.micro_batch(batch) as inputs:

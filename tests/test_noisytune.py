@@ -1,4 +1,4 @@
-"""NoisyTune: what is added, to what, and when."""
+"""NoisyTune: the distribution of the noise, the weights that get it, and when it is added."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.training import same_parameters, train
 
 
 def noised(kind: str = "bert", strength: float = 0.3, **where: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights before and inside of the first step."""
+    """The weights before and during the first step."""
     model = zoo.make_model(kind).train()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with Engine(model, [NoisyTune(strength)], **where) as engine:

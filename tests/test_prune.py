@@ -1,4 +1,4 @@
-"""Pruned layers: equal to uniform attention, saved and loaded, counted, scored, and refused where they cannot be."""
+"""Pruned attention layers: equal to uniform attention, saved and loaded, measured, scored, and refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ BIASED = {"mpnet", "t5"}  # relative positions add to the scores: zero queries a
 
 
 def prunable(model) -> list[int]:
-    """The layers that may go: not those with a sliding window."""
+    """The layers that can be pruned: those without a sliding window."""
     return [x.site.layer for x in encoder_layers(model) if getattr(x.module, "sliding_window", None) is None]
 
 
 def sharpened(model):
-    """With larger queries and values, so that it shows whether attention is uniform; ELECTRA's states are small."""
+    """Enlarges queries and values, so that attention is far from uniform; ELECTRA needs more, its states are small."""
     factor = 16 if model.config.model_type == "electra" else 4
     with torch.no_grad():
         for layer in {x.site.name: x for x in encoder_layers(model)}.values():
@@ -42,7 +42,7 @@ def logits(model, batch) -> torch.Tensor:
 
 
 def uniform_logits(model, batch, layers) -> torch.Tensor:
-    """The same model, unpruned, under a plan that makes the attention of these encoder layers uniform."""
+    """The outputs of the model under a plan that makes the attention of these encoder layers uniform."""
     sites = frozenset(x.site.index for x in encoder_layers(model) if x.site.layer in layers)
     seams = bind(model)
     try:
@@ -135,7 +135,7 @@ def test_pruned_model_can_be_trained_further(kind: str) -> None:
 
 
 def test_gradient_of_the_embeddings_equals_that_of_uniform_attention() -> None:
-    """With respect to the embeddings, which both models have."""
+    """Compared at the embeddings, which both models have."""
     model, batch = zoo.make_model("bert", dropout=False), zoo.make_batch("bert")
     twin = copy.deepcopy(model)
     seams = bind(twin)
@@ -533,7 +533,7 @@ def test_layer_with_zero_output_has_the_highest_score(kind: str, silent: int) ->
 
 
 def test_similarity_compares_the_residual_stream_before_and_after() -> None:
-    """Written out for a block that normalises after the residual and one that does so before."""
+    """Computed by hand for a block that normalises after the residual and for one that normalises before."""
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     x = model.bert.embeddings(batch["input_ids"])
     block = model.bert.encoder.layer[0]
@@ -583,7 +583,7 @@ def test_gradient_score_estimates_the_change_of_the_loss(kind: str) -> None:
 
 
 class Gate:
-    """As AttendOut's generator: the mean drop probability of each layer on a batch."""
+    """Like the generator of AttendOut: the mean drop probability of each layer on a batch."""
 
     def drop_probabilities(self, batch) -> torch.Tensor:
         return batch["input_ids"].float().mean() * torch.tensor([0.01, 0.02])

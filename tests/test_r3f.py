@@ -1,4 +1,4 @@
-"""R3F against two passes by hand, and an accumulated step against the whole batch."""
+"""R3F compared with two manual passes, and an accumulated step with the whole batch."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_noise_has_the_stated_size() -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_accumulated_step_matches_the_whole_batch(kind: str, tmp_path: Path) -> None:
-    """Examples of different lengths. Llama's loss is divided by the tokens of the whole step, and so is the penalty.
+    """Examples have different lengths. Llama's loss is divided by the tokens of the whole step, and so is the penalty.
 
-    BERT's is the mean over the micro-batch, and the Trainer adds up four of them: loss and penalty alike.
+    BERT's loss is the mean over a micro-batch; the Trainer adds up four of them, both loss and penalty.
     """
     whole = kind == "llama"
     examples = make_examples(kind, 8)

@@ -1,4 +1,4 @@
-"""Counter-based draws: uniform, independent of how the batch is dealt out, the same on every device."""
+"""Counter-based draws: uniform, independent of how a batch is split, the same on every device."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_keys_of_a_step_match_those_in_device_memory() -> None:
         step.progress = Progress(step=number)
         draws.write(step)
         alone = torch.stack([step.uniform(site, (4, 2, 5, 7), device, "x") for site in sites])
-        for told in (step, static):
-            keys, positions = told.keys(sites, "x", device), told.positions(4, device)
+        for source in (step, static):
+            keys, positions = source.keys(sites, "x", device), source.positions(4, device)
             assert keys.shape == (3, 1)
             for draw in (random._uniform_numpy, random._uniform_torch):
                 assert torch.equal(draw(keys, positions, (2, 5, 7), device), alone)

@@ -1,4 +1,4 @@
-"""R-Drop against two passes by hand: the divergence by loops over examples and positions, loss and gradients."""
+"""R-Drop compared with two manual passes: divergence by loops over examples and positions, loss and gradients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ from attendrop import ADDrop, Engine, Progress, RDrop, RegularizedTrainer, parse
 from attendrop.methods._shared.divergence import Pair, jensen_shannon, symmetric_kl
 from helpers import zoo
 from helpers.data import make_arguments
-from helpers.literal import FIRST_BLOCK, Told, assert_same_gradients, in_double, kl, mean_over_rows, reading, rows_of
+from helpers.literal import (
+    FIRST_BLOCK,
+    FixedNoise,
+    assert_same_gradients,
+    in_double,
+    kl,
+    mean_over_rows,
+    reading,
+    rows_of,
+)
 
 HEADS = ["multilabel", "regression", "token", "choice", "masked"]
 
@@ -30,7 +39,7 @@ def test_whole_step_matches_two_manual_passes(kind: str, reduction: str) -> None
     literal = copy.deepcopy(model)
     rows = batch["input_ids"].numel() // batch["input_ids"].shape[-1]
     noise = torch.randn(2 * rows, 1, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3
-    with Engine(model, [RDrop(alpha, reduction), Told(noise)]) as engine, engine.micro_batch(batch) as inputs:
+    with Engine(model, [RDrop(alpha, reduction), FixedNoise(noise)]) as engine, engine.micro_batch(batch) as inputs:
         total = engine.loss(model(**inputs))
         total.backward()
 
@@ -84,7 +93,7 @@ def test_divergence_of_extreme_logits_stays_finite() -> None:
 
 
 def test_rdrop_composes_with_addrop() -> None:
-    """Both views run under AD-DROP's mask, and ordinary dropout tells them apart."""
+    """Both views use the mask of AD-DROP, and ordinary dropout makes them differ."""
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     addrop = ADDrop(p=0.5, q=0.5, cross_tuning=False)
     with Engine(model, [addrop, RDrop(alpha=2)]) as engine, engine.micro_batch(batch) as inputs:
@@ -118,13 +127,13 @@ def test_identical_views_are_logged_once(caplog: pytest.LogCaptureFixture, monke
     from attendrop.methods import rdrop
 
     monkeypatch.setattr(rdrop, "logger", logging.getLogger("here"))
-    for dropout, told in ((False, 1), (True, 1)):  # the second adds nothing
+    for dropout, count in ((False, 1), (True, 1)):  # the second adds nothing
         model, batch = zoo.make_model("gpt2", dropout=dropout).train(), zoo.make_batch("gpt2")
         with Engine(model, [RDrop()]) as engine:
             for _ in range(2):
                 with engine.micro_batch(batch) as inputs:
                     engine.loss(model(**inputs))
-        assert sum("views of the first batch are alike" in record.message for record in caplog.records) == told
+        assert sum("views of the first batch are alike" in record.message for record in caplog.records) == count
 
 
 @pytest.mark.parametrize("name", ["rdrop", "hiddencut", "r3f"])

@@ -1,4 +1,4 @@
-"""A run that is killed goes on from its last checkpoint as if nothing had happened."""
+"""A killed run continues from its last checkpoint exactly as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Found = tuple[dict[str, torch.Tensor], Any]
 
 
 def kill_in_step(method: str, folder: Path, step: int) -> None:
-    """A run that is killed between a backward and the optimizer's step."""
+    """Starts a run and kills it between a backward pass and the optimizer step."""
     child = subprocess.Popen(
         [sys.executable, SCRIPT, method, str(folder), "--pause-in-step", str(step)],
         env=ENVIRONMENT,
@@ -93,7 +93,7 @@ def test_killed_run_resumes_exactly(tmp_path: Path, method: str, killed_in: int)
 
 
 def check_the_middle_of_a_round(method: str, checkpoint: Path, saved: int) -> None:
-    """What is resumed from has a cache, both moving averages and, where an update takes two rounds, a gradient."""
+    """The checkpoint has a cache, both moving averages and, where an update takes two rounds, a gradient."""
     tensors, values = read(checkpoint / "attendout.safetensors")
     regularizer: Any = parse_method(METHODS[method])
     rounds, steps = divmod(saved, regularizer.T)

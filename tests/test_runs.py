@@ -1,4 +1,4 @@
-"""Whole runs: the same through the command line, YAML and Python; resumed, on two processes, and what they leave."""
+"""Whole runs: equal through command line, YAML and Python; resumed; on two processes; and the files they write."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_command_line_yaml_and_python_give_identical_weights(place: Path, whole:
 
 
 def test_run_matches_a_trainer_written_by_hand(place: Path) -> None:
-    """Nothing is hidden in it: the same weights as the Trainer that a user would write."""
+    """A run gives the same weights as the Trainer that a user would write."""
     result = fine_tune(**settings(place, "sampled", train_sampling_strategy="random"))
     tokenizer = AutoTokenizer.from_pretrained(place / "model")
 
@@ -150,7 +150,7 @@ def test_run_matches_a_trainer_written_by_hand(place: Path) -> None:
 
 
 def test_interrupted_and_resumed_run_equals_an_uninterrupted_one(place: Path) -> None:
-    """Ctrl-C saves a checkpoint, says how to go on, and what it says works. Early stopping remembers its patience."""
+    """Ctrl-C saves a checkpoint and prints a command that continues the run. Early stopping keeps its state."""
     long = settings(place, "interrupted", num_train_epochs=6, patience=30, save_strategy="steps", save_steps=600,
                     eval_strategy="steps", eval_steps=6)  # fmt: skip
     child = subprocess.Popen(
@@ -183,7 +183,7 @@ def _curve(history: list[dict[str, Any]]) -> list[Any]:
 
 
 def test_two_processes_match_one_with_the_double_batch(place: Path) -> None:
-    """Through --nproc, with length-grouped batches. SGD: Adam would make whole steps of rounding noise."""
+    """With --nproc and length-grouped batches. SGD, because Adam turns rounding noise into whole steps."""
     exact = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "load_best_model_at_end": False}
     model = save_encoder(place / "dropless", [text for text, _ in sentences(72, seed=1)], dropout=0.0)
     common = settings(place, "one", **exact, model=str(model))

@@ -1,4 +1,4 @@
-"""SCAL against three passes by hand: the adversarial step, both losses and the contrastive term by loops."""
+"""SCAL compared with three manual passes: the adversarial step, both losses, and the contrastive term by loops."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_contrastive_term_is_computed_in_float32() -> None:
 
 
 def test_probe_does_not_change_the_random_state_of_the_training_pass() -> None:
-    """The probe draws dropout and puts the state back: without a step the loss is that of two plain views."""
+    """The probe restores the random state after its dropout: without a step the loss is that of two plain views."""
     losses = []
     for methods in ([SCAL(epsilon=1e-30, alpha=0)], [RDrop(alpha=1e-30)]):
         model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")

@@ -1,3 +1,5 @@
+"""Schedules of strengths, and the alternation of epochs in cross-tuning."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Scheduled dropout: measured rates, shapes of the masks, and schedules fitted to a run of AttendOut."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Scores dropout and DropKey compared with their equation: drop rates, patterns, draws."""
+
 from __future__ import annotations
 
 import copy

@@ -1,4 +1,4 @@
-"""The two seams: the identity under an empty plan, nothing left after unbind, copies that stand on their own."""
+"""The seams: every field of a plan; an empty plan changes nothing; no traces after unbinding; independent copies."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_uniform_causal_row_averages_over_its_past() -> None:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5", "mpnet"])
 def test_precomputed_mask_equals_the_keep_mask(kind: str, attention: str) -> None:
-    """Also where it has to be taken apart again: beside a bias of the model's, and with what needs the map."""
+    """Also where it has to be converted back: with a bias of the model, and with fields that need the map."""
     if kind == "mpnet" and attention == "eager":
         pytest.skip("its adapter knows one kernel")
     model, batch = zoo.make_model(kind, attention=attention).eval(), zoo.make_batch(kind)
@@ -276,7 +276,7 @@ def test_saved_model_has_no_traces_of_attendrop(tmp_path) -> None:
 
 
 def random_factors(model, batch, seams: Seams) -> dict[int, torch.Tensor]:
-    """A factor for each map of the model, each of its own."""
+    """Random factors for each attention map of the model."""
     with seams.applied(Plan(record=frozenset(range(len(seams.sites))))), torch.no_grad():
         model(**batch)
         shapes = {i: (*r.query.shape[:3], r.key.shape[2]) for i, r in seams.records.items()}
@@ -404,7 +404,7 @@ def projection_names(kind: str) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["bert", "bart", "t5", "mpnet", "deberta_v2", "distilbert", "llama"])
 def test_projections_multiply_query_key_and_value(kind: str) -> None:
-    """A factor for each head, constant where rotary positions mix, so that a hook on the linear map can do the same."""
+    """Matches hooks on the linear layers. Rotary positions mix the features of a head, so Llama gets one factor."""
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     seams = bind(model)
@@ -462,7 +462,7 @@ ENCODER_AND_DECODER = {
 
 
 def last_maps(kind: str) -> list[str]:
-    """The names of the last maps of all feed-forwards, in calling order; from transformers' source."""
+    """The names of the last linear layers of all feed-forwards, in calling order, read in transformers' source."""
     if kind in ENCODER_AND_DECODER:
         return [pattern.format(i) for pattern in ENCODER_AND_DECODER[kind] for i in range(2)]
     return [LAST_MAP[kind].format(i) for i in range(3 if kind == "albert" else 2)]
@@ -473,7 +473,7 @@ def edits_of(block: int) -> tuple:
 
 
 def literal_feed_forward(model, names: list[str]) -> None:
-    """The same edits as hooks, which count the calls of each module."""
+    """Makes the same edits with hooks, which count the calls of each module."""
     turns: dict[str, list[int]] = {}
     for block, name in enumerate(names):
         turns.setdefault(name, []).append(block)
@@ -533,7 +533,7 @@ def test_feed_forward_is_edited_before_and_after_its_last_linear(kind: str) -> N
 
 
 def everything(seams: Seams) -> Plan:
-    """A plan that uses every place, without a draw."""
+    """A plan that changes every place, without random numbers."""
     sites, blocks = range(len(seams.sites)), range(len(seams.blocks))
     return feed_forward_plan(len(blocks)) | Plan(
         weights={site: torch.linspace(0.5, 1.5, 4).view(1, 4, 1, 1) for site in sites},

@@ -1,3 +1,5 @@
+"""Structure masks compared with their equation, the collator, and training on trees."""
+
 from __future__ import annotations
 
 import copy
@@ -58,7 +60,7 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2"])
 def test_token_hidden_from_all_others_does_not_change_the_output(kind: str) -> None:
-    """Also where transformers' interface is not called: nothing flows from token 3 to the first one."""
+    """Also for models with an adapter: token 3 does not influence the first token."""
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind, size=1)
     mask = torch.ones(1, 9, 9, dtype=torch.bool)
     mask[..., 3] = False

@@ -1,4 +1,4 @@
-"""Super tickets: importance and the masked network against literal versions with gates, and the whole search."""
+"""Super tickets: importance and the masked network compared with gates, and the whole search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TICKETS = Tickets(heads=[(0, 1), (0, 3), (1, 0)], feed_forwards=[1])
 
 
 def places(model: Any, kind: str) -> tuple[list[nn.Module], list[nn.Module]]:
-    """By hand: what takes the output of each attention, and what gives that of each feed-forward, in calling order."""
+    """The output projections of attention and the last linear layers of the feed-forwards, in calling order."""
     if kind == "bert":
         layers = model.bert.encoder.layer
         return [x.attention.output.dense for x in layers], [x.output.dense for x in layers]

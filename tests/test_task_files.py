@@ -1,4 +1,4 @@
-"""The user's own files: every format, what is guessed, and everything that can be wrong, each in one sentence."""
+"""Files of the user: every format, what is guessed, and one sentence for everything that can be wrong."""
 
 from __future__ import annotations
 
@@ -288,9 +288,9 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "told"), BAD_FILES, ids=[name for name, *_ in BAD_FILES])
-def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told) as caught:
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES, ids=[name for name, *_ in BAD_FILES])
+def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         load_files(file(tmp_path, name, content))
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -321,7 +321,7 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({"text": "txt"}, "--text is 'txt', but .* has the columns text, label"),
         ({"label": "lbl"}, "--label is 'lbl', but"),
@@ -333,8 +333,8 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
         ({"kind": "regression"}, "line 2 of .* has the label 'a' in column 'label'; a regression needs numbers"),
     ],
 )
-def test_wrong_flags_are_refused(flags: dict[str, str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_wrong_flags_are_refused(flags: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_files(file(tmp_path, "a.csv", GOOD), **flags)
 
 
@@ -346,7 +346,7 @@ def test_regression_labels_must_be_finite_numbers(value: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("text,label\na b,c\n", "line 2 of .*dev.csv has the label 'c', which training does not have .a, b."),
         ("text,other\na b,a\n", "dev.csv has no column 'label'; it has text, other"),
@@ -355,8 +355,8 @@ def test_regression_labels_must_be_finite_numbers(value: str, tmp_path: Path) ->
         ("text,label\n,a\n", "line 2 of .*dev.csv has no text"),
     ],
 )
-def test_validation_file_must_match_the_training_file(content: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_validation_file_must_match_the_training_file(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_files(file(tmp_path, "a.csv", GOOD), file(tmp_path, "dev.csv", content))
 
 

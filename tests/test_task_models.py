@@ -1,4 +1,4 @@
-"""Models and tokenizers: the right head for each task, and what can be wrong with a folder, each in one sentence."""
+"""Models and tokenizers: the right head for each task, and one sentence for everything wrong with a folder."""
 
 from __future__ import annotations
 
@@ -151,18 +151,18 @@ def test_remote_code_is_not_run_unless_allowed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "message"),
     [
         ("config.json", '{"model_type": "be', "a JSON file of .* is broken"),
         ("config.json", '{"model_type": "unheard_of"}', "cannot be loaded: .*unheard_of"),
         ("config.json", None, "has no config.json: it holds no model of transformers"),
     ],
 )
-def test_broken_configuration_is_reported(name: str, content: str | None, told: str, folder: Path) -> None:
+def test_broken_configuration_is_reported(name: str, content: str | None, message: str, folder: Path) -> None:
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)
-    with pytest.raises(UserError, match=told) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         load_model(folder, RTE)
     assert "\n" not in str(caught.value)
 
@@ -191,7 +191,7 @@ def test_tokenizer_of_another_model_is_refused(whole: Path) -> None:
 
 @pytest.mark.parametrize("load", [load_tokenizer, lambda name: load_model(name, RTE)])
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("roberta-bsae", r"the Hub cannot be reached .*; did you mean roberta-base\?"),
         ("google/electra-smal-discriminator", r"did you mean google/electra-small-discriminator\?"),
@@ -200,8 +200,8 @@ def test_tokenizer_of_another_model_is_refused(whole: Path) -> None:
         ("./nowhere", r"the folder \./nowhere does not exist"),
     ],
 )
-def test_unknown_model_name_is_reported(load: Any, name: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_unknown_model_name_is_reported(load: Any, name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load(name)
 
 
@@ -213,7 +213,7 @@ def test_misspelt_folder_gets_a_suggestion(folder: Path) -> None:
 
 
 def test_missing_network_is_reported_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing listens at the address: the libraries would try again for half a minute."""
+    """Nothing listens at the address; without a limit the libraries would retry for half a minute."""
     for module in (constants, datasets.config):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")

@@ -1,4 +1,4 @@
-"""From examples to what a model takes and back: alignment by hand, every kind through a Trainer, every real task."""
+"""From examples to model inputs and back: alignment by hand, and every real task through a Trainer."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def raw_rows(task: Task, part: str) -> Any:
 
 
 def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float]:
-    """By a direct call of each library, from the decoded predictions and the raw file."""
+    """Scores by a direct call of each library, from the decoded predictions and the raw file."""
     if task.kind == "translation":
         return {"bleu": sacrebleu.corpus_bleu(decoded, [raw[task.text[1]].tolist()]).score}
     if task.kind == "tokens":
@@ -351,7 +351,7 @@ def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Pa
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data in ../shared/data")
 def test_tags_of_the_whole_conll_validation_part_are_restored() -> None:
-    """Every validation sentence: right predictions at first pieces give back the file's tags, and F1 1."""
+    """Right predictions at the first token of every word give the tags of the file and an F1 of 1."""
     data = load_task("conll2003", REAL)
     data = Data(data.task, None, data.validation)
     prepared = prepare(data, make_tokenizer(max_length=512), 512)

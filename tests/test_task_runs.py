@@ -1,4 +1,4 @@
-"""Every task with real data: trains, evaluates, predicts, and its scores are those of the field's libraries."""
+"""Every task with real data trains, evaluates and predicts, and its scores match those of the usual libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TASKS: dict[str, str] = {
 
 
 def direct(metric: str, gold: list[Any], predicted: list[Any], positive: str) -> float:
-    """The score by a plain call of the library that the field uses."""
+    """The score by a direct call of the usual library."""
     import sacrebleu
     import scipy.stats
     import seqeval.metrics

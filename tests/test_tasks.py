@@ -1,4 +1,4 @@
-"""Tasks by name: the catalogue, folders of Parquet, validation parts, few shots and shares, and what is described."""
+"""Tasks by name: the catalogue, folders of Parquet files, validation parts, few shots, fractions, descriptions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_translation_tasks_name_source_and_target_language() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("glue/rtee", r"task is 'glue/rtee'; did you mean glue/rte\? Known are"),
         ("conl2003", r"did you mean conll2003\?"),
@@ -86,8 +86,8 @@ def test_translation_tasks_name_source_and_target_language() -> None:
         ("zzz", "task is 'zzz'; it must be one of glue/cola"),
     ],
 )
-def test_misspelt_task_gets_a_suggestion(name: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_misspelt_task_gets_a_suggestion(name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         find_task(name)
 
 
@@ -128,7 +128,7 @@ def test_folder_of_parquet_files_is_read_as_a_task(tmp_path: Path) -> None:
 
 
 def test_dataset_repository_of_the_hub_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repository as on the Hub, loaded as from there: named labels, hidden ones in the test part."""
+    """A copy of a Hub repository: labels with names, and hidden labels in the test part."""
     texts = {name: Value("string") for name in ("sentence1", "sentence2")}
     features = Features({**texts, "label": ClassLabel(names=["entailment", "not_entailment"])})
     for name, labels in (("train", [0, 1, 1]), ("validation", [1, 0, 1]), ("test", [-1, -1, -1])):

@@ -1,4 +1,4 @@
-"""RegularizedTrainer and its relatives, in real training runs of tiny models."""
+"""RegularizedTrainer, the mixin and `regularized`, in training runs of tiny models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ON = {"p": 0.5, "q": 0.5, "cross_tuning": False}
 
 @pytest.fixture(autouse=True)
 def _environment_restored() -> Iterator[None]:
-    """TrainingArguments writes its wishes (precision, compilation) into the environment, for the next test to find."""
+    """Restores the environment: TrainingArguments writes variables for precision and compilation into it."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -45,7 +45,7 @@ def _environment_restored() -> Iterator[None]:
 def make_trainer(
     folder: Path, model: Any, kind: str, regularizers: list[Regularizer] | None, cls: type | None = None, **options: Any
 ) -> Any:
-    """A trainer of `model`; with `regularizers=None` a stock one."""
+    """A trainer of `model`; `regularizers=None` gives a stock Trainer."""
     cls = cls or (hf.Trainer if regularizers is None else RegularizedTrainer)
     extra = {} if regularizers is None else {"regularizers": regularizers}
     examples = options.pop("examples", None) or make_examples(kind)
@@ -83,7 +83,7 @@ def test_addrop_changes_training_and_is_reproducible(tmp_path: Path) -> None:
 
 
 def test_empty_list_of_regularizers_works_with_any_model(tmp_path: Path) -> None:
-    """A model whose attention cannot be regularised trains as ever when there is nothing to regularise."""
+    """A model whose attention is not supported trains as usual when there is no regularizer."""
     config = hf.FNetConfig(vocab_size=60, hidden_size=16, num_hidden_layers=1, intermediate_size=16, num_labels=3)
     examples = [{name: e[name] for name in ("input_ids", "labels")} for e in make_examples("bert", 8)]
     options = {"max_steps": 2, "examples": examples}
@@ -101,7 +101,7 @@ def test_empty_list_of_regularizers_works_with_any_model(tmp_path: Path) -> None
 
 
 class Witness(ADDrop):
-    """AD-DROP that notes in which steps it dropped anything."""
+    """AD-DROP that records in which steps it dropped anything."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -232,7 +232,7 @@ def test_bf16_training_stays_finite(tmp_path: Path, p: float, q: float) -> None:
 @pytest.mark.parametrize("size_of_head", [1, 1e-5])
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_fp16_attributions_rank_like_fp32(kind: str, size_of_head: float) -> None:
-    """With a small head most gradients would be 0 in fp16, whose smallest number is 6e-8, were they not scaled."""
+    """With a small head most gradients would be 0 in fp16 without scaling: its smallest number is 6e-8."""
     model, batch = make_model(kind, dropout=False), pad(make_examples(kind, 4))
     head = model.classifier if kind == "bert" else model.lm_head
     with torch.no_grad():
@@ -296,7 +296,7 @@ def test_configuration_is_saved_with_every_checkpoint_and_loaded_again(tmp_path:
 
 
 def _state_of(model: Any) -> list[Any]:
-    """All that binding touches."""
+    """Everything that binding can change."""
     return [
         (name, type(module), sorted(key for key in vars(module) if key.startswith("_attendrop")))
         for name, module in model.named_modules()
@@ -356,7 +356,7 @@ def test_failed_step_leaves_no_traces_on_the_model(tmp_path: Path, kind: str) ->
 
 
 class OwnLoss(hf.Trainer):
-    """A user's trainer. Its loss has nothing to do with the model's own, and it takes the labels out of its inputs."""
+    """A trainer of a user, with a loss of its own, that removes the labels from its inputs."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -514,7 +514,7 @@ def test_lora_trains_only_its_adapters(tmp_path: Path, kind: str, only_last: boo
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "vit"])
 def test_frozen_layers_get_attributions(kind: str, checkpointing: bool) -> None:
-    """LoRA on the last layer only: nothing in the first asks for a gradient. Its B is 0, so the model is the same."""
+    """LoRA on the last layer only: nothing in the first layer needs a gradient. B is 0, so outputs are unchanged."""
     batch = make_batch(kind)
     expected = attribute(make_model(kind, dropout=False).train(), batch, layers="first")[0]
     model = _with_lora(kind, only_last=True).train()

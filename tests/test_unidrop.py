@@ -1,4 +1,4 @@
-"""UniDrop against a model whose attention, feed-forward and blocks are dropped from by hand."""
+"""UniDrop compared with a model whose attention, feed-forwards and blocks are dropped by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Dropping(oracles.LiteralAttention):
         self.kind, self.batch, self.calls = kind, batch, 0
 
     def hidden(self, site: int, keys: int) -> torch.Tensor:
-        """A loop over examples and tokens. BART: sites 0 and 1 the encoder's, then self and cross in turns."""
+        """Hidden tokens by a loop. In BART sites 0 and 1 are the encoder; then self and cross attention alternate."""
         decoder = self.kind == "bart" and site in (2, 4)
         real = self.batch["labels"] != -100 if decoder else self.batch["attention_mask"].bool()
         u = draws(int(decoder), (len(real), 1 + keys), "tokens").tolist()
@@ -137,7 +137,7 @@ def test_special_tokens_are_never_dropped() -> None:
 
 
 def test_views_draw_independently_and_compose_with_addrop() -> None:
-    """Without the model's own dropout it is UniDrop that tells R-Drop's views apart."""
+    """Without ordinary dropout, UniDrop makes the views of R-Drop differ."""
     model, batch = zoo.make_model("llama", dropout=False).train(), zoo.make_batch("llama")
     methods = [RDrop(), ADDrop(p=0.5, q=0.5, cross_tuning=False), UniDrop(p_k=0.0, p_d=0.3)]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:

@@ -1,4 +1,4 @@
-"""What attendrop leaves on a model. Nothing may be left after training, or after an error."""
+"""A check that attendrop leaves nothing on a model after training or after an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short training runs of the tiny models, and the comparison of what they give."""
+"""Short training runs of the tiny models, and a comparison of their weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def train(
     strength: str = "usual",
     **arguments: Any,
 ) -> tuple[Any, Trainer]:
-    """A short run with dropout on; the trained model and its trainer."""
+    """Trains for six steps with dropout on; returns the model and its trainer. `None` gives the stock Trainer."""
     batch = zoo.make_batch(kind, size=12, seed=4)
     for regularizer in regularizers or []:
         batch |= SETTINGS[regularizer.name].columns(batch, strength)

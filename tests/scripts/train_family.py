@@ -1,7 +1,6 @@
 """Trains a tiny model with every method in turn: `torchrun --nproc_per_node 2 train_family.py FOLDER`.
 
-Each rank leaves the weights after each run in FOLDER/rank<r>.pt. Without torchrun it is one process that takes the
-batches of both.
+Each rank writes the weights of each run to FOLDER/rank<r>.pt. Without torchrun one process takes the batches of both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains a tiny BERT with dropout: `python train_tiny.py METHOD FOLDER [--resume] [--pause-in-step N]`.
 
-What it ends with, the model's weights and the method's state, goes to FOLDER/end.safetensors and FOLDER/end.json.
-Paused, it prints "paused" in the middle of a step, between the backward and the optimizer, and waits to be killed.
+The final weights of the model and state of the method are written to FOLDER/end.safetensors and FOLDER/end.json. With
+--pause-in-step it prints "paused" between the backward pass and the optimizer step, and waits to be killed.
 """
 
 from __future__ import annotations
