@@ -30,7 +30,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from attendrop import ADDrop, AttendOut, Engine, Surroundings, parse_method
+from attendrop import ADDrop, AttendOut, Engine, Loop, parse_method
 from attendrop.methods import make_method
 
 from .published import PublishedMasks
@@ -126,9 +126,7 @@ def attendout(options: argparse.Namespace) -> Step:
     model, batch = base_shaped(options), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     method = AttendOut(T=10**9, samples=rounds)
-    engine = Engine(
-        model, [method], surroundings=Surroundings(optimizer, 1.0, examples=lambda source, count, draws: batch)
-    )
+    engine = Engine(model, [method], loop=Loop(optimizer, 1.0, examples=lambda source, count, draws: batch))
 
     step = regularised(options, engine, batch, optimizer)
 
@@ -193,7 +191,7 @@ def with_family(options: argparse.Namespace, method: str) -> Step:
     engine = Engine(
         model,
         [make_method(method, fields) if fields else parse_method(method)],
-        surroundings=Surroundings(optimizer, 1.0),
+        loop=Loop(optimizer, 1.0),
     )
     return regularised(options, engine, batch, optimizer)
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from attendrop import AttendOut, Engine, Progress, RegularizedTrainer, Schedule, Surroundings, fit_schedule
+from attendrop import AttendOut, Engine, Loop, Progress, RegularizedTrainer, Schedule, fit_schedule
 from attendrop.capture.graphs import Graphs
-from attendrop.core.regularizer import Step
+from attendrop.core.step import Step
 from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
 from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
@@ -113,13 +113,13 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
     """Trains with two micro-batches of different shapes per step; returns the gradients of each generator update."""
     model = zoo.make_model(kind, dropout=False).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    around = Surroundings(optimizer=optimizer, graphs=graphs)
+    loop = Loop(optimizer=optimizer, graphs=graphs)
     found: list[dict[str, torch.Tensor]] = []
 
     def note(*_: Any) -> None:
         found.append({name: p.grad.clone() for name, p in method.generator.named_parameters() if p.grad is not None})
 
-    with Engine(model, [method], surroundings=around, seed=5, batch_size=4) as engine:
+    with Engine(model, [method], loop=loop, seed=5, batch_size=4) as engine:
         for step in range(steps):
             for micro in range(2):
                 batch = zoo.make_batch(kind, size=(4, 3)[micro], length=(9, 6, 11)[(step + micro) % 3], seed=step)
@@ -297,7 +297,7 @@ def run_planted(**fields: Any) -> list[list[float]]:
     model = zoo.make_model("albert", dropout=False).train()  # three layers
     method = Planted(T=1, init_drop=0.3, select="better", **fields)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    engine = Engine(model, [method], surroundings=Surroundings(optimizer=optimizer))
+    engine = Engine(model, [method], loop=Loop(optimizer=optimizer))
     batch = zoo.make_batch("albert", size=8)
     for step in range(500):
         engine.begin_step(Progress(step=step, total_steps=500))
@@ -353,7 +353,7 @@ class Watched(AttendOut):
 
     def equal(self, step: Any) -> bool:
         networks = data.same_bits(data.weights_of(step.model), data.weights_of(self.defender))
-        mine, theirs = (o.state_dict()["state"] for o in (step.around.optimizer, self._twin.optimizer))
+        mine, theirs = (o.state_dict()["state"] for o in (step.loop.optimizer, self._twin.optimizer))
         return networks and all(
             torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[number][name]))
             for number, state in mine.items()
@@ -451,7 +451,7 @@ def test_long_sequences_train(tmp_path) -> None:
     batch = zoo.make_batch("modernbert", size=2, length=512)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
-    engine = Engine(model.train(), [method], surroundings=Surroundings(optimizer=optimizer))
+    engine = Engine(model.train(), [method], loop=Loop(optimizer=optimizer))
     with engine.micro_batch(batch) as inputs:
         model(**inputs).loss.backward()
     engine.before_optimizer()

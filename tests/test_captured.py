@@ -13,8 +13,8 @@ from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
 from attendrop.capture.graphs import Draws, Graphs, StaticStep, rounded
 from attendrop.capture.optimizers import OptimizerGraph, allows_capture
 from attendrop.capture.steps import reason_against, reason_to_hesitate
-from attendrop.core.regularizer import Step
 from attendrop.core.schedule import Progress
+from attendrop.core.step import Step
 from attendrop.kernels.draws import uniform
 from attendrop.kernels.draws.reference import signed
 from attendrop.random import key_of

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from attendrop import ChildTuning, DropConnect, Engine, Mixout, NoisyTune, Progress, Surroundings
+from attendrop import ChildTuning, DropConnect, Engine, Loop, Mixout, NoisyTune, Progress
 from helpers import zoo
 from helpers.training import same_parameters, train
 
@@ -136,10 +136,10 @@ def test_variant_d_trains_the_weights_with_the_largest_fisher_information(kind: 
     model = zoo.make_model(kind).double().train()  # with dropout, which must be off for the scores
     expected = literal_child(zoo.make_model(kind).double(), data, size, p, BLOCKS[kind])
     calls: list[int] = []
-    around = Surroundings(examples=examples(data, calls))
+    loop = Loop(examples=examples(data, calls))
     method = ChildTuning(p=p, variant="D", samples=6, fisher_batch=size)
     torch.manual_seed(4)
-    with Engine(model, [method], surroundings=around, steps_per_epoch=2) as engine:
+    with Engine(model, [method], loop=loop, steps_per_epoch=2) as engine:
         found = one_step(model, engine, batch)
         child = method.state()[0]
         again = one_step(model, engine, batch)
@@ -220,7 +220,7 @@ def test_interrupted_step_restores_masked_weights() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     method = ChildTuning(p=0.5, variant="D", samples=3)
-    engine = Engine(model, [method], surroundings=Surroundings(examples=examples(batch)))
+    engine = Engine(model, [method], loop=Loop(examples=examples(batch)))
     with engine.micro_batch(batch) as inputs:
         engine.loss(model(**inputs)).backward()
     engine.before_optimizer()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attendrop import METHODS, Engine, Surroundings
+from attendrop import METHODS, Engine, Loop
 from attendrop.methods import make_method
 from helpers import zoo
 from helpers.settings import SETTINGS
@@ -28,10 +28,10 @@ def train(kind: str, methods: tuple[str, ...]) -> list[torch.Tensor]:
     for method in methods:
         columns |= SETTINGS[method].columns(batch, "usual")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    around = Surroundings(optimizer=optimizer, examples=lambda source, count, draws: batch)
+    loop = Loop(optimizer=optimizer, examples=lambda source, count, draws: batch)
     regularizers = [make_method(method, SETTINGS[method].usual) for method in methods]
     torch.manual_seed(5)
-    with Engine(model, regularizers, epochs=1, steps_per_epoch=STEPS, surroundings=around) as engine:
+    with Engine(model, regularizers, epochs=1, steps_per_epoch=STEPS, loop=loop) as engine:
         for _ in range(STEPS):
             with engine.micro_batch({**batch, **columns}) as inputs:
                 loss = engine.loss(model(**inputs))

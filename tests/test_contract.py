@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from attendrop import METHODS, Engine, Surroundings, load_regularizers
+from attendrop import METHODS, Engine, Loop, load_regularizers
 from attendrop.methods import make_method
 from helpers import zoo
 from helpers.settings import SETTINGS
@@ -73,8 +73,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(method: str, kind: str)
         model = zoo.make_model(kind).train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-        around = Surroundings(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-        engine = Engine(model, [make_method(method, SETTINGS[method].usual)], surroundings=around)
+        loop = Loop(optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        engine = Engine(model, [make_method(method, SETTINGS[method].usual)], loop=loop)
         torch.manual_seed(9)
         with engine.micro_batch(batch) as inputs:
             engine.loss(model(**inputs)).backward()
@@ -106,10 +106,10 @@ def test_bfloat16_at_the_highest_strength_stays_finite(method: str, kind: str, s
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     batch |= SETTINGS[method].columns(batch, "strongest")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    around = Surroundings(optimizer=optimizer, examples=lambda source, count, draws: zoo.make_batch(kind))
+    loop = Loop(optimizer=optimizer, examples=lambda source, count, draws: zoo.make_batch(kind))
     regularizer = make_method(method, SETTINGS[method].strongest)
     losses = []
-    with Engine(model, [regularizer], epochs=1, steps_per_epoch=steps, surroundings=around) as engine:
+    with Engine(model, [regularizer], epochs=1, steps_per_epoch=steps, loop=loop) as engine:
         for _ in range(steps):
             with torch.autocast("cpu", torch.bfloat16), engine.micro_batch(batch) as inputs:
                 loss = engine.loss(model(**inputs))

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers.masking_utils
 
-from attendrop import Engine, Surroundings
+from attendrop import Engine, Loop
 from attendrop.methods import make_method
 from helpers import zoo
 from helpers.settings import SETTINGS
@@ -32,9 +32,9 @@ def test_every_method_creates_its_tensors_on_the_device_of_the_model(
     batch: dict[str, Any] = zoo.make_batch("bert")
     batch = {key: value.to("meta") for key, value in (batch | SETTINGS[name].columns(batch, "usual")).items()}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    surroundings = Surroundings(optimizer, 1.0, examples=lambda *_: batch)
+    loop = Loop(optimizer, 1.0, examples=lambda *_: batch)
     method = make_method(name, dict(SETTINGS[name].usual))
-    with Engine(model, [method], epochs=2, surroundings=surroundings) as engine:
+    with Engine(model, [method], epochs=2, loop=loop) as engine:
         for _ in range(2):
             with engine.micro_batch(batch) as inputs:
                 engine.loss(model(**inputs)).backward()

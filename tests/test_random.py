@@ -7,8 +7,8 @@ import torch
 
 from attendrop import random
 from attendrop.capture.graphs import Draws, StaticStep
-from attendrop.core.regularizer import Step
 from attendrop.core.schedule import Progress
+from attendrop.core.step import Step
 from attendrop.kernels.draws import uniform
 
 

@@ -1,10 +1,11 @@
 # The public names of attendrop and where each is defined. This is the only list of them.
 from .core.engine import Engine as Engine
 from .core.regularizer import Regularizer as Regularizer
-from .core.regularizer import Step as Step
-from .core.regularizer import Surroundings as Surroundings
 from .core.schedule import Progress as Progress
 from .core.schedule import Schedule as Schedule
+from .core.step import Loop as Loop
+from .core.step import MicroBatch as MicroBatch
+from .core.step import Step as Step
 from .experiments import fine_tune as fine_tune
 from .methods import METHODS as METHODS
 from .methods import load_regularizers as load_regularizers

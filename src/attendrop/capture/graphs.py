@@ -1,124 +1,64 @@
-"""Work on a GPU that is recorded once as a CUDA graph and replayed: the host launches it with one call.
+"""GPU work that is captured once as a CUDA graph and replayed, so that the CPU launches it with one call.
 
 A graph reads and writes fixed addresses. Whatever changes from step to step is therefore written into tensors that
-stay: batches (`Graphs.static`), the keys of local draws (`Draws`), gradients (`Graphs.run(..., network=...)`).
-Ordinary dropout goes on drawing from the global generator: a replay takes its state as it finds it and moves it on.
+stay at their addresses: batches (`Graphs.static_batch`), the keys of local draws (`DrawKeys`), gradients
+(`Graphs.run(..., network=...)`). Ordinary dropout still draws from the global generator: a replay starts from its
+present state and advances it.
 """
 
 from __future__ import annotations
 
 import random as python_random
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Step
-from ..kernels.draws.reference import signed
+from ..core.step import MicroBatch
 from ..random import all_preserved
-
-_SLOTS = 4096  # keys that one run may ask for
-
-
-class NotCaptured(Exception):
-    """Why something cannot be a graph: the end of a sentence."""
-
-
-def rounded(length: int) -> int:
-    """Up to a multiple of 16, and of an eighth of the length or so where it is long."""
-    unit = 16 if length <= 128 else 32 if length <= 256 else 64 if length <= 1024 else 256
-    return -(-length // unit) * unit
-
-
-class Draws:
-    """The keys of local draws and the place of the micro-batch, in device memory."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._table = torch.zeros(_SLOTS, dtype=torch.int32, device=device)
-        self._slots: dict[tuple[int, str], int] = {}
-        self._now: Step | None = None
-        self._written: tuple[int, int, int] | None = None
-
-    def key(self, site: int, stream: str) -> Tensor:
-        slot = self._slots.get((site, stream))
-        if slot is None:
-            slot = self._slots[site, stream] = 1 + len(self._slots)
-            if slot == _SLOTS:
-                raise NotCaptured(f"it draws for more than {_SLOTS} sites")
-            if self._now is not None and not (self._table.is_cuda and torch.cuda.is_current_stream_capturing()):
-                self._table[slot].fill_(signed(int(self._now.key(site, stream))))
-        return self._table[slot]
-
-    def first_position(self) -> Tensor:
-        return self._table[0]
-
-    def write(self, step: Step) -> None:
-        """Before a replay: all that was ever asked for, as `step` has it. What is asked for later follows it too."""
-        self._now = step
-        now = (step.progress.step, step.first_position, len(self._slots))
-        if now == self._written:
-            return
-        keys = (step.key(site, stream) for site, stream in self._slots)
-        words = torch.tensor([step.first_position, *(signed(int(key)) for key in keys)], dtype=torch.int32)
-        if self._table.is_cuda:
-            words = words.pin_memory()
-        self._table[: len(words)].copy_(words, non_blocking=True)
-        self._written = now
-
-
-@dataclass
-class StaticStep(Step):
-    """The step that a graph is told about: its draws take their keys from device memory."""
-
-    draws: Draws | None = None
-
-    @classmethod
-    def of(cls, step: Step, draws: Draws) -> StaticStep:
-        told = {f.name: getattr(step, f.name) for f in fields(Step)}
-        return cls(**told | {"measure": False, "metrics": {}, "draws": draws})
-
-    def key(self, site: int, stream: str) -> Tensor:
-        assert self.draws is not None
-        return self.draws.key(site, stream)
-
-    def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        return torch.stack([self.key(site, stream) for site in sites]).unsqueeze(1)
-
-    def positions(self, rows: int, device: torch.device) -> Tensor:
-        assert self.draws is not None
-        return self.draws.first_position() * (rows // self.batch_size) + torch.arange(rows, device=device)
+from .batches import ExactShapes
+from .draws import DrawKeys, StaticMicroBatch
+from .errors import NotCaptured
 
 
 @dataclass
 class _Graph:
     graph: Any
     outputs: Any
-    pairs: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)  # with the gradient that it writes
+    gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)  # where it writes that of each parameter
 
 
 class Graphs:
-    """The graphs of one training run. They share their memory, and so must never run at the same time."""
+    """The CUDA graphs of one training run. They share their memory, so only one may run at a time.
 
-    def __init__(self, device: torch.device, limit: int = 64) -> None:
+    Args:
+        device: the GPU.
+        shapes: which shapes the buffers of batches have.
+        limit: the largest number of graphs; further work runs eagerly.
+    """
+
+    def __init__(self, device: torch.device, shapes: ExactShapes | None = None, limit: int = 64) -> None:
         self.device, self.limit = device, limit
-        self.draws = Draws(device)
-        self.failure: str | None = None  # why nothing is captured any more: the end of a sentence
+        self.failure: str | None = None  # why nothing is captured any more
+        self._shapes = shapes or ExactShapes()
+        self._draw_keys = DrawKeys(device)
         self._graphs: dict[Hashable, _Graph] = {}
         self._static: dict[Hashable, dict[str, Tensor]] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
-        self._parameters: dict[nn.Module, list[nn.Parameter]] = {}  # walking over a model in every step takes a while
-        # a batch in tensors that stay, its lengths rounded up, and its key: what `CapturedSteps` lends
-        self.batch: Callable[[Mapping[str, Any]], tuple[dict[str, Any], Hashable]] = self._unpadded
+        self._parameters: dict[nn.Module, list[nn.Parameter]] = {}  # cached: walking through a model takes a while
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._pool: Any = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     @property
     def is_full(self) -> bool:
+        """Whether the limit is reached."""
         return len(self._graphs) >= self.limit
+
+    # ---- tensors that stay at their addresses ------------------------------------------------------------------
 
     def static(
         self,
@@ -127,7 +67,14 @@ class Graphs:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         fill: Mapping[str, int] | None = None,
     ) -> dict[str, Tensor]:
-        """The values, in tensors that stay where they are; where `shapes` has longer rows, `fill` is behind them."""
+        """Copies the values into the buffers of `key`, which are created by the first call with it.
+
+        Args:
+            key: names the buffers.
+            values: the tensors.
+            shapes: the shapes of the buffers, by default those of the values; their last dimension may be larger.
+            fill: what a larger buffer holds behind the values.
+        """
         if key not in self._static:
             self._static[key] = {
                 name: torch.empty(
@@ -135,68 +82,77 @@ class Graphs:
                 )
                 for name, value in values.items()
             }
-        found = self._static[key]
+        buffers = self._static[key]
         for name, value in values.items():
-            length, buffer = value.shape[-1] if value.dim() else 0, found[name]
+            length, buffer = value.shape[-1] if value.dim() else 0, buffers[name]
             if buffer.shape == value.shape:
                 buffer.copy_(value, non_blocking=True)
             else:
                 assert fill is not None
                 buffer[..., :length].copy_(value, non_blocking=True)
                 buffer[..., length:].fill_(fill[name])
-        return found
+        return buffers
 
-    def _unpadded(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Hashable]:
+    def static_batch(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Hashable]:
+        """The batch in buffers, its lengths rounded up; and a key that batches of the same shapes share."""
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-        key = tuple(sorted((name, tuple(value.shape), str(value.dtype)) for name, value in tensors.items()))
-        return {**batch, **self.static(("batch", key), tensors)}, key
+        rest = {name: value for name, value in batch.items() if name not in tensors}
+        if not all(isinstance(value, (bool, int, float, str, type(None))) for value in rest.values()):
+            raise NotCaptured("batches hold other things than tensors")
+        shapes = self._shapes.shapes(tensors)
+        described = sorted((name, shapes[name], str(value.dtype)) for name, value in tensors.items())
+        key = (tuple(described), tuple(sorted(rest.items())))
+        return {**self.static(("batch", key), tensors, shapes, self._shapes.fill()), **rest}, key
 
-    def told(self, step: Step) -> StaticStep:
-        """What a function that is recorded is told of `step`."""
-        return StaticStep.of(step, self.draws)
+    def static_micro_batch(self, batch: MicroBatch) -> StaticMicroBatch:
+        """The micro-batch for a plan that is captured: its draws read their keys from device memory."""
+        return StaticMicroBatch.of(batch, self._draw_keys)
+
+    # ---- capture and replay ------------------------------------------------------------------------------------
 
     def run(
         self,
         key: Hashable,
         function: Callable[[], Any],
-        step: Step | None = None,
+        *,
+        batch: MicroBatch | None = None,
         network: nn.Module | None = None,
-        rehearse: bool = True,
+        warm_up: bool = True,
     ) -> Any:
-        """What `function` returns, in tensors that the next run with the same key overwrites.
+        """Returns what `function` returns, in tensors that the next run with the same key overwrites.
 
-        The first run with a key records it. Where that fails, it and all that comes after it just runs, and `failure`
-        says why. Local draws are those of `step`. With `network` the function ends in a backward, and its gradients
-        are added to those of the network's parameters, as a backward does. A function that may not run more often than
-        it is asked for is not rehearsed before it is recorded.
+        The first run with a key captures the function. If that fails, this and all later functions run eagerly, and
+        `failure` says why.
+
+        Args:
+            key: names the graph.
+            function: the work. It reads tensors that stay at their addresses.
+            batch: the micro-batch whose local draws the function uses.
+            network: the network whose backward the function runs. The gradients are added to those of its parameters.
+            warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
         """
-        if step is not None:
-            self.draws.write(step)
+        if batch is not None:
+            self._draw_keys.write(batch)
         if self.failure is not None:
             return function()
         adds = any(parameter.grad is not None for parameter in self._trained(network))
-        if network is not None:
-            key = (key, adds)
-        if key not in self._graphs:
-            try:
-                with self._no_trace(network):
-                    self._graphs[key] = self._record(function, network, adds, rehearse)
-            except NotCaptured as reason:
-                self.failure = str(reason)
-            except Exception as error:
-                lines = str(error).strip().splitlines() or [""]
-                self.failure = f"it failed ({type(error).__name__}: {lines[0]})"
-            return self.run(key[0] if network is not None else key, function, step, network, rehearse)  # type: ignore[index]
-        found = self._graphs[key]
+        graph = self._graphs.get((key, adds))
+        if graph is None:
+            graph = self._try_to_capture(function, network, adds, warm_up)
+            if graph is None:
+                return function()
+            self._graphs[key, adds] = graph
+            if batch is not None:
+                self._draw_keys.write(batch)  # the capture has added keys
         if adds:
-            self._collect(found)
-        found.graph.replay()
-        for parameter, gradient in found.pairs:
+            self._collect_gradients(graph)
+        graph.graph.replay()
+        for parameter, gradient in graph.gradients:
             parameter.grad = gradient
-        return found.outputs
+        return graph.outputs
 
     def owns_gradient(self, parameter: nn.Parameter) -> bool:
-        """Whether the parameter's gradient is where graphs write it."""
+        """Whether the parameter's gradient is the tensor into which graphs write it."""
         return parameter.grad is not None and parameter.grad is self._gradients.get(parameter)
 
     def _trained(self, network: nn.Module | None) -> list[nn.Parameter]:
@@ -206,49 +162,63 @@ class Graphs:
             self._parameters[network] = [p for p in network.parameters() if p.requires_grad]
         return self._parameters[network]
 
-    def _collect(self, graph: _Graph) -> None:
-        """What an eager micro-batch has left as gradients moves to where the graph adds to."""
-        for parameter, gradient in graph.pairs:
+    def _collect_gradients(self, graph: _Graph) -> None:
+        """Moves gradients of an eager micro-batch into the tensors to which the graph adds."""
+        for parameter, gradient in graph.gradients:
             if parameter.grad is None:
                 gradient.zero_()
             elif parameter.grad is not gradient:
                 gradient.copy_(parameter.grad)
 
-    def _record(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, rehearse: bool) -> _Graph:
-        def forget_gradients() -> list[tuple[nn.Parameter, Tensor]]:
-            found = []
+    def _try_to_capture(
+        self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool
+    ) -> _Graph | None:
+        """The graph; None where it cannot be captured, and then `failure` says why."""
+        try:
+            with self._restored(network):
+                return self._capture(function, network, adds, warm_up)
+        except NotCaptured as reason:
+            self.failure = str(reason)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [""]
+            self.failure = f"it failed ({type(error).__name__}: {lines[0]})"
+        return None
+
+    def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> _Graph:
+        def take_gradients() -> list[tuple[nn.Parameter, Tensor]]:
+            taken = []
             for parameter in self._trained(network):
                 if parameter.grad is not None:
-                    found.append((parameter, parameter.grad))
+                    taken.append((parameter, parameter.grad))
                     parameter.grad = None
-            return found
+            return taken
 
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            if rehearse:
-                function()  # lazy initialisation, workspaces, kernels that are compiled at their first call
-            for parameter, gradient in forget_gradients():
+            if warm_up:
+                function()  # lazy initialisation, workspaces, kernels that are compiled on their first call
+            for parameter, gradient in take_gradients():
                 if parameter not in self._gradients:
                     self._gradients[parameter] = torch.empty_like(gradient)
-            before = _host_states()
-            # other threads, such as the one that pins batches, may go on
+            before = _cpu_random_states()
+            # Other threads, such as the one that pins batches, may use CUDA meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 outputs = function()
-                found = forget_gradients()
-                pairs = [(parameter, self._gradients[parameter]) for parameter, _ in found]
-                if found:
-                    into, new = [gradient for _, gradient in pairs], [gradient for _, gradient in found]
+                taken = take_gradients()
+                gradients = [(parameter, self._gradients[parameter]) for parameter, _ in taken]
+                if taken:
+                    into, new = [gradient for _, gradient in gradients], [gradient for _, gradient in taken]
                     (torch._foreach_add_ if adds else torch._foreach_copy_)(into, new)
-                del found
-            if _host_states() != before:
-                raise NotCaptured("its forward draws random numbers on the host")
+                del taken
+            if _cpu_random_states() != before:
+                raise NotCaptured("its forward draws random numbers on the CPU")
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        return _Graph(graph, outputs, pairs)
+        return _Graph(graph, outputs, gradients)
 
     @contextmanager
-    def _no_trace(self, network: nn.Module | None) -> Iterator[None]:
-        """Recording changes neither random states nor gradients; where it fails, all is as if it had not been tried."""
+    def _restored(self, network: nn.Module | None) -> Iterator[None]:
+        """Restores random states and gradients after a capture; after a failed one, the state of torch too."""
         gradients = [(parameter, parameter.grad) for parameter in self._trained(network)]
         for parameter, _ in gradients:
             parameter.grad = None
@@ -259,29 +229,29 @@ class Graphs:
                     yield
                 except BaseException:
                     torch.cuda.set_stream(stream)
-                    self._mend()
+                    self._end_failed_capture()
                     raise
         finally:
             for parameter, gradient in gradients:
                 parameter.grad = gradient
 
-    def _mend(self) -> None:
-        """After a capture that failed torch takes the generator and the allocator to be capturing still."""
+    def _end_failed_capture(self) -> None:
+        """After a failed capture, the allocator and the generator of torch still assume that they are capturing."""
         index = torch.cuda.current_device() if self.device.index is None else self.device.index
         generator = torch.cuda.default_generators[index]
-        for mend in (
+        for repair in (
             lambda: torch.cuda.synchronize(self.device),
             lambda: torch._C._cuda_endAllocateToPool(index, self._pool),
             lambda: generator.graphsafe_set_state(generator.clone_state()),
         ):
             with suppress(RuntimeError):  # where it was not capturing
-                mend()
+                repair()
 
     def clear(self) -> None:
-        """Gives the memory back. Gradients that a parameter still has stay its own."""
+        """Frees the memory. A gradient that a parameter still has stays valid."""
         self._graphs, self._static, self._gradients, self._parameters = {}, {}, {}, {}
 
 
-def _host_states() -> tuple[Any, ...]:
+def _cpu_random_states() -> tuple[Any, ...]:
     _, keys, *rest = np.random.get_state()
     return torch.get_rng_state().numpy().tobytes(), python_random.getstate(), np.asarray(keys).tobytes(), tuple(rest)

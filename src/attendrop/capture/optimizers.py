@@ -1,11 +1,12 @@
-"""An optimizer's step as a CUDA graph, for those whose whole state is on the GPU: torch's fused Adam and AdamW.
+"""An optimizer's step as a CUDA graph, for optimizers whose whole state is on the GPU: torch's fused Adam and AdamW.
 
-AdamW is the Trainer's default. The learning rate changes from step to step, so the graph reads it from device memory;
-there it is a float, as fine as the weights are.
+AdamW is the Trainer's default. The learning rate changes from step to step, so the graph reads it from device memory,
+in float32.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,69 +18,88 @@ from .graphs import Graphs
 
 
 def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a replay does all that a step does."""
+    """Whether a replay does everything that a step of this optimizer does."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return False
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
     return not has_hooks and all(group["fused"] for group in optimizer.param_groups)
 
 
+@contextmanager
+def replaying_steps(optimizer: torch.optim.Optimizer, graphs: Graphs) -> Iterator[None]:
+    """Inside, `optimizer.step()` replays a graph where it can.
+
+    The Trainer calls `step` of the optimizer deep inside its loop, through accelerate's wrapper, and learning rate
+    schedulers have replaced it on the instance already. So it is replaced on the instance here too, and restored at
+    the end. This is the only function of another library's object that capture replaces.
+    """
+    graph, eager_step, is_on_instance = OptimizerGraph(optimizer, graphs), optimizer.step, "step" in vars(optimizer)
+
+    @functools.wraps(eager_step)
+    def step(closure: Any = None) -> Any:
+        return eager_step(closure) if closure is not None else graph.step(eager_step)
+
+    optimizer.step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        optimizer.step = eager_step  # type: ignore[method-assign]
+        if not is_on_instance:
+            del optimizer.step
+
+
 class OptimizerGraph:
-    """Takes the steps of `optimizer` by replaying, where its gradients are the graphs' own."""
+    """Replays the steps of `optimizer`, where its gradients are the tensors into which `graphs` write them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, graphs: Graphs) -> None:
         self._optimizer, self._graphs = optimizer, graphs
         self._allows = allows_capture(optimizer)
-        self._rates = [torch.zeros((), device=graphs.device) for _ in optimizer.param_groups]
-        self._rehearsed = False
+        self._learning_rates = [torch.zeros((), device=graphs.device) for _ in optimizer.param_groups]
+        self._is_warm = False
 
-    def step(self, take: Callable[[], Any]) -> None:
-        """`take` is the eager step."""
+    def step(self, eager_step: Callable[[], Any]) -> None:
+        """Takes a step: a replay, or `eager_step` where that is not possible."""
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         state = self._optimizer.state
-        # the first step makes the state
+        # The first step creates the state.
         if not self._allows or not all(self._graphs.owns_gradient(p) and p in state for p in parameters):
-            take()
+            eager_step()
             return
-        if not self._rehearsed:
-            self._rehearse()
-        for rate, group in zip(self._rates, self._optimizer.param_groups, strict=True):
+        if not self._is_warm:
+            self._warm_up_kernels()
+        for rate, group in zip(self._learning_rates, self._optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
-        self._graphs.run(self._key(parameters), lambda: self._recorded(take), rehearse=False)
+        self._graphs.run(self._key(parameters), lambda: self._capturable(eager_step), warm_up=False)
 
     def _key(self, parameters: list[nn.Parameter]) -> tuple[Any, ...]:
-        """All that a graph has for granted."""
+        """Everything that is fixed in a graph: the settings of the groups and the addresses of the tensors."""
         settings = [
             tuple((name, value) for name, value in group.items() if name not in ("params", "lr", "initial_lr"))
             for group in self._optimizer.param_groups
         ]
-        places = [p.data_ptr() for p in parameters]
+        addresses = [p.data_ptr() for p in parameters]
         for p in parameters:
-            places += [x.data_ptr() for x in self._optimizer.state[p].values() if isinstance(x, Tensor)]
-        return ("optimizer", id(self), tuple(settings), tuple(places))
+            addresses += [x.data_ptr() for x in self._optimizer.state[p].values() if isinstance(x, Tensor)]
+        return ("optimizer", id(self), tuple(settings), tuple(addresses))
 
-    def _recorded(self, take: Callable[[], Any]) -> None:
-        with self._as_graphs_need_it():
-            take()
-
-    @contextmanager
-    def _as_graphs_need_it(self) -> Iterator[None]:
+    def _capturable(self, eager_step: Callable[[], Any]) -> None:
+        """The step with settings that allow a capture: `capturable`, and learning rates in device memory."""
         groups = self._optimizer.param_groups
         before = [(group["lr"], group["capturable"]) for group in groups]
-        for group, rate in zip(groups, self._rates, strict=True):
+        for group, rate in zip(groups, self._learning_rates, strict=True):
             group["lr"], group["capturable"] = rate, True
         try:
-            yield
+            eager_step()
         finally:
             for group, (lr, capturable) in zip(groups, before, strict=True):
                 group["lr"], group["capturable"] = lr, capturable
 
-    def _rehearse(self) -> None:
-        """Kernels are loaded at their first call, which must not be in a recording: here, on a number of no account."""
+    def _warm_up_kernels(self) -> None:
+        """CUDA loads a kernel on its first call, which is not allowed during a capture: run a dummy step first."""
         dtypes = {p.dtype for group in self._optimizer.param_groups for p in group["params"]}
-        numbers = [nn.Parameter(torch.zeros(1, dtype=dtype, device=self._graphs.device)) for dtype in dtypes]
-        for number in numbers:
-            number.grad = torch.zeros_like(number)
+        parameters = [nn.Parameter(torch.zeros(1, dtype=dtype, device=self._graphs.device)) for dtype in dtypes]
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
         make: Any = type(self._optimizer)
-        make(numbers, lr=torch.zeros_like(self._rates[0]), fused=True, capturable=True).step()
-        self._rehearsed = True
+        make(parameters, lr=torch.zeros_like(self._learning_rates[0]), fused=True, capturable=True).step()
+        self._is_warm = True

@@ -1,4 +1,4 @@
-"""One regularised step, for any training loop; no Trainer in sight.
+"""One regularised training step, for any training loop; the Trainer drives the same engine.
 
 engine = Engine(model, [ADDrop(p=0.3, q=0.3)], epochs=3, steps_per_epoch=len(loader))
 for batch in loader:
@@ -13,30 +13,44 @@ engine.close()
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..model.plan import Plan
 from ..model.seams import Seams, bind
 from ..model.sites import map_shape
-from .regularizer import Regularizer, Step, Surroundings
+from ..utils.batches import batch_size as size_of
+from ..utils.batches import tiled
+from .regularizer import Regularizer
 from .schedule import Progress
+from .state import load_state, save_state
+from .step import Loop, MicroBatch, Step
 
 
 class Engine:
-    """Binds `model` and runs the verbs of `regularizers` at their places in the step.
+    """Binds a model and calls the hooks of the methods at their places in the training step.
 
-    Where `epochs` is not known (None), nothing that depends on it is checked. `rank`, `world` and `batch_size` (of one
-    process and micro-batch) place each example in the global batch, so that several processes draw what one would.
+    Args:
+        model: a transformers model in train mode, not wrapped by DDP.
+        regularizers: the methods.
+        epochs: the number of epochs; None: not known, and nothing that depends on it is checked.
+        steps_per_epoch: optimizer steps in an epoch.
+        seed: the seed of all draws.
+        rank: the number of this process.
+        world: the number of processes.
+        batch_size: the examples of one process and micro-batch; by default those of the first batch. With `rank` and
+            `world` it gives each example its position in the global batch, so that several processes draw what one
+            process would.
+        example: a batch for the dry run that finds the attention calls; text and image models need none.
+        loop: what the training loop offers to methods that train networks of their own or draw examples.
     """
 
     def __init__(
@@ -51,7 +65,7 @@ class Engine:
         world: int = 1,
         batch_size: int | None = None,
         example: Mapping[str, Any] | None = None,
-        surroundings: Surroundings | None = None,
+        loop: Loop | None = None,
     ) -> None:
         self.model = model
         self.regularizers = list(regularizers)
@@ -69,10 +83,11 @@ class Engine:
         self.columns = frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
         self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
-        self.surroundings = surroundings or Surroundings(world=world)
+        self.loop = loop or Loop(world=world)
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
         self._step: Step | None = None
+        self._batch: MicroBatch | None = None
         self._micro_batches = 0
         self._metrics: dict[str, list[Tensor]] = {}
         self._is_open = True
@@ -83,17 +98,27 @@ class Engine:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def begin_step(self, progress: Progress | None = None, measure: bool = False) -> None:
-        """Opens the optimizer step at `progress` (by default: the next one). `micro_batch` does this by itself."""
+    def begin_step(
+        self, progress: Progress | None = None, measure: bool = False, model: nn.Module | None = None
+    ) -> None:
+        """Opens an optimizer step. `micro_batch` does this by itself.
+
+        Args:
+            progress: how far training has come; by default one step further than the last.
+            measure: whether the metrics of this step will be logged.
+            model: the bound model, where the loop has replaced the object (FSDP does).
+        """
         if progress is not None:
             self._progress = progress
+        if model is not None:
+            self.model = model
         self._step = Step(
             self.model,
             self.seams,
             self._progress,
             seed=self.seed,
             measure=measure,
-            around=self.surroundings,
+            loop=self.loop,
             views=self.views,
             columns=self.columns,
         )
@@ -104,19 +129,18 @@ class Engine:
     @contextmanager
     def micro_batch(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside."""
-        step = self.place(batch)
-        with self.planned(batch, step) as inputs:
+        with self.planned(self.begin_micro_batch(batch)) as inputs:
             yield inputs
 
-    @contextmanager
-    def planned(self, batch: Mapping[str, Any], step: Step) -> Iterator[dict[str, Any]]:
-        """The rest of `micro_batch`, when the batch has its place."""
-        self.on_batch(batch, step)
-        with self.seams.applied(self.plan(batch, step)):
-            yield dict(step.inputs)
+    def begin_micro_batch(
+        self, batch: Mapping[str, Any], backward: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None
+    ) -> MicroBatch:
+        """Opens a micro-batch, for a loop that does by itself what `micro_batch` does with the result.
 
-    def place(self, batch: Mapping[str, Any]) -> Step:
-        """Opens a micro-batch: the step, which knows now where the examples are in the global batch."""
+        Args:
+            batch: the batch as the data loader gave it, on the device of the model.
+            backward: forward, loss and backward of a network on given inputs, as the loop does it for the model.
+        """
         if not self.model.training:
             raise ValueError(
                 f"{self.seams.name} is in eval mode, in which nothing is regularised; call model.train() first."
@@ -124,122 +148,115 @@ class Engine:
         if self._step is None:
             self.begin_step()
         assert self._step is not None
-        step = self._step
-        step.batch_size = _size(batch)
+        size = size_of(batch)
         if self.batch_size is None:
-            self.batch_size = step.batch_size
-        step.first_position = (self._micro_batches * self.world + self.rank) * self.batch_size
+            self.batch_size = size
+        first_position = (self._micro_batches * self.world + self.rank) * self.batch_size
         self._micro_batches += 1
         check_columns(self.regularizers, batch)
-        step.inputs = _repeated({name: x for name, x in batch.items() if name not in self.columns}, self.views)
-        return step
+        inputs = tiled({name: x for name, x in batch.items() if name not in self.columns}, self.views, size)
+        self._batch = MicroBatch(self._step, dict(batch), inputs, first_position, size)
+        if backward is not None:
+            self._batch = replace(self._batch, backward=backward)
+        return self._batch
 
-    def on_batch(self, batch: Mapping[str, Any], step: Step) -> None:
-        """All methods meet the batch."""
+    @contextmanager
+    def planned(self, batch: MicroBatch) -> Iterator[dict[str, Any]]:
+        """Calls the hooks of the micro-batch and applies the plan inside; yields the inputs of the tracked pass."""
+        self.on_batch(batch)
+        with self.seams.applied(self.plan(batch)):
+            yield dict(batch.inputs)
+
+    def on_batch(self, batch: MicroBatch) -> None:
+        """Calls `on_batch` of all methods."""
         for regularizer in self.regularizers:
-            regularizer.on_batch(self._for(regularizer, batch), step)
+            regularizer.on_batch(self._for(regularizer, batch))
 
-    def _for(self, regularizer: Regularizer, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """The batch with the method's own columns and no other's."""
-        return {k: value for k, value in batch.items() if k not in self.columns or k in regularizer.columns}
-
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
-        """The plan of all methods for the pass over `batch`."""
+    def plan(self, batch: MicroBatch) -> Plan:
+        """The plans of all methods for the tracked pass, combined."""
         plan = Plan()
-        rows, _, _ = map_shape(self.seams.sites[0], batch)
+        rows, _, _ = map_shape(self.seams.sites[0], batch.examples)
         for regularizer in self.regularizers:
-            mine = regularizer.plan(self._for(regularizer, batch), step)
-            plan = plan | mine.repeated(self.views, rows)  # each by itself: some are made for all views already
+            own = regularizer.plan(self._for(regularizer, batch))
+            # Each is repeated by itself: some are made for all views already.
+            plan = plan | own.repeated(self.views, rows)
         return plan
+
+    def _for(self, regularizer: Regularizer, batch: MicroBatch) -> MicroBatch:
+        """The batch with the columns of this method and of no other."""
+        others = self.columns.difference(regularizer.columns)
+        if not others:
+            return batch
+        return replace(batch, examples={k: value for k, value in batch.examples.items() if k not in others})
 
     def loss(self, outputs: Any, loss: Tensor | None = None, share: float | Tensor = 1.0) -> Tensor:
         """The loss of the tracked pass with all penalties added.
 
-        `share` is that of this micro-batch in the step, where `loss` is already a share of the step's loss.
+        Args:
+            outputs: what the model returned.
+            loss: the loss, where it is not the model's own (`outputs["loss"]`).
+            share: the share of this micro-batch in the step, where `loss` is only a share of the step's loss.
         """
-        assert self._step is not None, "loss() belongs inside micro_batch()"
+        assert self._batch is not None, "loss() belongs inside micro_batch()"
         total: Tensor = outputs["loss"] if loss is None else loss
         for regularizer in self.regularizers:
-            penalty = regularizer.penalty(outputs, self._step)
+            penalty = regularizer.penalty(outputs, self._for(regularizer, self._batch))
             if penalty is None:
                 continue
             if total.requires_grad and not penalty.requires_grad:
                 raise ValueError(
                     f"{type(regularizer).__name__} adds a penalty on the model's outputs, and the outputs that it got "
-                    "carry no gradient (TRL's SFTTrainer makes them in a pass of its own); use RegularizedTrainer."
+                    "carry no gradient (TRL's SFTTrainer computes them in a pass of its own); use RegularizedTrainer."
                 )
             total = total + share * penalty
         return total
 
     def before_optimizer(self) -> None:
-        """When all gradients of the step are there, before the optimizer's step."""
+        """To be called when all gradients of the step are there, before the optimizer's step."""
         assert self._step is not None, "before_optimizer() comes after micro_batch()"
         for regularizer in self.regularizers:
             regularizer.on_gradients(self._step)
 
     def after_optimizer(self) -> None:
-        """When the optimizer's step is done."""
+        """To be called after the optimizer's step."""
         assert self._step is not None, "after_optimizer() comes after before_optimizer()"
         for regularizer in self.regularizers:
             regularizer.on_step_end(self._step)
         for name, value in self._step.metrics.items():
             self._metrics.setdefault(name, []).append(value.detach().float())
-        self._step = None
+        self._step = self._batch = None
         done = self._progress.step + 1
         self._progress = Progress(
             done, self._progress.total_steps, done // self._steps_per_epoch, self._progress.epochs
         )
 
     def pop_metrics(self) -> dict[str, Tensor]:
-        """The mean of what was measured since the last call."""
-        found = {name: torch.stack(values).mean() for name, values in self._metrics.items()}
+        """The means of the metrics since the last call."""
+        means = {name: torch.stack(values).mean() for name, values in self._metrics.items()}
         self._metrics = {}
-        return found
-
-    def networks(self) -> dict[str, nn.Module]:
-        return {name: network for r in self.regularizers for name, network in r.networks().items()}
+        return means
 
     def save_state(self, folder: str | Path) -> None:
-        """Writes what a resumed run needs beside the checkpoint's weights; every process does, into the same folder.
-
-        The first process writes everything, the others only what differs from it.
-        """
-        for regularizer in self.regularizers:
-            tensors, values = regularizer.state()
-            if tensors or values:
-                path = self._state_file(folder, regularizer, self.rank)
-                local = regularizer.local_state
-                mine = {name: x for name, x in tensors.items() if self.rank == 0 or name.startswith(local)}
-                save_file({name: tensor.detach().contiguous().clone() for name, tensor in mine.items()}, path)
-                path.with_suffix(".json").write_text(json.dumps(values) + "\n", encoding="utf-8")
+        """Writes what a resumed run needs beside the weights. Every process calls it, with the same folder."""
+        save_state(self.regularizers, folder, self.rank)
 
     def load_state(self, folder: str | Path) -> None:
-        """Takes up what `save_state` wrote."""
-        for regularizer in self.regularizers:
-            path, mine = (self._state_file(folder, regularizer, rank) for rank in (0, self.rank))
-            if path.is_file():
-                tensors = load_file(path)
-                if mine != path and mine.is_file():
-                    shared = {name: x for name, x in tensors.items() if not name.startswith(regularizer.local_state)}
-                    path, tensors = mine, shared | load_file(mine)
-                regularizer.load_state(tensors, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
-
-    @staticmethod
-    def _state_file(folder: str | Path, regularizer: Regularizer, rank: int) -> Path:
-        return Path(folder, f"{regularizer.name}{f'_rank{rank}' if rank else ''}.safetensors")
+        """Loads what `save_state` wrote."""
+        load_state(self.regularizers, folder, self.rank)
 
     def close(self) -> None:
-        """Gives the model back as it was, whatever happened to the step."""
+        """Restores the model as it was, also in the middle of a step."""
         if not self._is_open:
             return
         self._is_open = False
-        with ExitStack() as everything:  # runs to its end and raises then
-            everything.callback(self.seams.unbind)
+        with ExitStack() as stack:  # calls all, and raises at the end
+            stack.callback(self.seams.unbind)
             for regularizer in reversed(self.regularizers):
-                everything.callback(regularizer.on_close)
+                stack.callback(regularizer.on_close)
 
 
 def check_regularizers(regularizers: Sequence[Any]) -> None:
+    """Refuses what is not a method, and methods that cannot act together."""
     for regularizer in regularizers:
         if not isinstance(regularizer, Regularizer):
             raise ValueError(
@@ -256,6 +273,7 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
 
 
 def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any]) -> None:
+    """Refuses a batch that lacks a column which a method reads."""
     for regularizer in regularizers:
         for name in regularizer.columns:
             if name not in batch:
@@ -266,7 +284,7 @@ def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any])
 
 
 def check_checkpointing(model: nn.Module) -> None:
-    """Reentrant checkpointing gives no gradients to recorded tensors: refused before it can train wrongly."""
+    """Refuses reentrant gradient checkpointing, under which recorded tensors would get no gradients."""
     for module in model.modules():
         function = getattr(module, "_gradient_checkpointing_func", None)
         if getattr(module, "gradient_checkpointing", False) and isinstance(function, partial):
@@ -274,29 +292,9 @@ def check_checkpointing(model: nn.Module) -> None:
 
 
 def refuse_reentrant(options: Mapping[str, Any] | None) -> None:
+    """Refuses these `gradient_checkpointing_kwargs` if they ask for reentrant checkpointing."""
     if options and options.get("use_reentrant"):
         raise ValueError(
             "gradient_checkpointing_kwargs has use_reentrant=True, which gives attributions no gradient; it must be "
             "{'use_reentrant': False}."
         )
-
-
-def _size(batch: Mapping[str, Any]) -> int:
-    for value in batch.values():
-        if isinstance(value, Tensor) and value.dim() > 0:
-            return value.shape[0]
-    raise ValueError(
-        f"the batch has no tensor with a batch dimension; it has {', '.join(map(str, batch)) or 'nothing'}."
-    )
-
-
-def _repeated(batch: Mapping[str, Any], views: int) -> dict[str, Any]:
-    if views == 1:
-        return dict(batch)
-    size = _size(batch)
-    return {
-        name: torch.cat([value] * views)
-        if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size
-        else value
-        for name, value in batch.items()
-    }

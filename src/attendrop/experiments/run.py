@@ -234,7 +234,7 @@ class _Run:
                 step=self.config.step,
             )
             if regularizers and self.arguments.max_steps <= 0:
-                trainer._make_engine(model, math.ceil(self.arguments.num_train_epochs)).close()
+                trainer.check_model(math.ceil(self.arguments.num_train_epochs))
         except (ValueError, ImportError) as error:
             if is_new and folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()  # the Trainer makes it before it checks

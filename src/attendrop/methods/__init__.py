@@ -76,7 +76,7 @@ def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
 
 def load_regularizers(folder: str | Path) -> list[Regularizer]:
     """The regularisers that a training run saved beside its model."""
-    from ..core.regularizer import CONFIG_FILE
+    from ..core.state import CONFIG_FILE
 
     path = Path(folder, CONFIG_FILE)
     if not path.is_file():

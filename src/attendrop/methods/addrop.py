@@ -14,14 +14,15 @@ not treat, are attributed by Σ log P of the prediction.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
+from ..core.step import MicroBatch, Step
 from ..kernels.attention_mask import Mask, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, candidates
 from ..model.attribution import METHODS as ATTRIBUTIONS
@@ -42,16 +43,17 @@ def random_keep_mask(shape: tuple[int, ...], valid: Tensor, p: float, q: float, 
 class ADDrop(Regularizer):
     """Attribution-driven attention dropout.
 
-    p             size of the candidate region, as a share of the row; a number from 0 to 1 or a schedule
-    q             probability with which a candidate is dropped; a number from 0 to 1 or a schedule
-    layers        "first", "all", a list or a slice of layer numbers
-    attribution   "ga" gradient, "iga" integrated gradient, "aa" the attention itself, "rd" random
-    label         "pseudo", the model's prediction, or "gold"
-    direction     "high" drops what the prediction leans on most, "low" what it leans on least
-    cross_tuning  AD-DROP in every other epoch; False: in every epoch
-    end_on        with cross-tuning, the kind of the last epoch: "plain", "method", or "either" (epochs 1, 3, 5 … plain)
-    ig_rule       "sum", the paper's, or "gauss"
-    ig_steps      gradients for each layer of "iga": 20 in the paper's sum; 5 will do with "gauss"
+    Args:
+        p: size of the candidate region, as a share of the row; a number from 0 to 1 or a schedule
+        q: probability with which a candidate is dropped; a number from 0 to 1 or a schedule
+        layers: "first", "all", a list or a slice of layer numbers
+        attribution: "ga" gradient, "iga" integrated gradient, "aa" the attention itself, "rd" random
+        label: "pseudo", the model's prediction, or "gold"
+        direction: "high" drops what the prediction leans on most, "low" what it leans on least
+        cross_tuning: AD-DROP in every other epoch; False: in every epoch
+        end_on: with cross-tuning, the kind of the last epoch: "plain", "method", or "either" (epochs 1, 3, 5 … plain)
+        ig_rule: "sum", the paper's, or "gauss"
+        ig_steps: gradients for each layer of "iga": 20 in the paper's sum; 5 will do with "gauss"
     """
 
     name: ClassVar[str] = "addrop"
@@ -99,7 +101,8 @@ class ADDrop(Regularizer):
         progress, is_on = step.progress, self.p > 0 and self.q > 0
         return is_on and (not self.cross_tuning or is_method_epoch(progress.epoch, progress.epochs, self.end_on))
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         progress = step.progress
         p, q = value_at(self.p, progress), value_at(self.q, progress)
         if self.cross_tuning and not is_method_epoch(progress.epoch, progress.epochs, self.end_on):
@@ -109,14 +112,14 @@ class ADDrop(Regularizer):
         sites = step.seams.select(self.layers, "ADDrop.layers")
         rule = IntegrationRule(self.ig_rule, self.ig_steps)
         keep: dict[int, Tensor | Mask] = {}
-        for site, found in attributions(step.probe(batch), sites, self.attribution, self.label, rule):
+        for site, found in attributions(batch.probe(), sites, self.attribution, self.label, rule):
             record = found.record
             shape, device = (*record.query.shape[:3], record.key.shape[2]), record.query.device
             if self.attribution == "rd":
-                draws = step.uniform(site, shape, device, self.name)
+                draws = batch.uniform(site, shape, device, self.name)
                 keep[site] = random_keep_mask(shape, record.valid, p, q, draws)
             else:
-                key, positions = step.key(site, self.name), step.positions(shape[0], device)
+                key, positions = batch.key(site, self.name), batch.positions(shape[0], device)
                 keep[site] = found.keep(p, q, key, positions, self.direction)
             if step.measure:
                 place, dropped = step.seams.sites[site].label, ~as_keep(keep[site])

@@ -13,15 +13,15 @@ keys is dropped, where DropAttention takes p over the length of a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
+from ..core.step import MicroBatch
 from ..model.plan import MapEdit, Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
@@ -40,11 +40,12 @@ def renormalised(weights: Tensor, keep: Tensor, valid: Tensor) -> Tensor:
 class AttentionDropout(Regularizer):
     """Attention dropout behind the softmax.
 
-    p            probability that a weight is dropped, a number from 0 to below 1 (renormalised: to 1) or a schedule
-    pattern      "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
-    renormalise  divide by what is left of the row and not by 1−p: DropAttention
-    layers       "first", "all", a list or a slice of layer numbers
-    span         length of a run of keys, for pattern="span"
+    Args:
+        p: probability that a weight is dropped, a number from 0 to below 1 (renormalised: to 1) or a schedule
+        pattern: "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
+        renormalise: divide by what is left of the row and not by 1−p: DropAttention
+        layers: "first", "all", a list or a slice of layer numbers
+        span: length of a run of keys, for pattern="span"
     """
 
     name: ClassVar[str] = "attention_dropout"
@@ -65,11 +66,12 @@ class AttentionDropout(Regularizer):
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "AttentionDropout.layers")
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         p = value_at(self.p, step.progress)
         if p == 0:
             return Plan()
-        keep = draw_keep(step, batch, self.layers, p, self.pattern, self.span, "AttentionDropout")
+        keep = draw_keep(batch, self.layers, p, self.pattern, self.span, "AttentionDropout")
         if self.renormalise:
             return Plan(maps={site: (_renormalise(kept),) for site, kept in keep.items()})
         return Plan(weights={site: kept / (1 - p) for site, kept in keep.items()})

@@ -8,14 +8,14 @@ Differs from the paper in: nothing known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 
 
@@ -30,7 +30,8 @@ class AttentionLayerDrop(Regularizer):
     def __post_init__(self) -> None:
         self.p = as_strength("AttentionLayerDrop", "p", self.p, 0, 1)
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         # structure: every process must draw the same
         draws = torch.rand(len(step.seams.sites), generator=step.shared_generator(self.name))
         p = value_at(self.p, step.progress)

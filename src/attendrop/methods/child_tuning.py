@@ -20,13 +20,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, as_strength, value_at, values_of
+from ..core.step import Step
 from ..model.modes import evaluating
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..random import preserved
+from ..utils.batches import batch_size, rows
 from ..utils.checks import check_choice, check_whole
+from ..utils.distributed import sum_over_processes
 from ._shared.weights import kept, reason_against, refuse_sharded, settle
 
 VARIANTS = ("F", "D")
@@ -62,10 +65,11 @@ def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
 class ChildTuning(Regularizer):
     """Masked gradients.
 
-    p             the share of weights that take a step: above 0, to 1; a number, or a schedule with variant "F"
-    variant       "F": a random child in each step; "D": the child that the task needs most, found once
-    samples       with "D": training examples for the Fisher information; 0: all of them
-    fisher_batch  with "D": examples for each gradient that is squared; 1 is the paper's
+    Args:
+        p: the share of weights that take a step: above 0, to 1; a number, or a schedule with variant "F"
+        variant: "F": a random child in each step; "D": the child that the task needs most, found once
+        samples: with "D": training examples for the Fisher information; 0: all of them
+        fisher_batch: with "D": examples for each gradient that is squared; 1 is the paper's
     """
 
     name: ClassVar[str] = "child_tuning"
@@ -93,10 +97,6 @@ class ChildTuning(Regularizer):
         self._held: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # weight, its values before the step, child
 
     @property
-    def draws_from(self) -> str | None:
-        return "train" if self._finds_child else None
-
-    @property
     def _finds_child(self) -> bool:
         return self.variant == "D" and self.p != 1
 
@@ -113,10 +113,10 @@ class ChildTuning(Regularizer):
 
     def on_step_begin(self, step: Step) -> None:
         refuse_sharded("ChildTuning", step.model)
-        if self._finds_child and not self._child and step.around.examples is None:
+        if self._finds_child and not self._child and step.loop.examples is None:
             raise ValueError(
                 "ChildTuning.variant is 'D', which draws training examples, and the loop lends none; use "
-                "RegularizedTrainer, pass Surroundings(examples=...), or take variant='F'."
+                "RegularizedTrainer, pass Loop(examples=...), or take variant='F'."
             )
 
     @torch.no_grad()
@@ -145,17 +145,16 @@ class ChildTuning(Regularizer):
                 gradient.mul_(kept(step, f"child_tuning {name}", gradient.shape, p, gradient.device)).mul_(1 / p)
 
     def _find(self, step: Step) -> dict[str, Tensor]:
-        assert step.around.examples is not None
+        assert step.loop.examples is not None
         assert not isinstance(self.p, Schedule)
         parameters = _parameters_of_blocks(step.model, step.seams)
-        batch = step.around.examples("train", self.samples or _ALL, step.shared_generator(self.name))
-        batches = _pieces(batch, self.fisher_batch, step.around.world)
-        device = next(step.model.parameters()).device
+        batch = step.loop.examples("train", self.samples or _ALL, step.shared_generator(self.name))
+        batches = _pieces(batch, self.fisher_batch, step.loop.world)
+        device = step.device
         with preserved(device), evaluating(step.model), step.seams.applied(Plan()), torch.enable_grad():
             scores = fisher(step.model, batches, parameters)
-        if step.around.world > 1:
-            for score in scores.values():
-                torch.distributed.all_reduce(score)
+        for score in scores.values():
+            sum_over_processes(score, step.loop.world)
         return largest_share(scores, self.p)
 
     def on_step_end(self, step: Step) -> None:
@@ -185,12 +184,7 @@ def _parameters_of_blocks(model: nn.Module, seams: Seams) -> dict[str, nn.Parame
 
 def _pieces(batch: Mapping[str, Any], size: int, world: int) -> Iterator[dict[str, Any]]:
     """The batch in pieces of `size` examples; with several processes, every piece goes to one of them."""
-    rows = next(value for value in batch.values() if isinstance(value, Tensor) and value.dim()).shape[0]
+    examples = batch_size(batch)
     rank = torch.distributed.get_rank() if world > 1 else 0
-    for first in range(rank * size, rows, world * size):
-        yield {
-            name: value[first : first + size]
-            if isinstance(value, Tensor) and value.dim() and value.shape[0] == rows
-            else value
-            for name, value in batch.items()
-        }
+    for first in range(rank * size, examples, world * size):
+        yield rows(batch, first, first + size, examples)

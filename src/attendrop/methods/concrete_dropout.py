@@ -13,17 +13,18 @@ have an Adam of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..core.networks import average_gradients, load_optimizer_tensors, optimizer_tensors
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
+from ..core.state import load_optimizer_tensors, optimizer_tensors
+from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
 from ..utils.checks import check_number
+from ..utils.distributed import average_gradients
 from ._shared.dropping import draws_like
 
 # p stays between 0.001 and 0.999
@@ -47,10 +48,11 @@ def negative_entropy(logit: Tensor) -> Tensor:
 class ConcreteDropout(Regularizer):
     """Dropout with a learned rate behind each block.
 
-    init         p at the start, 0 to 1; 0: no dropout, and nothing is learned
-    lr           learning rate of the rates' logits, from 0; 0: the rates stay
-    entropy      λ, from 0: pulls the rates towards ½; the paper's is 1/N for N training examples, 2/N in regression
-    temperature  τ, above 0
+    Args:
+        init: p at the start, 0 to 1; 0: no dropout, and nothing is learned
+        lr: learning rate of the rates' logits, from 0; 0: the rates stay
+        entropy: λ, from 0: pulls the rates towards ½; the paper's is 1/N for N training examples, 2/N in regression
+        temperature: τ, above 0
     """
 
     name: ClassVar[str] = "concrete_dropout"
@@ -81,7 +83,7 @@ class ConcreteDropout(Regularizer):
         if self.init == 0 or self._rates is not None:
             return
         start = min(_LIMIT, max(-_LIMIT, math.log(self.init) - math.log1p(-self.init)))
-        device = next(step.model.parameters()).device
+        device = step.device
         self._rates = nn.ParameterList([torch.full((len(step.seams.blocks),), start, device=device)])
         self._optimizer = torch.optim.Adam(self._rates.parameters(), lr=self.lr)
         if self._loaded:
@@ -91,23 +93,24 @@ class ConcreteDropout(Regularizer):
             load_optimizer_tensors(self._optimizer, self._loaded)
             self._loaded = {}
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         if self._rates is None:
             return Plan()
-        return Plan(edits={block: (self._edit(step, block),) for block in range(len(step.seams.blocks))})
+        return Plan(edits={block: (self._edit(batch, block),) for block in range(len(step.seams.blocks))})
 
-    def _edit(self, step: Step, block: int) -> Edit:
+    def _edit(self, batch: MicroBatch, block: int) -> Edit:
         rates = self._rates
         assert rates is not None
 
         def edit(x: Tensor) -> Tensor:
             self._widths[block] = x.shape[-1]
-            draws = draws_like(x, step, block, self.name)
+            draws = draws_like(x, batch, block, self.name)
             return x * keep_factor(rates[0][block], draws, self.temperature).to(x.dtype)
 
         return edit
 
-    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         if self._rates is None or self.entropy == 0:
             return None
         widths = torch.tensor(
@@ -119,7 +122,7 @@ class ConcreteDropout(Regularizer):
         if self._rates is None:
             return
         assert self._optimizer is not None
-        average_gradients(self._rates, step.around.world)
+        average_gradients(self._rates.parameters(), step.loop.world)
         logits = self._rates[0]
         if logits.grad is not None and logits.grad.isfinite().all():  # a loss scaler may have overflowed
             self._optimizer.step()

@@ -10,15 +10,15 @@ the warm-up is a field, a share of the training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, as_strength, value_at
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.sites import map_shape
 from ..utils.checks import check_choice
@@ -43,9 +43,10 @@ def v_shape(p: float, warmup: float, fraction: float) -> float:
 class DropHead(Regularizer):
     """Heads of attention are dropped.
 
-    p         probability that a head is dropped, from 0 to 1; at the ends of the training with schedule="v"
-    schedule  "v", the paper's, or "constant", with which p may be a schedule of its own
-    warmup    share of the training, from 0 to 1, at which the "v" is 0: that of the learning rate's warm-up
+    Args:
+        p: probability that a head is dropped, from 0 to 1; at the ends of the training with schedule="v"
+        schedule: "v", the paper's, or "constant", with which p may be a schedule of its own
+        warmup: share of the training, from 0 to 1, at which the "v" is 0: that of the learning rate's warm-up
     """
 
     name: ClassVar[str] = "drophead"
@@ -67,15 +68,16 @@ class DropHead(Regularizer):
         p = value_at(self.p, step.progress)
         return v_shape(p, self.warmup, step.progress.fraction) if self.schedule == "v" else p
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         p = self.probability(step)
         if p == 0:
             return Plan()
-        device = next(step.model.parameters()).device
+        device = step.device
         scale: dict[int, float | Tensor] = {}
         for site in step.seams.sites:
-            rows, _, _ = map_shape(site, batch)
-            draws = step.uniform_of_views(site.index, (rows, 1, 1, site.heads), device, self.name)
+            rows, _, _ = map_shape(site, batch.examples)
+            draws = batch.uniform_of_views(site.index, (rows, 1, 1, site.heads), device, self.name)
             scale[site.index] = head_factors(draws, p).transpose(2, 3)  # [B, 1, H, 1]
         if step.measure:
             step.metrics["drophead/p"] = torch.tensor(p, device=device)

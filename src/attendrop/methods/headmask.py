@@ -10,19 +10,20 @@ step has several; at least one head of the model stays.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
+from ..core.step import MicroBatch, Step
 from ..model.objective import example_scores, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_whole
+from ..utils.distributed import sum_over_processes
 
 CHOICES = ("random", "importance")
 
@@ -37,9 +38,10 @@ def importance(gradient: Tensor, output: Tensor, examples: int) -> Tensor:
 class HeadMask(Regularizer):
     """A few heads of the whole model are masked.
 
-    n      how many of the model's heads; a whole number of at least 0 and below all of them
-    share  instead of n, where that is None: the share of them, a number from 0 to 1 or a schedule
-    by     "random", or "importance": those that the loss leans on most
+    Args:
+        n: how many of the model's heads; a whole number of at least 0 and below all of them
+        share: instead of n, where that is None: the share of them, a number from 0 to 1 or a schedule
+        by: "random", or "importance": those that the loss leans on most
     """
 
     name: ClassVar[str] = "headmask"
@@ -66,7 +68,8 @@ class HeadMask(Regularizer):
         wanted = round(value_at(self.share, step.progress) * heads) if self.n is None else self.n
         return min(wanted, heads - 1)
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         count = self.count(step)
         if count == 0:
             return Plan()
@@ -75,20 +78,18 @@ class HeadMask(Regularizer):
             # structure: every process, and every micro-batch of the step, must draw the same
             order = torch.randperm(sum(heads), generator=step.shared_generator(self.name))
         else:
-            order = self._importance(batch, step).argsort(descending=True, stable=True)
-        stays = torch.ones(sum(heads), device=next(step.model.parameters()).device)
+            order = self._importance(batch).argsort(descending=True, stable=True)
+        stays = torch.ones(sum(heads), device=step.device)
         stays[order[:count]] = 0
         return Plan(scale={site: part.view(1, 1, -1, 1) for site, part in enumerate(stays.split(heads))})
 
-    def _importance(self, batch: Mapping[str, Any], step: Step) -> Tensor:
+    def _importance(self, batch: MicroBatch) -> Tensor:
         """I_h of all heads, times the number of examples: the same on every process."""
-        probe = step.probe(batch)
+        step, probe = batch.step, batch.probe()
         sites = list(range(len(step.seams.sites)))
         with probe.untracked():
             gradients, records = probe.gradients(
-                Plan(), lambda outputs: -example_scores(step.model, batch, outputs)[0].sum(), sites
+                Plan(), lambda outputs: -example_scores(step.model, probe.batch, outputs)[0].sum(), sites
             )
-        found = torch.cat([importance(gradients[i], records[i].output.detach(), step.batch_size) for i in sites])
-        if step.around.world > 1:
-            torch.distributed.all_reduce(found)
-        return found
+        scores = torch.cat([importance(gradients[i], records[i].output.detach(), batch.size) for i in sites])
+        return sum_over_processes(scores, step.loop.world)

@@ -14,7 +14,6 @@ model's ordinary dropout stays on behind the cut; padding is no query of the att
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
@@ -22,8 +21,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
 from ..model.seams import Record, Seams
 from ..model.sites import Layers
@@ -80,11 +80,12 @@ def second_view(record: Record) -> Record:
 class HiddenCut(Regularizer):
     """The second view is cut, in every layer.
 
-    ratio   length of the span as a share of the text, 0 to 1; a number or a schedule
-    by      "attention", "gradient" or "random": what makes a token important
-    pool    share of the tokens, the most important ones, where a span may begin; 0 to 1
-    weight  λ of the divergence, from 0, a number or a schedule
-    layers  "first", "all", a list or a slice of layer numbers
+    Args:
+        ratio: length of the span as a share of the text, 0 to 1; a number or a schedule
+        by: "attention", "gradient" or "random": what makes a token important
+        pool: share of the tokens, the most important ones, where a span may begin; 0 to 1
+        weight: λ of the divergence, from 0, a number or a schedule
+        layers: "first", "all", a list or a slice of layer numbers
     """
 
     name: ClassVar[str] = "hiddencut"
@@ -110,7 +111,8 @@ class HiddenCut(Regularizer):
         seams.select(self.layers, "HiddenCut.layers")
         seams.needs_feed_forward("HiddenCut")
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         ratio = value_at(self.ratio, step.progress)
         if ratio == 0:
             return Plan()
@@ -118,11 +120,11 @@ class HiddenCut(Regularizer):
         sites = [step.seams.sites[site] for site in chosen if step.seams.sites[site].kind == "self"]
         gradients = {}
         if self.by == "gradient":
-            gradients = step.probe(batch).loss_gradients("ffn", [site.block for site in sites])
+            gradients = batch.probe().loss_gradients("ffn", [site.block for site in sites])
         edits: dict[int, tuple[Edit, ...]] = {}
         for site in sites:
-            real = real_keys(step.model, site, batch)
-            draws = step.uniform(site.index, (real.shape[0], 1, 1, 1), real.device, self.name).flatten()
+            real = real_keys(step.model, site, batch.examples)
+            draws = batch.uniform(site.index, (real.shape[0], 1, 1, 1), real.device, self.name).flatten()
             importance = gradients[site.block].norm(dim=-1) if gradients else None
             edits[site.block] = (self._cut(step, site.index, real, draws, importance, ratio),)
         record = frozenset(site.index for site in sites) if self.by == "attention" else frozenset()
@@ -143,6 +145,7 @@ class HiddenCut(Regularizer):
 
         return edit
 
-    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
+        step = batch.step
         weight = value_at(self.weight, step.progress)
-        return 0.5 * weight * pair_of(outputs, step).apart("js") if self.views > 1 and weight > 0 else None
+        return 0.5 * weight * pair_of(outputs, batch).divergence("js") if self.views > 1 and weight > 0 else None

@@ -11,12 +11,12 @@ gradient of zero instead of none, so that data-parallel and sharded training see
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ._shared.dropping import dropped_blocks
 
@@ -32,5 +32,6 @@ class LayerDrop(Regularizer):
     def __post_init__(self) -> None:
         self.p = as_strength("LayerDrop", "p", self.p, 0, 1)
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         return Plan(skip=dropped_blocks(step, value_at(self.p, step.progress), self.name))

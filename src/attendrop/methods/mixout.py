@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..core.regularizer import Step
 from ..core.schedule import Strength
+from ..core.step import Step
 from ..model.seams import Seams
 from ..utils.checks import check_choice
 from ._shared.weights import PATTERNS, Map, MixedWeights, as_drop_probability, linear_maps
@@ -28,8 +28,9 @@ from ._shared.weights import PATTERNS, Map, MixedWeights, as_drop_probability, l
 class Mixout(MixedWeights):
     """p is the probability that a weight is the pretrained one for the step.
 
-    p        a number from 0 to below 1, or a schedule
-    pattern  "column": one draw for each input of a linear map; "element": one for each weight
+    Args:
+        p: a number from 0 to below 1, or a schedule
+        pattern: "column": one draw for each input of a linear map; "element": one for each weight
     """
 
     name: ClassVar[str] = "mixout"

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
+from ..core.step import Step
 from ..model.seams import Seams
 from ..utils.checks import check_number
 from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded, true_weights

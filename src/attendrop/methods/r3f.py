@@ -9,7 +9,6 @@ norm and dropout. In regression the divergence is the squared difference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
@@ -17,8 +16,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_number
@@ -41,10 +41,11 @@ def noise_of(draws: Tensor, epsilon: float, kind: str = "uniform") -> Tensor:
 class R3F(Regularizer):
     """The second view of each example has noise on its embeddings.
 
-    epsilon  size of the noise, from 0: half the width of the uniform, or the standard deviation of the normal
-    weight   λ, from 0, a number or a schedule
-    noise    "uniform" or "normal"
-    loss     "clean": only the first view has a cross-entropy, as in the paper; "both": the mean of the two
+    Args:
+        epsilon: size of the noise, from 0: half the width of the uniform, or the standard deviation of the normal
+        weight: λ, from 0, a number or a schedule
+        noise: "uniform" or "normal"
+        loss: "clean": only the first view has a cross-entropy, as in the paper; "both": the mean of the two
     """
 
     name: ClassVar[str] = "r3f"
@@ -74,25 +75,26 @@ class R3F(Regularizer):
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_head("R3F", model)
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
         if self.views == 1:
             return Plan()
 
         def add_noise(x: Tensor) -> Tensor:
             clean, noisy = x.chunk(2)
             shape = (noisy.shape[0], 1, *noisy.shape[1:])
-            draws = step.uniform(-1, shape, x.device, self.name).reshape(noisy.shape)
+            draws = batch.uniform(-1, shape, x.device, self.name).reshape(noisy.shape)
             return torch.cat([clean, noisy + noise_of(draws, self.epsilon, self.noise).to(x.dtype)])
 
         return Plan(edits={-1: (add_noise,)})
 
-    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
+        step = batch.step
         if self.views == 1:
             return None
-        pair = pair_of(outputs, step)
+        pair = pair_of(outputs, batch)
         weight = value_at(self.weight, step.progress)
         # a sum of two divergences, which is the squared difference for two normals of variance 1
-        total = weight * pair.apart("kl") * (1 if pair.head == "regression" else 2)
+        total = weight * pair.divergence("kl") * (1 if pair.head == "regression" else 2)
         if self.loss == "both":
             return total
         if outputs.get("loss") is None:

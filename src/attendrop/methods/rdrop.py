@@ -16,8 +16,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.step import MicroBatch
 from ..model.seams import Seams
 from ..utils.checks import check_choice
 from ._shared.divergence import REDUCTIONS, check_head, pair_of
@@ -29,8 +30,9 @@ logger = logging.get_logger(__name__)
 class RDrop(Regularizer):
     """Both views are trained on, and pulled together.
 
-    alpha      weight of the divergence, from 0, a number or a schedule
-    reduction  "batchmean", or "sum" over the batch as in the public code
+    Args:
+        alpha: weight of the divergence, from 0, a number or a schedule
+        reduction: "batchmean", or "sum" over the batch as in the public code
     """
 
     name: ClassVar[str] = "rdrop"
@@ -53,16 +55,17 @@ class RDrop(Regularizer):
     def reset(self) -> None:
         self._has_looked = False
 
-    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
+        step = batch.step
         alpha = value_at(self.alpha, step.progress)
         if alpha == 0:
             return None
-        apart = pair_of(outputs, step).apart("kl", self.reduction)
+        divergence = pair_of(outputs, batch).divergence("kl", self.reduction)
         if not self._has_looked:
             self._has_looked = True
-            if apart.item() < 1e-12:
+            if divergence.item() < 1e-12:
                 logger.warning(
                     f"RDrop: the two views of the first batch are alike, and nothing is regularised: {step.seams.name} "
                     "has no dropout. Set one (attention_dropout in Llama's configuration), or add a method that draws."
                 )
-        return alpha * apart
+        return alpha * divergence

@@ -14,7 +14,6 @@ one; x is what the first block reads, behind the sum with the positions, their n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
@@ -23,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ..model.sites import Site, unwrapped
 from ..model.tokens import real_keys
@@ -58,9 +58,10 @@ def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
 class SCAL(Regularizer):
     """The second view is moved against the loss.
 
-    epsilon  length of the step on the embeddings, for each example; from 0, a number or a schedule
-    alpha    weight of the contrastive term, from 0, a number or a schedule
-    tau      its temperature, above 0
+    Args:
+        epsilon: length of the step on the embeddings, for each example; from 0, a number or a schedule
+        alpha: weight of the contrastive term, from 0, a number or a schedule
+        tau: its temperature, above 0
     """
 
     name: ClassVar[str] = "scal"
@@ -82,13 +83,14 @@ class SCAL(Regularizer):
     def reset(self) -> None:
         self._seen: list[Tensor] = []  # the last block's output in the tracked pass
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         if self.views == 1:
             return Plan()
         epsilon = value_at(self.epsilon, step.progress)
         edits = {}
         if epsilon > 0:
-            gradient = step.probe(batch).loss_gradients("edits", [-1])[-1]
+            gradient = batch.probe().loss_gradients("edits", [-1])[-1]
             moved = adversarial(gradient, epsilon)
             edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(moved), moved]).to(x.dtype),)
         if value_at(self.alpha, step.progress) > 0:
@@ -103,14 +105,15 @@ class SCAL(Regularizer):
             self._seen = seen
         return Plan(edits=edits)
 
-    def penalty(self, outputs: Any, step: Step) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
+        step = batch.step
         alpha = value_at(self.alpha, step.progress)
         if alpha == 0:
             return None
         (hidden,), self._seen = self._seen, []
         site = [site for site in step.seams.sites if site.kind == "self"][-1]
         one, two = hidden.chunk(2)
-        real = real_keys(step.model, site, step.inputs).chunk(2)[0]
+        real = real_keys(step.model, site, batch.inputs).chunk(2)[0]
         h, h_adv = (pooled(view, real, _pooling(step.model, site)) for view in (one, two))
         return 0.5 * alpha * info_nce(h, h_adv, self.tau)
 

@@ -13,7 +13,7 @@ the upper ones, as its curves do. One mask for each example and layer, shared by
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import map_shape
@@ -33,9 +34,10 @@ from ..utils.checks import check_number
 class ScheduledDropout(Regularizer):
     """Bernoulli scores dropout with a schedule for each layer.
 
-    start   probability at the beginning, 0 to 1, on every layer
-    slopes  change of it over the whole training: for the first and the last layer, evenly spaced between them
-    curves  instead of both: for each layer a list of (share of training, probability) points
+    Args:
+        start: probability at the beginning, 0 to 1, on every layer
+        slopes: change of it over the whole training: for the first and the last layer, evenly spaced between them
+        curves: instead of both: for each layer a list of (share of training, probability) points
     """
 
     name: ClassVar[str] = "scheduled_dropout"
@@ -72,15 +74,16 @@ class ScheduledDropout(Regularizer):
         slope = first + (last - first) * (layer / (layers - 1) if layers > 1 else 0.0)
         return min(1.0, max(0.0, self.start + slope * fraction))
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         layers = 1 + max(site.layer for site in step.seams.sites)
-        device = next(step.model.parameters()).device
+        device = step.device
         keep = {}
         for site in step.seams.sites:
             p = self.probability(site.layer, layers, step.progress.fraction)
             if p > 0:
-                rows, queries, keys = map_shape(site, batch)
-                draws = step.uniform(site.index, (rows, 1, queries, keys), device, self.name)
+                rows, queries, keys = map_shape(site, batch.examples)
+                draws = batch.uniform(site.index, (rows, 1, queries, keys), device, self.name)
                 keep[site.index] = draws >= p
         return Plan(keep=keep)
 

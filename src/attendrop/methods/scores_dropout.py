@@ -11,14 +11,14 @@ dropped, where the second paper cuts one run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, value_at
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
@@ -29,10 +29,11 @@ from ._shared.patterns import check_pattern, draw_keep
 class ScoresDropout(Regularizer):
     """Attention dropout before the softmax.
 
-    p        probability that a position is dropped, a number from 0 to 1 or a schedule
-    pattern  "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
-    layers   "first", "all", a list or a slice of layer numbers
-    span     length of a run of keys, for pattern="span"
+    Args:
+        p: probability that a position is dropped, a number from 0 to 1 or a schedule
+        pattern: "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
+        layers: "first", "all", a list or a slice of layer numbers
+        span: length of a run of keys, for pattern="span"
     """
 
     name: ClassVar[str] = "scores_dropout"
@@ -48,8 +49,9 @@ class ScoresDropout(Regularizer):
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ScoresDropout.layers")
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         p = value_at(self.p, step.progress)
         if p == 0:
             return Plan()
-        return Plan(keep=draw_keep(step, batch, self.layers, p, self.pattern, self.span, "ScoresDropout"))
+        return Plan(keep=draw_keep(batch, self.layers, p, self.pattern, self.span, "ScoresDropout"))

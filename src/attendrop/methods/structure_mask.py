@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
+from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers, map_shape, select
@@ -62,8 +63,10 @@ def _collate(collator: Collator, column: str, examples: Sequence[Mapping[str, An
 class StructureMask(Regularizer):
     """Attention is confined to a structure that the user supplies.
 
-    column  of the training set: a boolean matrix for each example, True where a token (row) may see another (column)
-    layers  "first", "all", a list or a slice of layer numbers
+    Args:
+        column: the column of the training set with a boolean matrix for each example, True where a token (row) may see
+            another (column)
+        layers: "first", "all", a list or a slice of layer numbers
     """
 
     name: ClassVar[str] = "structure_mask"
@@ -88,10 +91,11 @@ class StructureMask(Regularizer):
         sites = [site for site in seams.sites if site.kind == "self" and site.stack == stack]
         return select(sites, self.layers, "StructureMask.layers")
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         sites = self._sites(step.seams)
-        rows, queries, keys = map_shape(step.seams.sites[sites[0]], batch)
-        mask = torch.as_tensor(batch[self.column])
+        rows, queries, keys = map_shape(step.seams.sites[sites[0]], batch.examples)
+        mask = torch.as_tensor(batch.examples[self.column])
         if mask.dim() < 3 or mask.shape[-2:] != (queries, keys) or mask.numel() != rows * queries * keys:
             raise ValueError(
                 f"column {self.column!r} (StructureMask) has shape {list(mask.shape)}; it must be "

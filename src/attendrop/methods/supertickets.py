@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
+from ..core.step import Step
 from ..model.seams import Seams
 from ..prune.tickets import Places, Tickets, importance, masked_places, zero
 from ._shared.weights import reason_against, refuse_sharded, true_weights

@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer, Step
+from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.step import MicroBatch
 from ..model.plan import Edit, Factors, Plan
 from ..model.seams import Seams
 from ..model.sites import Site, map_shape, unwrapped
@@ -53,13 +54,14 @@ def droppable_tokens(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> 
 class UniDrop(Regularizer):
     """Every field is a probability, a number from 0 to 1 or a schedule.
 
-    fd1        dropout of attention weights
-    fd2        dropout of the feed-forward's inner activation
-    fd3        dropout of query, key and value
-    fd4        dropout of the last block's output
-    layerdrop  a block is left out for the step
-    p_k        an example keeps all of its tokens
-    p_d        a token is dropped, in an example that does not
+    Args:
+        fd1: dropout of attention weights
+        fd2: dropout of the feed-forward's inner activation
+        fd3: dropout of query, key and value
+        fd4: dropout of the last block's output
+        layerdrop: a block is left out for the step
+        p_k: an example keeps all of its tokens
+        p_d: a token is dropped, in an example that does not
     """
 
     name: ClassVar[str] = "unidrop"
@@ -80,7 +82,8 @@ class UniDrop(Regularizer):
         if largest(self.fd2) > 0:
             seams.needs_feed_forward("UniDrop.fd2")
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
         fd1, fd2, fd3, fd4, layerdrop, p_k, p_d = (
             value_at(getattr(self, field.name), step.progress) for field in dataclasses.fields(self)
         )
@@ -88,40 +91,40 @@ class UniDrop(Regularizer):
         inner: dict[int, tuple[Edit, ...]] = {}
         edits: dict[int, tuple[Edit, ...]] = {}
         if fd2 > 0:
-            inner = {block: (feature_dropout(step, fd2, block, f"{self.name}/fd2"),) for block in blocks}
+            inner = {block: (feature_dropout(batch, fd2, block, f"{self.name}/fd2"),) for block in blocks}
         if fd4 > 0:
-            edits = {blocks[-1]: (feature_dropout(step, fd4, blocks[-1], f"{self.name}/fd4"),)}
+            edits = {blocks[-1]: (feature_dropout(batch, fd4, blocks[-1], f"{self.name}/fd4"),)}
         return Plan(
-            weights={site.index: self._weights(site, batch, step, fd1) for site in sites} if fd1 > 0 else {},
-            projections={site.index: self._projections(site, batch, step, fd3) for site in sites} if fd3 > 0 else {},
-            keep={site.index: self._keep(site, batch, step, p_k, p_d) for site in sites} if p_d > 0 > p_k - 1 else {},
+            weights={site.index: self._weights(site, batch, fd1) for site in sites} if fd1 > 0 else {},
+            projections={site.index: self._projections(site, batch, fd3) for site in sites} if fd3 > 0 else {},
+            keep={site.index: self._keep(site, batch, p_k, p_d) for site in sites} if p_d > 0 > p_k - 1 else {},
             inner=inner,
             edits=edits,
             skip=dropped_blocks(step, layerdrop, self.name),
         )
 
-    def _weights(self, site: Site, batch: Mapping[str, Any], step: Step, p: float) -> Tensor:
-        rows, queries, keys = map_shape(site, batch)
-        return self._factor(site, step, "fd1", (rows, site.heads, queries, keys), p)
+    def _weights(self, site: Site, batch: MicroBatch, p: float) -> Tensor:
+        rows, queries, keys = map_shape(site, batch.examples)
+        return self._factor(site, batch, "fd1", (rows, site.heads, queries, keys), p)
 
-    def _projections(self, site: Site, batch: Mapping[str, Any], step: Step, p: float) -> Factors:
-        rows, queries, keys = map_shape(site, batch)
-        query = self._factor(site, step, "fd3/query", (rows, site.heads, queries, site.width), p)
+    def _projections(self, site: Site, batch: MicroBatch, p: float) -> Factors:
+        rows, queries, keys = map_shape(site, batch.examples)
+        query = self._factor(site, batch, "fd3/query", (rows, site.heads, queries, site.width), p)
         key, value = (
-            self._factor(site, step, f"fd3/{which}", (rows, site.groups, keys, site.width), p)
+            self._factor(site, batch, f"fd3/{which}", (rows, site.groups, keys, site.width), p)
             for which in ("key", "value")
         )
         return query, key, value
 
-    def _factor(self, site: Site, step: Step, place: str, shape: tuple[int, int, int, int], p: float) -> Tensor:
-        device = next(step.model.parameters()).device
-        return dropout_factor(step.uniform_of_views(site.index, shape, device, f"{self.name}/{place}"), p)
+    def _factor(self, site: Site, batch: MicroBatch, stream: str, shape: tuple[int, int, int, int], p: float) -> Tensor:
+        return dropout_factor(batch.uniform_of_views(site.index, shape, batch.step.device, f"{self.name}/{stream}"), p)
 
-    def _keep(self, site: Site, batch: Mapping[str, Any], step: Step, p_k: float, p_d: float) -> Tensor:
+    def _keep(self, site: Site, batch: MicroBatch, p_k: float, p_d: float) -> Tensor:
         """A sequence loses the same tokens wherever it is attended to."""
-        droppable = droppable_tokens(step.model, site, batch)
+        step = batch.step
+        droppable = droppable_tokens(step.model, site, batch.examples)
         rows, keys = droppable.shape
         sequence = int(is_decoder_of_two(step.model, site))
-        draws = step.uniform_of_views(sequence, (rows, 1, 1, 1 + keys), droppable.device, f"{self.name}/tokens")
+        draws = batch.uniform_of_views(sequence, (rows, 1, 1, 1 + keys), droppable.device, f"{self.name}/tokens")
         hidden = hidden_tokens(draws.flatten(1), droppable.repeat(step.views, 1), p_k, p_d)
         return ~hidden[:, None, None]

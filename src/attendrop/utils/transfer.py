@@ -1,4 +1,4 @@
-"""From the host to a device without a wait."""
+"""Copies from the CPU to a device that do not block the CPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import torch
 from torch import Tensor
 
 
-def sent(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on `device`. A GPU copies it out of pinned memory when it gets there; nobody waits."""
+def to_device_async(x: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on `device`. A GPU copies it from pinned memory while the CPU goes on."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...core.regularizer import Step
+from ...core.step import MicroBatch
 from ...model.objective import IGNORED, counted_positions, head_of
 
 REDUCTIONS = ("batchmean", "sum")
@@ -50,7 +50,7 @@ class Pair:
     labels: Tensor | None  # of one view; None where the loop has taken them out of the inputs
     counted: Tensor | None  # bool [B, T]: the positions that count; None where every example does
 
-    def apart(self, kind: str, reduction: str = "batchmean") -> Tensor:
+    def divergence(self, kind: str, reduction: str = "batchmean") -> Tensor:
         """The divergence `kind`, mean over examples or positions ("batchmean"), or summed over all of them."""
         if self.head == "regression":
             values = (self.first - self.second).square()
@@ -67,25 +67,24 @@ class Pair:
         return _loss(self.head, self.first, self.labels), _loss(self.head, self.second, self.labels)
 
 
-def pair_of(outputs: Any, step: Step) -> Pair:
+def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
     """The predictions of the first two views of the tracked pass."""
-    head = head_of(step.model, step.inputs)
+    inputs, views = batch.inputs, batch.step.views
+    head = head_of(batch.step.model, inputs)
     logits = outputs["logits"]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    batch = {
-        name: step.inputs[name].chunk(step.views)[0] for name in ("labels", "attention_mask") if name in step.inputs
-    }
-    labels = batch.get("labels")
+    view = {name: x.chunk(views)[0] for name, x in inputs.items() if name in ("labels", "attention_mask")}
+    labels = view.get("labels")
     counted = None
     if head in ("token", "causal"):
         shift = head == "causal"
-        counted = counted_positions(batch, logits.chunk(step.views)[0], shift)
+        counted = counted_positions(view, logits.chunk(views)[0], shift)
         if shift:
             logits = logits[:, :-1]
             labels = None if labels is None else labels[:, 1:]
     elif head == "regression":
         logits = logits.squeeze(-1) if logits.shape[-1] == 1 else logits
-    first, second = logits.chunk(step.views)[:2]
+    first, second = logits.chunk(views)[:2]
     return Pair(head, first, second, labels, counted)
 
 

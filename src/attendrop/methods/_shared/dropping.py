@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...core.regularizer import Step
+from ...core.step import MicroBatch, Step
 from ...model.plan import Edit
 
 
@@ -14,21 +14,21 @@ def dropout_factor(draws: Tensor, p: float) -> Tensor:
     return (draws >= p) / (1 - p) if p < 1 else torch.zeros_like(draws)
 
 
-def draws_like(x: Tensor, step: Step, place: int, stream: str) -> Tensor:
-    """Draws in [0, 1) for each element of x, [views · rows, ..., d], others in each view.
+def draws_like(x: Tensor, batch: MicroBatch, block: int, stream: str) -> Tensor:
+    """Draws in [0, 1) for each element of x, [views · rows, ..., d], different in each view.
 
-    Edits may draw while the model runs: counters draw the same again in a replay.
+    They may be drawn while the model runs: a recomputation under gradient checkpointing draws the same again.
     """
-    shape = (x.shape[0] // step.views, 1, x[0, ..., 0].numel(), x.shape[-1])
-    return step.uniform_of_views(place, shape, x.device, stream).reshape(x.shape)
+    shape = (x.shape[0] // batch.step.views, 1, x[0, ..., 0].numel(), x.shape[-1])
+    return batch.uniform_of_views(block, shape, x.device, stream).reshape(x.shape)
 
 
-def feature_dropout(step: Step, p: float, place: int, stream: str) -> Edit:
-    """An edit that drops features with probability p."""
-    return lambda x: x * dropout_factor(draws_like(x, step, place, stream), p).to(x.dtype)
+def feature_dropout(batch: MicroBatch, p: float, block: int, stream: str) -> Edit:
+    """An edit that drops features of the block's hidden states with probability p."""
+    return lambda x: x * dropout_factor(draws_like(x, batch, block, stream), p).to(x.dtype)
 
 
 def dropped_blocks(step: Step, p: float, stream: str) -> frozenset[int]:
-    """Each block with probability p. It is structure: every process draws the same."""
+    """The blocks that are dropped, each with probability p. Every process draws the same."""
     draws = torch.rand(len(step.seams.blocks), generator=step.shared_generator(stream))
     return frozenset(int(block) for block in (draws < p).nonzero())

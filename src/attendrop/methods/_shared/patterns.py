@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-from ...core.regularizer import Step
 from ...core.schedule import Strength, as_strength
+from ...core.step import MicroBatch
 from ...model.sites import Layers, map_shape
 from ...utils.checks import check_choice, check_whole
 
@@ -36,17 +35,15 @@ def keep_pattern(draws: Tensor, p: float, pattern: str, span: int) -> Tensor:
     return ~ends.unfold(-1, span, 1).any(-1)
 
 
-def draw_keep(
-    step: Step, batch: Mapping[str, Any], layers: Layers, p: float, pattern: str, span: int, owner: str
-) -> dict[int, Tensor]:
-    """For each site that `layers` names, what stays: drawn for every example, head and view."""
-    device = next(step.model.parameters()).device
+def draw_keep(batch: MicroBatch, layers: Layers, p: float, pattern: str, span: int, owner: str) -> dict[int, Tensor]:
+    """A keep mask for each site that `layers` selects, drawn for every example, head and view."""
+    step = batch.step
     keep: dict[int, Tensor] = {}
     for index in step.seams.select(layers, f"{owner}.layers"):
         site = step.seams.sites[index]
-        rows, queries, keys = map_shape(site, batch)
+        rows, queries, keys = map_shape(site, batch.examples)
         shape = shape_of_draws((rows, site.heads, queries, keys), pattern, span)
-        keep[index] = keep_pattern(step.uniform_of_views(index, shape, device, owner), p, pattern, span)
+        keep[index] = keep_pattern(batch.uniform_of_views(index, shape, step.device, owner), p, pattern, span)
     return keep
 
 

@@ -20,8 +20,10 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from ...core.regularizer import Regularizer, Step
+from ...core.networks import TrainsNetworks
+from ...core.regularizer import Regularizer
 from ...core.schedule import Strength, as_strength, largest, value_at
+from ...core.step import Step
 from ...kernels.draws import uniform
 from ...model.seams import Seams
 from ...model.sites import unwrapped
@@ -100,7 +102,7 @@ def refuse_sharded(owner: str, model: nn.Module) -> None:
 
 def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
     """Why a method that changes weights or gradients does not go with one that trains a network beside the model."""
-    if type(other).networks is Regularizer.networks:
+    if not isinstance(other, TrainsNetworks):
         return None
     return (
         f"of which {type(owner).__name__} changes weights or gradients of the model alone, and {type(other).__name__} "

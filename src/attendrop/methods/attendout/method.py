@@ -16,23 +16,26 @@ by their running size.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ...core.networks import Twin, average_gradients, load_optimizer_tensors, optimizer_tensors
-from ...core.regularizer import Regularizer, Step
+from ...core.networks import TrainsNetworks
+from ...core.state import load_optimizer_tensors, optimizer_tensors
+from ...core.step import MicroBatch, Step
 from ...model.objective import head_of
 from ...model.plan import Plan
 from ...model.seams import Seams
 from ...model.sites import Site, unwrapped
-from ...random import key_of, preserved
+from ...random import as_keys, key_of, preserved
 from ...utils.checks import check_choice, check_number, check_whole
+from ...utils.distributed import average_gradients, mean_over_processes
 from .generator import Generator, ids_and_mask
 from .policy_gradient import Baseline, Round, actions, probabilities, reinforce
-from .rewards import chance_of_attacker, credited, mean_and_error, noisy, of_all, scores_of
+from .rewards import chance_of_attacker, credited, mean_and_error, noisy, of_all_processes, scores_of
+from .twin import Twin
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
 REWARDS = ("loss", "metric", "win")
@@ -42,7 +45,7 @@ MODES = ("dropout", "prune")
 
 
 @dataclass
-class AttendOut(Regularizer):
+class AttendOut(TrainsNetworks):
     """Learned attention dropout.
 
     T              steps between two updates of the generator
@@ -157,7 +160,7 @@ class AttendOut(Regularizer):
                 temperature=self.temperature,
             )
         # in the precision of the model, as the defender is
-        self.generator = step.around.prepare(generator.to(device))
+        self.generator = step.loop.prepare(generator.to(device))
         offsets = [p for name, p in self.generator.named_parameters() if name == "offsets"]
         others = [p for name, p in self.generator.named_parameters() if name != "offsets"]
         self._optimizer = torch.optim.Adam(others, lr=self.generator_lr)
@@ -168,35 +171,36 @@ class AttendOut(Regularizer):
             self._take_up(*self._loaded)
             self._loaded = None
 
-    def on_batch(self, batch: Mapping[str, Any], step: Step) -> None:
+    def on_batch(self, batch: MicroBatch) -> None:
         assert self._twin is not None
-        self._twin.backward(batch, step)
+        self._twin.backward(batch)
         if self.init_drop > 0:
-            ids, mask = ids_and_mask(batch)
+            ids, mask = ids_and_mask(batch.examples)
             self._round.ids.append(ids.clone())
             self._round.masks.append(mask.clone())
-            self._round.places.append((step.progress.step, step.first_position * (len(ids) // step.batch_size)))
+            self._round.places.append((batch.step.progress.step, batch.first_position * (len(ids) // batch.size)))
         if self.reward_on == "cached":
-            self._round.labelled.append({k: v.clone() for k, v in batch.items() if isinstance(v, Tensor)})
+            self._round.labelled.append({k: v.clone() for k, v in batch.examples.items() if isinstance(v, Tensor)})
 
     def capture_key(self, step: Step) -> Hashable:
         return None if self.active < 1 else self.init_drop > 0
 
-    def plan(self, batch: Mapping[str, Any], step: Step) -> Plan:
+    def plan(self, batch: MicroBatch) -> Plan:
         if self.init_drop == 0:
             return Plan()
         assert self.generator is not None
-        ids, mask = ids_and_mask(batch)
+        step = batch.step
+        ids, mask = ids_and_mask(batch.examples)
         with torch.no_grad():
-            keep = ~self._actions(self.generator(ids, mask), step)
+            keep = ~self._actions(self.generator(ids, mask), batch)
         chosen = self._active(step.seed, step.progress.step)
         sites = self._sites(step.seams)
         return Plan(keep={site.index: keep[layer].unsqueeze(1) for layer, site in enumerate(sites) if chosen[layer]})
 
-    def _actions(self, logits: Tensor, step: Step) -> Tensor:
+    def _actions(self, logits: Tensor, batch: MicroBatch) -> Tensor:
         """[layers, B, L, L]: True = drop. The same whenever they are asked for."""
-        keys = step.keys(range(len(logits)), self.name, logits.device)
-        return actions(probabilities(logits), keys, step.positions(logits.shape[1], logits.device))
+        keys = batch.keys(range(len(logits)), self.name, logits.device)
+        return actions(probabilities(logits), keys, batch.positions(logits.shape[1], logits.device))
 
     def _active(self, seed: int, at: int) -> list[bool]:
         """The layers that are masked in the round to which step `at` belongs: the same on all processes."""
@@ -223,11 +227,11 @@ class AttendOut(Regularizer):
     @torch.no_grad()
     def _rewards(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """r for each example, and the mean scores of attacker and defender; on the host, for which it waits once."""
-        networks, graphs = (step.model, self.defender), step.around.graphs
+        networks, graphs = (step.model, self.defender), step.loop.graphs
         found = [scores_of(networks, batch, self.reward == "metric", graphs) for batch in self._reward_batches(step)]
         both = torch.cat(found, 1).float().cpu()
-        if self.reward_on == "cached" and step.around.world > 1:  # each process has cached batches of its own
-            both = torch.cat(of_all(both.split([x.shape[1] for x in found], 1), step.around.world), 1)
+        if self.reward_on == "cached" and step.loop.world > 1:  # each process has cached batches of its own
+            both = torch.cat(of_all_processes(both.split([x.shape[1] for x in found], 1), step.loop.world), 1)
         attacker, defender = both
         difference = attacker - defender
         return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
@@ -235,11 +239,11 @@ class AttendOut(Regularizer):
     def _reward_batches(self, step: Step) -> list[Mapping[str, Any]]:
         if self.reward_on == "cached":
             return list(self._round.labelled)
-        if step.around.examples is None:
+        if step.loop.examples is None:
             raise ValueError(f"AttendOut.reward_on is {self.reward_on!r}, but the loop lends no examples to draw from.")
         draws = step.shared_generator("attendout-reward")
         assert self.draws_from is not None
-        batch = step.around.examples(self.draws_from, self.samples or self.T, draws)
+        batch = step.loop.examples(self.draws_from, self.samples or self.T, draws)
         if self.reward_on == "noisy":
             batch = noisy(batch, self.noise, len(self.generator.tokens), draws)
         return [batch]
@@ -279,20 +283,18 @@ class AttendOut(Regularizer):
         assert self._optimizer is not None
         keys, weights = {}, {}
         for at in sorted({at for at, _ in self._round.places}):
-            then = replace(step, progress=replace(step.progress, step=at))
-            keys[at] = then.keys(range(self.generator.layers), self.name, torch.device("cpu"))
+            words = [key_of(step.seed, at, layer, self.name) for layer in range(self.generator.layers)]
+            keys[at] = as_keys(words).unsqueeze(1)
             chosen = self._active(step.seed, at)
             advantage = advantages[min(at - self._round.places[0][0], len(advantages) - 1)]
             weights[at] = [advantage / self.monte_carlo / sum(chosen) * is_chosen for is_chosen in chosen]
-        found = reinforce(self.generator, self._round, keys, weights, step.around.graphs)
+        found = reinforce(self.generator, self._round, keys, weights, step.loop.graphs)
         self._rounds += 1
         if self._round.ids and self._rounds % self.monte_carlo == 0:
-            average_gradients(self.generator, step.around.world)
+            average_gradients(self.generator.parameters(), step.loop.world)
             self._optimizer.step()
             self._optimizer.zero_grad()
-        if step.around.world > 1:
-            torch.distributed.all_reduce(found)
-        return found / step.around.world
+        return mean_over_processes(found, step.loop.world)
 
     def _choose(self, rewards: Tensor, step: Step) -> str:
         if self.select == "attacker":

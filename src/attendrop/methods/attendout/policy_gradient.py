@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...capture.graphs import rounded
 from ...kernels.draws import bernoulli
-from ...utils.transfer import sent
+from ...utils.batches import padded_length
+from ...utils.transfer import to_device_async
 from .generator import Generator, pairs
 
 # At most so many tokens in a chunk, and positions in the maps of all its layers (about six of fp32 live at once):
@@ -118,7 +118,8 @@ def reinforce(
     if not cache.ids:
         return total
     widths = [_width(generator, ids.shape[1], graphs) for ids in cache.ids]
-    order = sorted(range(len(widths)), key=lambda m: -widths[m])  # like comes to like
+    # Sorted by length, so that rows of similar length share a chunk and little of it is padding.
+    order = sorted(range(len(widths)), key=lambda m: -widths[m])
     rows = _rows(cache, order, keys, weights, max(widths), device)
     of_rows = [widths[m] for m in order for _ in cache.ids[m]]
     least = max(map(len, cache.ids)) if device.type == "cuda" else 1
@@ -129,7 +130,7 @@ def reinforce(
         if graphs is None:
             found = _backward(generator, **chunk)
         else:
-            height = min(rounded(stop - start), _most(generator, width, device.type, least))
+            height = min(padded_length(stop - start), _most(generator, width, device.type, least))
             static = graphs.static(key := ("attendout reinforce", height, width), _filled(chunk, height))
             found = graphs.run(key, partial(_backward, generator, **static), network=generator)
         total = total + found
@@ -168,9 +169,9 @@ def _rows(
     found = {
         "ids": torch.zeros(len(batch), width, dtype=torch.long, device=device),
         "mask": torch.zeros(len(batch), width, dtype=torch.bool, device=device),
-        "keys": sent(torch.cat([keys[at] for at in steps], 1)[:, batch], device),
-        "positions": sent(places, device),
-        "weights": sent(torch.tensor(scaled).T[:, batch], device),
+        "keys": to_device_async(torch.cat([keys[at] for at in steps], 1)[:, batch], device),
+        "positions": to_device_async(places, device),
+        "weights": to_device_async(torch.tensor(scaled).T[:, batch], device),
     }
     for ids, mask, here, too in zip(
         (cache.ids[m] for m in order), (cache.masks[m] for m in order),
@@ -179,7 +180,7 @@ def _rows(
         here[:, : ids.shape[1]] = ids
         too[:, : mask.shape[1]] = mask
     squares = found["mask"].sum(1).square()  # n², the valid positions of a row
-    batch = sent(batch, device)
+    batch = to_device_async(batch, device)
     of_batches = torch.zeros(len(order), dtype=squares.dtype, device=device).index_add_(0, batch, squares)
     found["weights"] = found["weights"] / squares.clamp(min=1)
     found["shares"] = 1 / (of_batches.clamp(min=1) * len(order))[batch]
@@ -205,7 +206,7 @@ def _most(generator: Generator, width: int, device: str, least: int) -> int:
 
 def _width(generator: Generator, length: int, graphs: Any) -> int:
     """What rows of this length are padded to. Graphs have few widths; but no row may get other positions."""
-    wide = length if graphs is None else rounded(length)
+    wide = length if graphs is None else padded_length(length)
     return wide if generator.looks_up(wide) == generator.looks_up(length) else length
 
 

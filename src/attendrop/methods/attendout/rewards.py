@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...model.modes import evaluating
 from ...model.objective import example_scores
+from ...utils.distributed import gather_objects
 
 
 def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: bool, graphs: Any) -> Tensor:
@@ -26,7 +27,7 @@ def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: b
 
     if graphs is None:
         return each(batch)
-    static, key = graphs.batch(batch)
+    static, key = graphs.static_batch(batch)
     return graphs.run(("attendout scores", key), lambda: each(static)).clone()  # the next run overwrites it
 
 
@@ -38,11 +39,11 @@ def noisy(batch: Mapping[str, Any], share: float, vocabulary: int, draws: torch.
     return {**batch, "input_ids": torch.where(swap.to(ids.device), others.to(ids.device), ids)}
 
 
-def of_all(values: Sequence[Tensor], world: int) -> list[Tensor]:
+def of_all_processes(values: Sequence[Tensor], world: int) -> list[Tensor]:
     """The values of all processes, in the order in which one process would have seen the batches."""
-    everyone: list[Any] = [None] * world
-    torch.distributed.all_gather_object(everyone, [value.clone() for value in values])  # no view with all behind it
-    return [value for batches in zip(*everyone, strict=True) for value in batches]
+    # Cloned, because pickling a view would send the whole tensor behind it.
+    processes = gather_objects([value.clone() for value in values], world)
+    return [value for batches in zip(*processes, strict=True) for value in batches]
 
 
 def credited(rewards: Tensor, steps: int, paired: bool) -> list[float]:

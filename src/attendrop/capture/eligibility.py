@@ -1,0 +1,65 @@
+"""Which Trainers can capture their training steps. A reason is the end of a sentence that begins with "because"."""
+
+from __future__ import annotations
+
+from ..core.regularizer import Regularizer
+from ..core.trainer_protocol import TrainerProtocol
+
+# Methods of a Trainer whose Python code a replay would skip.
+_STEP_METHODS = ("training_step", "compute_loss", "compute_loss_context_manager")
+
+
+def reason_against(trainer: TrainerProtocol) -> str | None:
+    """Why the steps of this trainer cannot be captured; None where they can."""
+    return _reason_of_hardware(trainer) or _reason_of_arguments(trainer) or _reason_of_methods(trainer)
+
+
+def _reason_of_hardware(trainer: TrainerProtocol) -> str | None:
+    devices = {parameter.device for parameter in trainer.model.parameters()}
+    kinds = sorted({device.type for device in devices})
+    if kinds != ["cuda"]:
+        return f"the model is on {' and '.join(kinds)}"
+    if trainer.args.world_size > 1 or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return "training is distributed"
+    if trainer.args.n_gpu > 1 or len(devices) > 1:
+        return "the model is on several devices"
+    return None
+
+
+def _reason_of_arguments(trainer: TrainerProtocol) -> str | None:
+    args = trainer.args
+    if args.gradient_checkpointing or getattr(trainer.model, "is_gradient_checkpointing", False):
+        return "of gradient checkpointing"
+    if args.torch_compile or hasattr(trainer.model_wrapped, "_orig_mod"):
+        return "of torch.compile"
+    if "lomo" in str(args.optim) or "layerwise" in str(args.optim):
+        return f"the optimizer {args.optim} steps inside the backward"
+    return None
+
+
+def _reason_of_methods(trainer: TrainerProtocol) -> str | None:
+    for method in trainer.regularizers:
+        name = type(method).__name__
+        if type(method).penalty is not Regularizer.penalty or method.views > 1:
+            return f"{name} adds a penalty or views"
+        if type(method).plan is not Regularizer.plan and type(method).capture_key is Regularizer.capture_key:
+            return f"{name} plans on the CPU"
+        if method.edits_weights:
+            return f"{name} exchanges weights"
+        if method.columns:
+            return f"{name} reads columns of its own"
+    return None
+
+
+def reason_against_auto(trainer: TrainerProtocol) -> str | None:
+    """Why `step="auto"` does not capture: Python code that runs in every step and that a replay would skip."""
+    for cls in type(trainer).__mro__:
+        for name in _STEP_METHODS:
+            if name in vars(cls) and not cls.__module__.startswith(("attendrop.", "transformers.")):
+                return f"{cls.__name__} has a {name} of its own"
+    for module in trainer.model.modules():
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            return f"{type(module).__name__} has hooks"
+    if trainer.compute_loss_func is not None:
+        return "of compute_loss_func"
+    return None

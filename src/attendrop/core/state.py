@@ -1,0 +1,73 @@
+"""Files of the methods beside a model: their configuration, and their state in a checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .regularizer import Regularizer
+
+CONFIG_FILE = "regularizers.json"
+
+
+def save_regularizers(regularizers: Sequence[Regularizer], folder: str | Path, **extra: Any) -> None:
+    """Writes the configuration of all methods into `regularizers.json`, with `extra` values beside it."""
+    record = {**extra, "regularizers": [regularizer.to_dict() for regularizer in regularizers]}
+    Path(folder, CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
+    """Writes what a resumed run needs of the methods. Every process calls it, with the same folder.
+
+    The first process writes everything, the others only the tensors that differ between processes.
+    """
+    for regularizer in regularizers:
+        tensors, values = regularizer.state()
+        if tensors or values:
+            path = _state_file(folder, regularizer, rank)
+            local = regularizer.local_state
+            mine = {name: x for name, x in tensors.items() if rank == 0 or name.startswith(local)}
+            save_file({name: tensor.detach().contiguous().clone() for name, tensor in mine.items()}, path)
+            path.with_suffix(".json").write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
+    """Loads what `save_state` wrote into the methods."""
+    for regularizer in regularizers:
+        path, mine = (_state_file(folder, regularizer, process) for process in (0, rank))
+        if path.is_file():
+            tensors = load_file(path)
+            if mine != path and mine.is_file():
+                shared = {name: x for name, x in tensors.items() if not name.startswith(regularizer.local_state)}
+                path, tensors = mine, shared | load_file(mine)
+            regularizer.load_state(tensors, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+
+
+def _state_file(folder: str | Path, regularizer: Regularizer, rank: int) -> Path:
+    return Path(folder, f"{regularizer.name}{f'_rank{rank}' if rank else ''}.safetensors")
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer as named tensors: "<number of the parameter>.<name>"."""
+    return {
+        f"{number}.{name}": value
+        for number, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Loads what `optimizer_tensors` returned into an optimizer with the same parameters."""
+    state_dict = optimizer.state_dict()
+    states: dict[int, dict[str, Any]] = {}
+    for name, value in tensors.items():
+        number, key = name.split(".", 1)
+        states.setdefault(int(number), dict(state_dict["state"].get(int(number), {})))[key] = value
+    optimizer.load_state_dict({**state_dict, "state": states})

@@ -1,0 +1,190 @@
+"""What a method knows while it takes part in training: the loop, the optimizer step, the micro-batch.
+
+Loop        the whole training: the optimizer, the processes, where examples can be drawn
+Step        one optimizer step: the model, how far training has come, the metrics to log
+MicroBatch  one forward and backward pass: the examples, and the random draws that belong to them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .. import random
+from ..kernels.draws import uniform
+from ..model.probe import Probe
+from ..model.seams import Seams
+from ..utils.transfer import to_device_async
+from .schedule import Progress
+
+Examples = Callable[[str, int, torch.Generator], Mapping[str, Any]]
+
+
+class Graphs(Protocol):
+    """CUDA graphs that a loop offers to methods for work of their own (implemented by `attendrop.capture.graphs`)."""
+
+    device: torch.device
+
+    def static(self, key: Hashable, values: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
+
+    def static_batch(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Hashable]: ...
+
+    def run(self, key: Hashable, function: Callable[[], Any], *, network: nn.Module | None = None) -> Any: ...
+
+
+class Loop:
+    """What a training loop offers to methods that train networks of their own or draw examples.
+
+    Pass one to `Engine(loop=...)`; `RegularizedTrainer` does so by itself. A subclass may override `prepare` and
+    `graphs`.
+
+    Args:
+        optimizer: the optimizer of the model.
+        max_grad_norm: the norm to which the loop clips gradients; 0: it does not.
+        world: the number of processes.
+        examples: a function (source, count, generator) that returns a batch of `count` examples of "dev", "train" or
+            "held_out", drawn with the generator, the same on every process.
+        graphs: where work can be captured as CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer | None = None,
+        max_grad_norm: float = 0.0,
+        world: int = 1,
+        examples: Examples | None = None,
+        graphs: Graphs | None = None,
+    ) -> None:
+        self._optimizer, self._max_grad_norm, self._world = optimizer, max_grad_norm, world
+        self._examples, self._graphs = examples, graphs
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer of the model."""
+        return self._optimizer
+
+    @property
+    def max_grad_norm(self) -> float:
+        """The norm to which the loop clips gradients; 0: it does not."""
+        return self._max_grad_norm
+
+    @property
+    def world(self) -> int:
+        """The number of processes."""
+        return self._world
+
+    @property
+    def examples(self) -> Examples | None:
+        """Draws a batch of examples; None where the loop cannot."""
+        return self._examples
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """Where work can be captured as CUDA graphs; None where steps are eager."""
+        return self._graphs
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """Gives another network what the loop gave to the model's forward: autocast, for example."""
+        return network
+
+
+@dataclass
+class Step:
+    """One optimizer step.
+
+    Args:
+        model: the model that is trained, not wrapped by DDP.
+        seams: the places in the model that a `Plan` changes.
+        progress: how far training has come.
+        seed: the seed of all draws.
+        measure: whether the metrics of this step will be logged. What is expensive to measure is measured only then.
+        loop: what the training loop offers.
+        metrics: name -> value; methods write here what they want to be logged.
+        views: copies of each example in the tracked pass, one after the other: [views · B, ...].
+        columns: columns of the batch that methods read and the model does not get.
+    """
+
+    model: nn.Module
+    seams: Seams
+    progress: Progress
+    seed: int = 0
+    measure: bool = False
+    loop: Loop = field(default_factory=Loop)
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    views: int = 1
+    columns: frozenset[str] = frozenset()
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
+
+    def shared_generator(self, name: str) -> torch.Generator:
+        """A generator for draws that must be the same on every process; `name` tells those of one step apart."""
+        return random.shared_generator(self.seed, self.progress.step, name)
+
+
+def _backward(network: nn.Module, inputs: Mapping[str, Any]) -> None:
+    network(**inputs)["loss"].backward()
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The examples of one forward and backward pass.
+
+    Args:
+        step: the optimizer step that it belongs to.
+        examples: the batch as the data loader gave it, with the columns that the method reads.
+        inputs: what the model gets in the tracked pass: all views, without the methods' columns.
+        first_position: the position of the first example in the global batch of the step, over all processes.
+        size: the number of examples.
+        backward: forward, loss and backward of a network on given inputs, as the loop does it for the model.
+    """
+
+    step: Step
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    first_position: int = 0
+    size: int = 1
+    backward: Callable[[nn.Module, Mapping[str, Any]], Any] = _backward
+
+    def probe(self) -> Probe:
+        """Asks the model about the examples before the pass that trains it."""
+        columns = self.step.columns
+        return Probe(self.step.model, self.step.seams, {k: v for k, v in self.examples.items() if k not in columns})
+
+    def uniform(self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str) -> Tensor:
+        """Draws in [0, 1), the same however the global batch is divided among processes and micro-batches.
+
+        Args:
+            site: the number of the attention site (or block) that they are for.
+            shape: [B, H, Q, K].
+            device: where they are needed.
+            stream: a name that tells the draws of one site apart.
+        """
+        return uniform(self.key(site, stream), self.positions(shape[0], device), shape[1:], device)
+
+    def uniform_of_views(
+        self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str
+    ) -> Tensor:
+        """As `uniform`, with other draws for each view: [views · B, H, Q, K], where `shape` is that of one view."""
+        streams = [stream, *(f"{stream}/{view}" for view in range(1, self.step.views))]
+        return torch.cat([self.uniform(site, shape, device, name) for name in streams])
+
+    def key(self, site: int, stream: str) -> int | Tensor:
+        """The key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
+        return random.key_of(self.step.seed, self.step.progress.step, site, stream)
+
+    def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
+        """The keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
+        step = self.step
+        words = [random.key_of(step.seed, step.progress.step, site, stream) for site in sites]
+        return to_device_async(random.as_keys(words).unsqueeze(1), device)
+
+    def positions(self, rows: int, device: torch.device) -> Tensor:
+        """The positions of the rows in the global batch. A multiple-choice example has one row for each choice."""
+        return self.first_position * (rows // self.size) + torch.arange(rows, device=device)

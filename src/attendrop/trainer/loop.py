@@ -1,0 +1,36 @@
+"""What the Trainer offers to methods that train networks of their own or draw examples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ..core.step import Examples, Graphs, Loop
+
+if TYPE_CHECKING:
+    from .mixin import RegularizerMixin
+
+
+class TrainerLoop(Loop):
+    """The `Loop` of a Trainer. Everything is looked up when it is asked for: the optimizer is created late."""
+
+    def __init__(self, trainer: RegularizerMixin) -> None:
+        super().__init__(None, trainer.args.max_grad_norm or 0.0, trainer.args.world_size)
+        self._trainer = trainer
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        return getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)  # accelerate wraps it
+
+    @property
+    def examples(self) -> Examples | None:
+        return self._trainer.networks.draw_examples
+
+    @property
+    def graphs(self) -> Graphs | None:
+        return self._trainer.steps.graphs
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        return self._trainer.accelerator.prepare_model(network, evaluation_mode=True)

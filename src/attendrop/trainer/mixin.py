@@ -1,0 +1,352 @@
+"""The Trainer that users know, with one more argument.
+
+    trainer = RegularizedTrainer(model=model, args=args, train_dataset=train, eval_dataset=dev,
+                                 regularizers=[ADDrop(p=0.3, q=0.3)])
+
+`regularized(TrainerClass)` does the same for Seq2SeqTrainer, TRL's SFTTrainer, or your own subclass.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+from transformers.utils import logging
+
+from .. import __version__
+from ..capture.steps import Steps
+from ..core.engine import Engine, check_columns, check_regularizers, refuse_reentrant
+from ..core.regularizer import Regularizer
+from ..core.schedule import Progress
+from ..core.state import CONFIG_FILE, save_regularizers
+from ..core.step import MicroBatch
+from ..core.trainer_protocol import TrainerProtocol
+from ..model.objective import IGNORED
+from ..model.plan import Plan
+from ..random import all_preserved, preserved
+from ..utils.distributed import mean_over_processes
+from .loop import TrainerLoop
+from .networks import AuxiliaryNetworks
+
+logger = logging.get_logger(__name__)
+
+if TYPE_CHECKING:
+    _Base = TrainerProtocol
+else:
+    _Base = object
+
+TrainingStep = Callable[..., Tensor]
+
+
+class RegularizerMixin(_Base):
+    """Adds `regularizers=[...]` to a Trainer; comes before the Trainer in the bases of a class.
+
+    Args:
+        regularizers: the methods, instances such as `ADDrop(p=0.3, q=0.3)`.
+        step: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
+            "auto" (captured where possible). The default is `args.step`, and "auto" where `args` has no such field.
+    """
+
+    _signature_columns: list[str]
+
+    def __init__(
+        self, *args: Any, regularizers: Sequence[Regularizer] = (), step: str | None = None, **kwargs: Any
+    ) -> None:
+        check_regularizers(regularizers)
+        self.regularizers = list(regularizers)
+        self.engine: Engine | None = None
+        self.networks = AuxiliaryNetworks(self)
+        self._loss_depends_on_items: bool | None = None
+        super().__init__(*args, **kwargs)
+        self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
+        self._check_arguments()
+        if self.model is not None:
+            self.steps.check()
+            self.check_model(epochs=None)
+        if self._columns and self.train_dataset is not None:
+            batch = self._example_batch()
+            if batch is not None:
+                check_columns(self.regularizers, batch)
+
+    # ---- checks ------------------------------------------------------------------------------------------------
+
+    def check_model(self, epochs: int | None) -> None:
+        """Raises a `ValueError` if a method cannot work on the model, or not for this number of epochs."""
+        if self.regularizers:
+            self._make_engine(self.model, epochs).close()
+
+    def _check_arguments(self) -> None:
+        if not self.regularizers:
+            return
+        if self.args.n_gpu > 1:
+            raise ValueError(
+                f"args.n_gpu is {self.args.n_gpu}, for which the Trainer uses DataParallel, which cannot be "
+                "regularised; start one process for each GPU with `accelerate launch` or `torchrun`."
+            )
+        if self.args.gradient_checkpointing:
+            refuse_reentrant(self.args.gradient_checkpointing_kwargs)
+        if getattr(self.args, "disable_dropout", False):
+            logger.warning(
+                "args.disable_dropout is True: the model's ordinary dropout is off, the regularisers stay on."
+            )
+
+    def _check_labels(self) -> None:
+        """Refuses a training set whose batches have no labels, where it has an index to look into."""
+        if not self.regularizers or not hasattr(self.train_dataset, "__getitem__") or not self.label_names:
+            return
+        batch = self._example_batch()
+        if batch is not None and not any(name in batch for name in self.label_names):
+            raise ValueError(
+                f"train_dataset gives batches with {', '.join(sorted(batch))} and no label; one of "
+                f"{', '.join(self.label_names)} is needed (see TrainingArguments.label_names)."
+            )
+
+    def _example_batch(self) -> Mapping[str, Any] | None:
+        dataset = self.train_dataset
+        if not hasattr(dataset, "__getitem__") or len(dataset) == 0:
+            return None
+        with all_preserved():
+            loader = self.get_train_dataloader()
+            return loader.collate_fn([loader.dataset[0]])
+
+    # ---- columns that methods read -----------------------------------------------------------------------------
+
+    @property
+    def _columns(self) -> frozenset[str]:
+        return frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Adds the methods' columns, which the Trainer would drop: the model's forward does not name them."""
+        super()._set_signature_columns_if_needed()
+        self._signature_columns = list(dict.fromkeys([*self._signature_columns, *sorted(self._columns)]))
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """Removes the methods' columns from what goes into a model. `training_step` reads them before that."""
+        prepared = super()._prepare_inputs(inputs)
+        columns = self._columns
+        return {k: v for k, v in prepared.items() if k not in columns} if columns else prepared
+
+    # ---- the engine and its place in the loop ------------------------------------------------------------------
+
+    def _make_engine(self, model: nn.Module, epochs: int | None) -> Engine:
+        make = functools.partial(
+            Engine,
+            model,
+            self.regularizers,
+            epochs=epochs,
+            seed=self.args.seed,
+            rank=self.args.process_index,
+            world=self.args.world_size,
+            batch_size=self._train_batch_size,
+            loop=TrainerLoop(self),
+        )
+        try:
+            return make()
+        except ValueError as error:
+            # The dry run of a model with unusual inputs needs a batch of the user's own data.
+            if "bind(model, batch=" not in str(error):
+                raise
+            batch = self._example_batch()
+            if batch is None:
+                raise
+            return make(example=self._prepare_inputs(batch))
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_labels()
+        self.networks.prepare_data()
+        try:
+            with self.steps.running():
+                result = super().train(*args, **kwargs)
+            if self.engine is not None and not self.args.load_best_model_at_end:
+                self.networks.keep_best(super().evaluate)
+            return result
+        finally:
+            self._close_engine()
+
+    def _close_engine(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+            self.engine = None
+        self.pop_callback(_StepCallback)
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
+        # Here the model is final (model_init, PEFT, checkpoint weights) and not wrapped yet.
+        if self.regularizers:
+            self._close_engine()  # auto_find_batch_size comes here again
+            epochs = max(1, math.ceil(self.state.num_train_epochs))
+            self.engine = self._make_engine(self.model, epochs)
+            self.add_callback(_StepCallback(self))
+            self._compare_with_checkpoint(resume_from_checkpoint)
+        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+        if self.engine is not None and resume_from_checkpoint is not None:
+            self.engine.load_state(resume_from_checkpoint)
+        self.steps.begin(self.engine)
+        return prepared
+
+    def begin_step(self) -> None:
+        """Opens the engine's step where the Trainer opens its own."""
+        assert self.engine is not None
+        state = self.state
+        epochs = max(1, math.ceil(state.num_train_epochs))
+        progress = Progress(state.global_step, state.max_steps, int(state.epoch or 0), epochs)
+        # Under FSDP the Trainer replaces its model; elsewhere it is the unwrapped one that was bound.
+        self.engine.begin_step(progress, self._will_log(), self.model)
+
+    def _will_log(self) -> bool:
+        """Whether the step that begins now ends with a log line."""
+        strategy = str(getattr(self.args.logging_strategy, "value", self.args.logging_strategy))
+        done = self.state.global_step + 1
+        if strategy == "epoch":
+            per_epoch = max(1, self.state.max_steps // max(1, math.ceil(self.state.num_train_epochs)))
+            return done % per_epoch == 0
+        every = max(1, int(self.state.logging_steps or 1))
+        return strategy == "steps" and (done % every == 0 or (self.args.logging_first_step and done == 1))
+
+    def training_step(
+        self, model: nn.Module, inputs: Mapping[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        run: TrainingStep = super().training_step
+        if self.engine is None and not self.steps.are_captured:
+            return self.steps.replace_nonfinite(run(model, inputs, num_items_in_batch))
+        if not (model.training and self.model.training):  # after an evaluation DDP's wrapper alone is in train mode
+            model.train()
+        inputs = super()._prepare_inputs(inputs)
+        batch = None
+        if self.engine is not None:
+            batch = self.engine.begin_micro_batch(
+                inputs, backward=lambda network, examples: run(network, examples, num_items_in_batch)
+            )
+        loss = self.steps.try_captured(run, inputs, num_items_in_batch, batch)
+        if loss is None:
+            loss = self._eager_step(run, model, inputs, num_items_in_batch, batch)
+        if self.engine is not None and self.accelerator.sync_gradients:
+            self.engine.before_optimizer()
+        return self.steps.replace_nonfinite(loss)
+
+    def _eager_step(
+        self, run: TrainingStep, model: nn.Module, inputs: Any, items: Tensor | int | None, batch: MicroBatch | None
+    ) -> Tensor:
+        if self.engine is None or batch is None:
+            return run(model, inputs, items)
+        # The plan is applied until `run` has ended its backward: gradient checkpointing runs blocks again in it.
+        with self.engine.planned(batch) as views:
+            return run(model, views, None if items is None else items * self.engine.views)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        # Only a penalty needs outputs. TRL computes them in a second pass, which draws dropout.
+        engine = self.engine
+        if engine is None or not engine.reads_outputs or not model.training or model in self.networks:
+            return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+        share = self._share_of_step(engine, super().compute_loss, model, inputs, kwargs.get("num_items_in_batch"))
+        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
+        loss = engine.loss(outputs, loss, share)
+        return (loss, outputs) if return_outputs else loss
+
+    def _share_of_step(
+        self, engine: Engine, loss_of: Any, model: nn.Module, inputs: Any, items: Tensor | int | None
+    ) -> float | Tensor:
+        """The weight of a penalty, a mean over the micro-batch, that makes it count as the loss does.
+
+        The Trainer divides by the items of the whole step and multiplies by the number of processes. It does so for
+        every model whose forward takes **kwargs; many of them ignore the number and return a mean over the
+        micro-batch. So the loss is computed once with two numbers of items to see whether it depends on it.
+        """
+        processes = self.args.world_size if self.args.average_tokens_across_devices else 1
+        is_whole = processes == 1 and self.current_gradient_accumulation_steps == 1
+        if is_whole or items is None or getattr(self, "loss_is_scaled_for_ga", None) is False:
+            return 1.0
+        if self._loss_depends_on_items is None:
+            with preserved(self.args.device), torch.no_grad(), engine.seams.applied(Plan()):
+                once, twice = (loss_of(model, dict(inputs), num_items_in_batch=n * items) for n in (1, 2))
+            self._loss_depends_on_items = bool(once != twice)
+        if not self._loss_depends_on_items:
+            return float(processes)
+        # Labels are counted as the Trainer counts them, so that the shares of a step sum to 1.
+        shifts = getattr(self, "_loss_shifts_labels", False)
+        labels = inputs.get("shift_labels", inputs["labels"][..., 1:] if shifts else inputs["labels"])
+        return labels.ne(IGNORED).sum() * processes / items
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = super().evaluate(*args, **kwargs)
+        if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
+            self.networks.evaluate(super().evaluate, *args, **kwargs)
+        return metrics
+
+    # ---- what is logged and saved ------------------------------------------------------------------------------
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self.engine is not None and "loss" in logs:
+            metrics = self.engine.pop_metrics()
+            if metrics:
+                # Every process logs at the same step, with the same names.
+                values = torch.stack(list(metrics.values())).to(self.args.device)
+                means = mean_over_processes(values, self.args.world_size)
+                logs.update(zip(metrics, (round(v, 6) for v in means.tolist()), strict=True))
+        super().log(logs, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        with self.steps.saving():
+            super().save_model(output_dir, *args, **kwargs)
+        if self.regularizers and self.args.should_save:
+            folder = Path(output_dir or self.args.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            save_regularizers(self.regularizers, folder, attendrop=__version__, seed=self.args.seed)
+            self.networks.save_records(folder)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.engine is not None:
+            folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
+            if folder.is_dir():
+                self.engine.save_state(folder)
+
+    def _compare_with_checkpoint(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        path = Path(checkpoint, CONFIG_FILE)
+        before = json.loads(path.read_text(encoding="utf-8"))["regularizers"] if path.is_file() else []
+        now = json.loads(json.dumps([regularizer.to_dict() for regularizer in self.regularizers]))
+        if before != now:
+            logger.warning(f"{checkpoint} was trained with regularizers {before}; training continues with {now}.")
+
+
+class _StepCallback(TrainerCallback):
+    """Opens and closes the engine's step where the Trainer opens and closes its own."""
+
+    def __init__(self, trainer: RegularizerMixin) -> None:
+        self.trainer = trainer
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.begin_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.trainer.engine is not None:
+            self.trainer.engine.after_optimizer()
+
+
+@functools.cache
+def regularized(trainer_class: type) -> type:
+    """`trainer_class` with the arguments of `RegularizerMixin`.
+
+    Args:
+        trainer_class: a subclass of `transformers.Trainer`, such as `Seq2SeqTrainer`.
+
+    Example:
+        trainer = regularized(Seq2SeqTrainer)(model=model, args=args, train_dataset=train, regularizers=[ADDrop()])
+    """
+    if issubclass(trainer_class, RegularizerMixin):
+        return trainer_class
+    return type(f"Regularized{trainer_class.__name__}", (RegularizerMixin, trainer_class), {})
+
+
+class RegularizedTrainer(RegularizerMixin, Trainer):
+    """`transformers.Trainer` with the arguments of `RegularizerMixin`: `regularizers` and `step`."""
