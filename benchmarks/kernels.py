@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attendrop.kernels.attention_mask import mask_of
-from attendrop.kernels.attribution_mask import keep_from_gradient
+from attendrop.kernels.attribution_mask import DropRule, keep_from_gradient
 
 from .records import RESULTS, append, conditions
 
@@ -58,7 +58,7 @@ def attention(dropout: float, masked: bool = False) -> Provider:
 
 def mask(impl: str, valid: str = "valid") -> Provider:
     def run(x: dict[str, Tensor]) -> Tensor:
-        return keep_from_gradient(x["gradient"], x["value"], x[valid], 0.3, 0.3, 12345, x["positions"], impl=impl)
+        return keep_from_gradient(x["gradient"], x["value"], x[valid], DropRule(0.3, 0.3, 12345, x["positions"]), impl)
 
     return run
 

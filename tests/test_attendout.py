@@ -12,7 +12,7 @@ from torch import nn
 
 from attendrop import AttendOut, Engine, Loop, Progress, RegularizedTrainer, Schedule, fit_schedule
 from attendrop.capture.graphs import Graphs
-from attendrop.core.step import Step
+from attendrop.core.step import MicroBatch, Step
 from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
 from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
@@ -96,11 +96,12 @@ REWARDS = torch.tensor([[0.5, -1.0, 2.0, 0.25, -0.125, 1.5, 0.75], [-1.0, 0.5, 1
 class Kept(AttendOut):
     """Stores ids, mask and dropped positions of each site for each micro-batch, and gives fixed rewards."""
 
-    def plan(self, batch: Any, step: Any) -> Any:
-        plan = super().plan(batch, step)
-        ids, mask = (x.reshape(-1, x.shape[-1]) for x in (batch["input_ids"], batch["attention_mask"]))
+    def plan(self, batch: Any) -> Any:
+        plan = super().plan(batch)
+        given = batch.examples
+        ids, mask = (x.reshape(-1, x.shape[-1]) for x in (given["input_ids"], given["attention_mask"]))
         drop = {site: ~keep.squeeze(1) for site, keep in plan.keep.items()}
-        self.seen = [*getattr(self, "seen", []), (step.progress.step, ids.clone(), mask.clone(), drop)]
+        self.seen = [*getattr(self, "seen", []), (batch.step.progress.step, ids.clone(), mask.clone(), drop)]
         return plan
 
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -220,8 +221,8 @@ def test_micro_batches_in_one_chunk_give_the_same_gradients_as_alone(graphs: boo
         whole.ids.append(torch.randint(0, 10, (rows, length), generator=draws))
         whole.masks.append(mask)
         whole.places.append((at, 5 * at))
-        step = Step(None, None, Progress(step=at), seed=1)  # type: ignore[arg-type]
-        keys[at], weights[at] = step.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
+        batch = MicroBatch(Step(None, None, Progress(step=at), seed=1))  # type: ignore[arg-type]
+        keys[at], weights[at] = batch.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
     whole.masks[1][0] = 0
 
     def gradients(rounds: list[Round]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -265,18 +266,18 @@ def test_actions_drawn_for_all_layers_match_those_drawn_per_layer(at_once: int, 
     monkeypatch.setattr(module, "_DRAWN_AT_ONCE", at_once)
     device = torch.device("cpu")
     p = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(3))
-    step = Step(None, None, Progress(step=6), seed=9, first_position=8, batch_size=2)  # type: ignore[arg-type]
+    batch = MicroBatch(Step(None, None, Progress(step=6), seed=9), first_position=8, size=2)  # type: ignore[arg-type]
 
-    def draws(step: Step) -> torch.Tensor:
-        return torch.stack([step.uniform(layer, (4, 7, 7), device, "x") for layer in range(3)])
+    def draws(batch: MicroBatch) -> torch.Tensor:
+        return torch.stack([batch.uniform(layer, (4, 7, 7), device, "x") for layer in range(3)])
 
-    keys, places = step.keys(range(3), "x", device), step.positions(4, device)
-    assert torch.equal(actions(p, keys, places), draws(step) < p)
+    keys, places = batch.keys(range(3), "x", device), batch.positions(4, device)
+    assert torch.equal(actions(p, keys, places), draws(batch) < p)
     # a row with keys and a place of its own draws what it drew in its own step
-    other = Step(None, None, Progress(step=7), seed=9, first_position=2, batch_size=4)  # type: ignore[arg-type]
+    other = MicroBatch(Step(None, None, Progress(step=7), seed=9), first_position=2, size=4)  # type: ignore[arg-type]
     keys = torch.cat([keys.expand(3, 3), other.keys(range(3), "x", device)], 1)
     places = torch.cat([places[:3], other.positions(4, device)[3:]])
-    assert torch.equal(actions(p, keys, places), torch.cat([draws(step)[:, :3], draws(other)[:, 3:]], 1) < p)
+    assert torch.equal(actions(p, keys, places), torch.cat([draws(batch)[:, :3], draws(other)[:, 3:]], 1) < p)
 
 
 class Planted(AttendOut):
@@ -284,10 +285,14 @@ class Planted(AttendOut):
 
     layer = 1
 
+    def on_batch(self, batch: Any) -> None:
+        super().on_batch(batch)
+        self.batch = batch
+
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         ids, mask = self._round.ids[-1], self._round.masks[-1]
         with torch.no_grad():
-            drop = self._actions(self.generator(ids, mask), step)[self.layer]
+            drop = self._actions(self.generator(ids, mask), self.batch)[self.layer]
         valid = pairs(mask)
         reward = -((~drop) & valid).sum() / valid.sum()
         return reward.view(1), reward, reward
@@ -480,8 +485,8 @@ def test_trainer_keeps_the_better_of_attacker_and_defender(tmp_path) -> None:
 
 def test_active_limits_the_masked_layers_of_a_round(tmp_path) -> None:
     class Seen(AttendOut):
-        def plan(self, batch: Any, step: Any) -> Any:
-            plan = super().plan(batch, step)
+        def plan(self, batch: Any) -> Any:
+            plan = super().plan(batch)
             self.seen = [*getattr(self, "seen", []), tuple(sorted(plan.keep))]
             return plan
 

@@ -74,7 +74,7 @@ def test_models_with_an_adapter_are_supported(kind: str, renormalise: bool) -> N
 
 
 class Recording(AttentionDropout):
-    def plan(self, batch, step) -> Plan:
+    def plan(self, batch) -> Plan:
         return Plan(record=frozenset({0}))
 
 

@@ -10,14 +10,16 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
-from attendrop.capture.graphs import Draws, Graphs, StaticStep, rounded
+from attendrop.capture.draws import DrawKeys, StaticMicroBatch
+from attendrop.capture.eligibility import reason_against, reason_against_auto
+from attendrop.capture.graphs import Graphs
 from attendrop.capture.optimizers import OptimizerGraph, allows_capture
-from attendrop.capture.steps import reason_against, reason_to_hesitate
 from attendrop.core.schedule import Progress
-from attendrop.core.step import Step
+from attendrop.core.step import MicroBatch, Step
 from attendrop.kernels.draws import uniform
 from attendrop.kernels.draws.reference import signed
 from attendrop.random import key_of
+from attendrop.utils.batches import padded_length
 from helpers import zoo
 
 
@@ -52,11 +54,11 @@ def weights_of(model: Any) -> torch.Tensor:
 
 
 def test_lengths_are_rounded_up_to_few_values() -> None:
-    assert [rounded(n) for n in (1, 16, 17, 47, 128, 129, 250, 257, 1025)] == [
+    assert [padded_length(n) for n in (1, 16, 17, 47, 128, 129, 250, 257, 1025)] == [
         16, 16, 32, 48, 128, 160, 256, 320, 1280,
     ]  # fmt: skip
-    assert len({rounded(n) for n in range(1, 513)}) == 16
-    assert all(n <= rounded(n) < n + max(16, n / 3) for n in range(1, 2000))
+    assert len({padded_length(n) for n in range(1, 513)}) == 16
+    assert all(n <= padded_length(n) < n + max(16, n / 3) for n in range(1, 2000))
 
 
 def test_unknown_value_of_step_is_refused(tmp_path) -> None:
@@ -77,7 +79,7 @@ def test_step_can_be_set_in_the_training_arguments(tmp_path) -> None:
     args = TrainingArguments(tmp_path, report_to=[])
     args.step = "eager"
     trainer = RegularizedTrainer(model=zoo.make_model("bert"), args=args)
-    assert trainer.steps._kind == "eager"
+    assert trainer.steps._mode == "eager"
 
 
 @pytest.mark.parametrize(
@@ -104,11 +106,11 @@ def test_auto_avoids_capture_when_a_replay_would_skip_python_code(tmp_path) -> N
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
             return super().compute_loss(*args, **kwargs)
 
-    assert reason_to_hesitate(make_trainer(tmp_path)) is None
-    assert reason_to_hesitate(make_trainer(tmp_path, cls=Counting)) == "Counting has a compute_loss of its own"
+    assert reason_against_auto(make_trainer(tmp_path)) is None
+    assert reason_against_auto(make_trainer(tmp_path, cls=Counting)) == "Counting has a compute_loss of its own"
     hooked = make_trainer(tmp_path)
     hooked.model.classifier.register_forward_hook(lambda *_: None)
-    assert reason_to_hesitate(hooked) == "Linear has hooks"
+    assert reason_against_auto(hooked) == "Linear has hooks"
 
 
 def test_capture_key_of_schedules_and_plain_epochs() -> None:
@@ -124,19 +126,20 @@ def test_capture_key_of_schedules_and_plain_epochs() -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_keys_in_device_memory_give_the_same_draws(device: str) -> None:
     at = torch.device(device)
-    draws = Draws(at)
-    step = Step(None, None, Progress(step=14), seed=3, first_position=8, batch_size=2)  # type: ignore[arg-type]
-    static = StaticStep.of(step, draws)
+    draws = DrawKeys(at)
+    step = Step(None, None, Progress(step=14), seed=3)  # type: ignore[arg-type]
+    batch = MicroBatch(step, first_position=8, size=2)
+    static = StaticMicroBatch.of(batch, draws)
     for turn in range(2):
         step.progress = Progress(step=14 + turn)
         for site in (0, 2):
             static.key(site, "x"), static.key(site, "y")
-        draws.write(step)
+        draws.write(batch)
         for site, stream in ((2, "x"), (0, "y")):
             assert int(static.key(site, stream)) == signed(key_of(3, 14 + turn, site, stream))
             wanted = uniform(key_of(3, 14 + turn, site, stream), 16 + torch.arange(4), (2, 5, 7))
             assert torch.equal(static.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
-            assert torch.equal(step.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
+            assert torch.equal(batch.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
 
 
 def test_only_fused_optimizers_without_hooks_are_captured() -> None:
@@ -252,14 +255,14 @@ def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
             tmp_path, step=step, model=model, optim=optim, weight_decay=0.1, max_steps=20, warmup_steps=5, tf32=False
         )
         kinds = []
-        record = Graphs._record
+        record = Graphs._capture
 
         def watched(self: Any, *args: Any, record: Any = record, kinds: list = kinds) -> Any:
             kinds.append("optimizer" if not args[-1] else "pass")
             return record(self, *args)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Graphs, "_record", watched)
+            patch.setattr(Graphs, "_capture", watched)
             trainer.train()
         assert ("optimizer" in kinds) == (step == "captured" and optim == "adamw_torch_fused")
         assert "attendrop" not in trainer.optimizer.optimizer.step.__code__.co_filename
@@ -326,14 +329,14 @@ def test_killed_captured_run_resumes(method: str, tmp_path) -> None:
             tmp_path / folder, regularizers=METHODS[method](), step="captured", max_steps=-1, num_train_epochs=4,
             save_strategy="steps", save_steps=5,
         )  # fmt: skip
-        take = trainer.steps.take
+        take = trainer.steps.try_captured
 
         def or_die(*args: Any) -> Any:
             if trainer.state.global_step == stop:
                 raise Killed
             return take(*args)
 
-        trainer.steps.take = or_die
+        trainer.steps.try_captured = or_die
         try:
             trainer.train(resume_from_checkpoint=resume)
         except Killed:
@@ -407,7 +410,7 @@ def test_auto_trains_every_architecture(kind: str, tmp_path) -> None:
 @pytest.mark.gpu
 def test_model_that_draws_random_numbers_on_the_host_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, "bart", step="captured")
-    with pytest.raises(RuntimeError, match="draws random numbers on the host"):
+    with pytest.raises(RuntimeError, match="draws random numbers on the CPU"):
         trainer.train()
 
 
@@ -431,7 +434,7 @@ def test_losses_that_are_not_finite_are_filtered_from_the_log(step: str, tmp_pat
 def test_captured_steps_never_synchronise(tmp_path) -> None:
     """In this debug mode torch raises an error when a step waits for the GPU."""
     trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
-    take = trainer.steps.take
+    take = trainer.steps.try_captured
 
     def watched(*args: Any) -> Any:
         if trainer.state.global_step < 3:
@@ -442,7 +445,7 @@ def test_captured_steps_never_synchronise(tmp_path) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    trainer.steps.take = watched
+    trainer.steps.try_captured = watched
     trainer.train()
     assert trainer.state.global_step == 8
 

@@ -29,7 +29,7 @@ class Halved(Regularizer):
     def on_step_begin(self, step: Any) -> None:
         self.calls.append("begin")
 
-    def plan(self, batch: Any, step: Any) -> Plan:
+    def plan(self, batch: Any) -> Plan:
         self.calls.append("plan")
         return Plan()
 
@@ -106,9 +106,9 @@ class SecondView(Regularizer):
     def views(self) -> int:
         return 2 if self.strength > 0 else 1
 
-    def plan(self, batch: Any, step: Any) -> Plan:
-        self.seen = dict(step.inputs)
-        self.views_seen = step.views
+    def plan(self, batch: Any) -> Plan:
+        self.seen = dict(batch.inputs)
+        self.views_seen = batch.step.views
         if self.strength == 0:
             return Plan()
 
@@ -155,19 +155,19 @@ class Reader(Regularizer):
     def columns(self) -> tuple[str, ...]:
         return (self.column,)
 
-    def plan(self, batch: Any, step: Any) -> Plan:
-        assert set(batch) == {"input_ids", "attention_mask", "labels", self.column}
-        _, records = step.probe(batch).forward(Plan(record=frozenset({0})))
+    def plan(self, batch: Any) -> Plan:
+        assert set(batch.examples) == {"input_ids", "attention_mask", "labels", self.column}
+        _, records = batch.probe().forward(Plan(record=frozenset({0})))
         assert 0 in records
-        return Plan(scale={0: batch[self.column].view(-1, 1, 1, 1)})
+        return Plan(scale={0: batch.examples[self.column].view(-1, 1, 1, 1)})
 
 
 @dataclass
 class Plain(Regularizer):
     """Checks that it does not get the columns of other methods."""
 
-    def plan(self, batch: Any, step: Any) -> Plan:
-        assert set(batch) == {"input_ids", "attention_mask", "labels"}
+    def plan(self, batch: Any) -> Plan:
+        assert set(batch.examples) == {"input_ids", "attention_mask", "labels"}
         return Plan()
 
 
@@ -264,13 +264,13 @@ class Dying(Regularizer):
     at: str = "plan"
     error: ClassVar[type[BaseException]] = KeyboardInterrupt
 
-    def plan(self, batch: Any, step: Any) -> Plan:
-        if self.at == "plan" and step.progress.step == 1:
+    def plan(self, batch: Any) -> Plan:
+        if self.at == "plan" and batch.step.progress.step == 1:
             raise self.error
         return Plan()
 
-    def penalty(self, outputs: Any, step: Any) -> None:
-        if self.at == "penalty" and step.progress.step == 1:
+    def penalty(self, outputs: Any, batch: Any) -> None:
+        if self.at == "penalty" and batch.step.progress.step == 1:
             raise self.error
 
     def on_close(self) -> None:
@@ -361,7 +361,7 @@ def test_penalty_is_averaged_over_the_micro_batches_of_a_step(tmp_path: Path) ->
 
     @dataclass
     class Decay(Regularizer):
-        def penalty(self, outputs: Any, step: Any) -> torch.Tensor:
+        def penalty(self, outputs: Any, batch: Any) -> torch.Tensor:
             return 5 * outputs["logits"].square().mean()
 
     def run(kind: str, size: int, accumulated: int, lr: float = 0.01) -> dict[str, torch.Tensor]:

@@ -60,10 +60,14 @@ def on(device: str, *tensors: torch.Tensor) -> list[torch.Tensor]:
     return [tensor.to(device) for tensor in tensors]
 
 
+def rule_of(p: float, q: float, key: Any, positions: torch.Tensor, direction: str = "high") -> reference.DropRule:
+    return reference.DropRule(p, q, key, positions, direction)
+
+
 def run(impl: str, device: str, gradient: Any, value: Any, valid: Any, p: float, q: float, **more: Any) -> torch.Tensor:
     positions = torch.arange(len(gradient)) * 7 + 3
     gradient, value, valid, positions = on(device, gradient, value, valid, positions)
-    return kernel.keep_from_gradient(gradient, value, valid, p, q, KEY, positions, impl=impl, **more).cpu()
+    return kernel.keep_from_gradient(gradient, value, valid, rule_of(p, q, KEY, positions, **more), impl).cpu()
 
 
 # --- the reference
@@ -106,7 +110,7 @@ def test_half_precision_scores_are_computed_in_float32() -> None:
 def test_cpu_matches_the_reference(
     queries: int, keys: int, kind: str, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "_PIECE", 200)  # several pieces, the last one short
+    monkeypatch.setattr(cpu, "_CHUNK", 200)  # several chunks, the last one short
     gradient, value = integers(3, queries, 4, 5), integers(3, 2, keys, 5, seed=1)
     valid = valid_of(kind, 3, 4, queries, keys)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
@@ -127,7 +131,7 @@ def test_cpu_matches_the_reference_on_random_scores() -> None:
     scores = kernel.scores(gradient, value)
     scores[0, 0, 0, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
     found = [
-        kernel.keep_from_scores(scores, valid, 0.5, 1.0, KEY, torch.arange(4), impl=i) for i in ("reference", "cpu")
+        kernel.keep_from_scores(scores, valid, rule_of(0.5, 1.0, KEY, torch.arange(4)), i) for i in ("reference", "cpu")
     ]
     assert torch.equal(*found)
 
@@ -230,9 +234,9 @@ def test_triton_selects_exactly_from_extreme_rows(keys: int, direction: str) -> 
     valid = valid_of("full", 1, 1, 10, keys)
     positions = torch.tensor([5])
     for p in (0.04, 0.3):
-        expected = kernel.keep_from_scores(scores, valid, p, 1.0, KEY, positions, direction, impl="reference")
+        expected = kernel.keep_from_scores(scores, valid, rule_of(p, 1.0, KEY, positions, direction), "reference")
         found = kernel.keep_from_scores(
-            *on(DEVICE, scores, valid), p, 1.0, KEY, positions.to(DEVICE), direction, impl="triton"
+            *on(DEVICE, scores, valid), rule_of(p, 1.0, KEY, positions.to(DEVICE), direction), "triton"
         )
         assert torch.equal(found.cpu(), expected)
 
@@ -248,17 +252,17 @@ def test_triton_mask_uses_the_reference_draws(dtype: torch.dtype) -> None:
     # a limit that is one of the draws, and its neighbour
     at, above = draws[1, 0, 2, 3], draws[0, 0, 0, 0].nextafter(torch.ones(()))
     for q, one in ((at.item(), KEY), (above.item(), key)):  # a captured graph reads its key from the device
-        keep = kernel.keep_from_scores(*on(DEVICE, scores, valid), 1.0, q, one, positions.to(DEVICE), impl="triton")
+        keep = kernel.keep_from_scores(*on(DEVICE, scores, valid), rule_of(1.0, q, one, positions.to(DEVICE)), "triton")
         assert torch.equal(keep.cpu(), draws >= q)
 
 
 @needs_triton
 def test_nan_is_kept_and_leaves_other_rows_unchanged() -> None:
     scores, valid = integers(1, 1, 4, 20), valid_of("full", 1, 1, 4, 20)
-    expected = kernel.keep_from_scores(scores, valid, 0.5, 1.0, KEY, torch.tensor([0]), impl="reference")
+    expected = kernel.keep_from_scores(scores, valid, rule_of(0.5, 1.0, KEY, torch.tensor([0])), "reference")
     scores[0, 0, 2, ::2] = float("nan")
     found = kernel.keep_from_scores(
-        *on(DEVICE, scores, valid), 0.5, 1.0, KEY, torch.tensor([0], device=DEVICE), impl="triton"
+        *on(DEVICE, scores, valid), rule_of(0.5, 1.0, KEY, torch.tensor([0], device=DEVICE)), "triton"
     ).cpu()
     assert found[0, 0, 2, ::2].all()
     assert torch.equal(found[0, 0, [0, 1, 3]], expected[0, 0, [0, 1, 3]])
@@ -278,7 +282,7 @@ def test_attribution_map_is_never_written_to_memory() -> None:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        keep = kernel.keep_from_gradient(x, x.transpose(1, 2), valid, 0.3, 0.3, KEY, positions)
+        keep = kernel.keep_from_gradient(x, x.transpose(1, 2), valid, rule_of(0.3, 0.3, KEY, positions))
         peak = torch.cuda.max_memory_allocated() - before
     assert keep.numel() <= peak < 1.1 * keep.numel()  # one byte for each position, where a map in bf16 takes two
 
@@ -290,7 +294,7 @@ def test_captured_launch_reads_its_key_at_replay() -> None:
     key = torch.zeros((), dtype=torch.int32, device="cuda")
 
     def launch(key: Any) -> torch.Tensor:
-        return kernel.keep_from_gradient(x, x.transpose(1, 2), valid, 0.3, 0.5, key, positions)
+        return kernel.keep_from_gradient(x, x.transpose(1, 2), valid, rule_of(0.3, 0.5, key, positions))
 
     launch(key)
     graph = torch.cuda.CUDAGraph()
@@ -378,19 +382,19 @@ def test_unsupported_inputs_are_refused() -> None:
     gradient, value, valid = integers(1, 3, 2, 4), integers(1, 2, 3, 4), valid_of("full", 1, 2, 3, 3)
     for changes, message in (
         ({"impl": "cuda"}, "impl is 'cuda'; it must be one of 'auto', 'reference', 'cpu', 'triton'"),
-        ({"direction": "up"}, "direction is 'up'; it must be 'high' or 'low'"),
+        ({"direction": "up"}, "direction is 'up'; it must be one of 'high', 'low'"),
         ({"valid": valid.float()}, "valid is torch.float32"),
         ({"valid": valid[..., :2]}, "broadcastable to \\[1, 2, 3, 3\\]"),
         ({"value": value[..., :3]}, "value is \\[1, 2, 3, 3\\]"),
         ({"positions": torch.arange(2)}, "positions is \\[2\\]"),
         ({"gradient": gradient.double(), "impl": "triton"}, "not float64"),
     ):
-        arguments = {
-            "gradient": gradient, "value": value, "valid": valid, "p": 0.3, "q": 0.3, "key": KEY,
-            "positions": torch.arange(1),
-        } | changes  # fmt: skip
+        rule = {"p": 0.3, "q": 0.3, "key": KEY, "positions": torch.arange(1), "direction": "high"}
+        others = {name: given for name, given in changes.items() if name not in rule}
+        rule |= {name: given for name, given in changes.items() if name in rule}
+        arguments = {"gradient": gradient, "value": value, "valid": valid} | others
         with pytest.raises(ValueError, match=message):
-            kernel.keep_from_gradient(**arguments)
+            kernel.keep_from_gradient(**arguments, rule=rule_of(**rule))
     if HAS_GPU:
         with pytest.raises(ValueError, match="impl is 'cpu', and the tensors are on cuda"):
             run("cpu", "cuda", gradient, value, valid, 0.3, 0.3)

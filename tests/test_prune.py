@@ -207,7 +207,7 @@ def test_pruning_keeps_frozen_weights_and_half_precision() -> None:
         ("bert", [5], r"layers is \[5\], but there is no layer 5; this model has layers 0 to 1"),
         ("bert", ["x"], r"layers is \['x'\], but there is no layer 'x'"),
         ("bert", [1.5], "there is no layer 1.5"),
-        ("bert", [], "which names no layer"),
+        ("bert", [], "which selects no layer"),
         ("bert", "last", "layers is 'last'; it must be"),
         ("modernbert", [0, 1], r"layer 1 of .* sliding window .*; allowed: 0\."),
         ("albert", [0, 2], r"layer 0 of .* shares its module with layers 0, 1, 2.* all or none"),

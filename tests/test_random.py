@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from attendrop import random
-from attendrop.capture.graphs import Draws, StaticStep
+from attendrop.capture.draws import DrawKeys, StaticMicroBatch
 from attendrop.core.schedule import Progress
-from attendrop.core.step import Step
-from attendrop.kernels.draws import uniform
+from attendrop.core.step import MicroBatch, Step
+from attendrop.kernels.draws import reference, uniform
 
 
 def test_numpy_and_torch_draws_are_equal() -> None:
     positions = torch.tensor([0, 3, 70_000])
     for key in (0, 1, 2**31, 2**32 - 1):
-        a = random._uniform_numpy(key, positions, (2, 5, 7), "cpu")
-        b = random._uniform_torch(key, positions, (2, 5, 7), "cpu")
+        a = reference.uniform_numpy(key, positions, (2, 5, 7))
+        b = reference.uniform_torch(key, positions, (2, 5, 7), "cpu")
         assert torch.equal(a, b)
         assert a.min() >= 0
         assert a.max() < 1
@@ -27,7 +27,7 @@ def test_draws_of_several_keys_match_those_of_each_key() -> None:
     keys = random.as_keys(words)
     assert keys.dtype == torch.int32
     alone = torch.stack([uniform(word, positions, (2, 5, 7)) for word in words])
-    for draw in (random._uniform_numpy, random._uniform_torch):
+    for draw in (uniform, reference.uniform_torch):
         assert torch.equal(draw(keys.unsqueeze(1), positions, (2, 5, 7), "cpu"), alone)
         # a key for each site and row
         mixed = draw(torch.stack([keys[:3], keys[1:]]), positions, (5, 7), "cpu")
@@ -39,19 +39,20 @@ def test_draws_of_several_keys_match_those_of_each_key() -> None:
 
 def test_keys_of_a_step_match_those_in_device_memory() -> None:
     device = torch.device("cpu")
-    step = Step(None, None, Progress(step=14), seed=3, first_position=8, batch_size=2)  # type: ignore[arg-type]
-    draws = Draws(device)
-    static = StaticStep.of(step, draws)
+    step = Step(None, None, Progress(step=14), seed=3)  # type: ignore[arg-type]
+    batch = MicroBatch(step, first_position=8, size=2)
+    draws = DrawKeys(device)
+    static = StaticMicroBatch.of(batch, draws)
     sites = (4, 0, 9)
     static.keys(sites, "x", device)
     for number in (14, 15):
         step.progress = Progress(step=number)
-        draws.write(step)
-        alone = torch.stack([step.uniform(site, (4, 2, 5, 7), device, "x") for site in sites])
-        for source in (step, static):
+        draws.write(batch)
+        alone = torch.stack([batch.uniform(site, (4, 2, 5, 7), device, "x") for site in sites])
+        for source in (batch, static):
             keys, positions = source.keys(sites, "x", device), source.positions(4, device)
             assert keys.shape == (3, 1)
-            for draw in (random._uniform_numpy, random._uniform_torch):
+            for draw in (uniform, reference.uniform_torch):
                 assert torch.equal(draw(keys, positions, (2, 5, 7), device), alone)
 
 

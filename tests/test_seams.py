@@ -238,7 +238,7 @@ def test_calls_of_the_shared_attention_module_of_albert_are_separate_sites() -> 
 
 def test_unsupported_models_are_refused_by_name() -> None:
     model = XLNetForSequenceClassification(XLNetConfig(vocab_size=60, d_model=32, n_layer=2, n_head=4, d_inner=48))
-    with pytest.raises(ValueError, match="XLNetForSequenceClassification makes no call .* would need an adapter"):
+    with pytest.raises(ValueError, match="XLNetForSequenceClassification does not call .* would need an adapter"):
         bind(model)
     assert traces(model) == []
     with pytest.raises(ValueError, match="not a transformers model"):

@@ -26,7 +26,7 @@ from attendrop import (
     load_regularizers,
     regularized,
 )
-from attendrop.trainer import _StepCallback
+from attendrop.trainer.mixin import _StepCallback
 from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.zoo import make_batch, make_model
 
@@ -107,9 +107,9 @@ class Witness(ADDrop):
         super().__post_init__()
         self.seen: list[tuple[int, int, bool]] = []
 
-    def plan(self, batch: Any, step: Any) -> Any:
-        plan = super().plan(batch, step)
-        self.seen.append((step.progress.step, step.progress.epoch, bool(plan.keep)))
+    def plan(self, batch: Any) -> Any:
+        plan = super().plan(batch)
+        self.seen.append((batch.step.progress.step, batch.step.progress.epoch, bool(plan.keep)))
         return plan
 
 
@@ -310,9 +310,9 @@ def test_training_leaves_no_traces_on_the_model(tmp_path: Path, kind: str) -> No
     bound = []
 
     class Watch(Witness):
-        def plan(self, batch: Any, step: Any) -> Any:
-            bound.append(Seams.of(model) is step.seams and _state_of(model) != before)
-            return super().plan(batch, step)
+        def plan(self, batch: Any) -> Any:
+            bound.append(Seams.of(model) is batch.step.seams and _state_of(model) != before)
+            return super().plan(batch)
 
     trainer = make_trainer(tmp_path, model, kind, [Watch(**ON, layers="all")], max_steps=2)
     assert Seams.of(model) is None
@@ -330,8 +330,8 @@ class Stop(Exception):
 
 @dataclass
 class Raising(Regularizer):
-    def penalty(self, outputs: Any, step: Any) -> Tensor | None:
-        if step.progress.step == 2:
+    def penalty(self, outputs: Any, batch: Any) -> Tensor | None:
+        if batch.step.progress.step == 2:
             raise Stop
         return None
 
@@ -369,7 +369,7 @@ class OwnLoss(hf.Trainer):
 
 @dataclass
 class PlusOne(Regularizer):
-    def penalty(self, outputs: Any, step: Any) -> Tensor | None:
+    def penalty(self, outputs: Any, batch: Any) -> Tensor | None:
         return outputs["logits"].sum() * 0 + 1
 
 

@@ -121,5 +121,5 @@ class FixedNoise(Regularizer):
     def __init__(self, noise: Tensor) -> None:
         self.noise = noise  # [views · rows, 1, d]
 
-    def plan(self, batch: Any, step: Any) -> Plan:
+    def plan(self, batch: Any) -> Plan:
         return Plan(edits={-1: (lambda x: x * (1 + self.noise),)})

@@ -17,6 +17,6 @@ class TwoViews(Regularizer):
     views: ClassVar[int] = 2
     weight: float = 1.0
 
-    def penalty(self, outputs: Any, step: Any) -> torch.Tensor:
+    def penalty(self, outputs: Any, batch: Any) -> torch.Tensor:
         first, second = outputs["logits"].chunk(2)
         return self.weight * (first - second).square().mean()

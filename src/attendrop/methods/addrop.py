@@ -24,9 +24,9 @@ from ..core.regularizer import Regularizer
 from ..core.schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
 from ..core.step import MicroBatch, Step
 from ..kernels.attention_mask import Mask, as_keep
-from ..kernels.attribution_mask import DIRECTIONS, candidates
-from ..model.attribution import METHODS as ATTRIBUTIONS
-from ..model.attribution import RULES, IntegrationRule, attributions
+from ..kernels.attribution_mask import DIRECTIONS, DropRule, candidates
+from ..kernels.draws import uniform
+from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attributions
 from ..model.objective import LABEL_SOURCES, head_of
 from ..model.plan import Plan
 from ..model.seams import Record, Seams
@@ -35,7 +35,15 @@ from ..utils.checks import check_choice, check_whole
 
 
 def random_keep_mask(shape: tuple[int, ...], valid: Tensor, p: float, q: float, uniform: Tensor) -> Tensor:
-    """RD, the paper's control: a valid position is a candidate with probability p, and dropped with q: p·q."""
+    """RD, the paper's control: each valid position is dropped with probability p · q.
+
+    Args:
+        shape: of the map, [B, H, Q, K].
+        valid: the positions that the model lets attend.
+        p: probability that a position is a candidate.
+        q: probability that a candidate is dropped.
+        uniform: draws in [0, 1) of the shape of the map.
+    """
     return ~((uniform < p * q) & valid).expand(shape)
 
 
@@ -98,42 +106,52 @@ class ADDrop(Regularizer):
     def capture_key(self, step: Step) -> Hashable:
         if isinstance(self.p, Schedule) or isinstance(self.q, Schedule):
             return None
-        progress, is_on = step.progress, self.p > 0 and self.q > 0
-        return is_on and (not self.cross_tuning or is_method_epoch(progress.epoch, progress.epochs, self.end_on))
+        return self._is_on(step)
+
+    def _is_on(self, step: Step) -> bool:
+        """Whether anything is dropped in this step."""
+        progress = step.progress
+        if value_at(self.p, progress) == 0 or value_at(self.q, progress) == 0:
+            return False
+        return not self.cross_tuning or is_method_epoch(progress.epoch, progress.epochs, self.end_on)
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        progress = step.progress
-        p, q = value_at(self.p, progress), value_at(self.q, progress)
-        if self.cross_tuning and not is_method_epoch(progress.epoch, progress.epochs, self.end_on):
-            return Plan()
-        if p == 0 or q == 0:
+        if not self._is_on(step):
             return Plan()
         sites = step.seams.select(self.layers, "ADDrop.layers")
-        rule = IntegrationRule(self.ig_rule, self.ig_steps)
+        p, q = value_at(self.p, step.progress), value_at(self.q, step.progress)
+        integration = IntegrationRule(self.ig_rule, self.ig_steps)
         keep: dict[int, Tensor | Mask] = {}
-        for site, found in attributions(batch.probe(), sites, self.attribution, self.label, rule):
-            record = found.record
-            shape, device = (*record.query.shape[:3], record.key.shape[2]), record.query.device
-            if self.attribution == "rd":
-                draws = batch.uniform(site, shape, device, self.name)
-                keep[site] = random_keep_mask(shape, record.valid, p, q, draws)
-            else:
-                key, positions = batch.key(site, self.name), batch.positions(shape[0], device)
-                keep[site] = found.keep(p, q, key, positions, self.direction)
+        for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, integration):
+            rows, device = len(attribution.record.query), attribution.record.query.device
+            rule = DropRule(p, q, batch.key(site, self.name), batch.positions(rows, device), self.direction)
+            keep[site] = self._keep(attribution, rule)
             if step.measure:
-                place, dropped = step.seams.sites[site].label, ~as_keep(keep[site])
-                scores = found.scores()
-                if scores is not None:
-                    region = candidates(scores, record.valid, p, self.direction)
-                    step.metrics[f"addrop/candidate_share_{place}"] = _share(region, record.valid)
-                step.metrics[f"addrop/drop_rate_{place}"] = _share(dropped, record.valid)
-                step.metrics[f"addrop/dropped_mass_{place}"] = _mass(dropped, record)
+                label = step.seams.sites[site].label
+                for name, value in self._metrics(attribution, rule, ~as_keep(keep[site])).items():
+                    step.metrics[f"addrop/{name}_{label}"] = value
         return Plan(keep=keep)
 
+    def _keep(self, attribution: Attribution, rule: DropRule) -> Tensor | Mask:
+        if self.attribution != "rd":
+            return attribution.keep(rule)
+        record = attribution.record
+        shape = (*record.query.shape[:3], record.key.shape[2])
+        draws = uniform(rule.key, rule.positions, shape[1:], record.query.device)
+        return random_keep_mask(shape, record.valid, rule.p, rule.q, draws)
 
-def _read(valid: Tensor, like: Tensor) -> Tensor:
-    """The valid positions in the rows of real tokens. In self attention a token is real where it may see itself."""
+    def _metrics(self, attribution: Attribution, rule: DropRule, dropped: Tensor) -> dict[str, Tensor]:
+        record, scores = attribution.record, attribution.scores()
+        metrics = {}
+        if scores is not None:
+            region = candidates(scores, record.valid, rule.p, rule.direction)
+            metrics["candidate_share"] = _share(region, record.valid)
+        return {**metrics, "drop_rate": _share(dropped, record.valid), "dropped_mass": _mass(dropped, record)}
+
+
+def _valid_in_real_rows(valid: Tensor, like: Tensor) -> Tensor:
+    """The valid positions in the rows of real tokens. In self attention a token is real if it may see itself."""
     valid = valid.expand_as(like)
     if like.shape[-2] == like.shape[-1]:
         valid = valid & valid.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
@@ -142,17 +160,11 @@ def _read(valid: Tensor, like: Tensor) -> Tensor:
 
 def _share(chosen: Tensor, valid: Tensor) -> Tensor:
     """Chosen positions among the valid ones."""
-    read = _read(valid, chosen)
-    return (chosen & read).sum() / read.sum()
+    counted = _valid_in_real_rows(valid, chosen)
+    return (chosen & counted).sum() / counted.sum()
 
 
 def _mass(dropped: Tensor, record: Record) -> Tensor:
     """The attention that was on the dropped positions, mean over rows."""
-    read = _read(record.valid, dropped)
-    return (record.attention() * (dropped & read)).sum() / read.any(-1).sum()
-
-
-if __name__ == "__main__":
-    from attendrop.report.masks import main
-
-    main()
+    counted = _valid_in_real_rows(record.valid, dropped)
+    return (record.attention() * (dropped & counted)).sum() / counted.any(-1).sum()

@@ -22,7 +22,7 @@ from ..core.regularizer import Regularizer
 from ..core.step import MicroBatch
 from ..model.plan import Plan
 from ..model.seams import Seams
-from ..model.sites import Layers, map_shape, select
+from ..model.sites import Layers, map_shape
 
 Collator = Callable[[list[dict[str, Any]]], Any]
 
@@ -87,9 +87,13 @@ class StructureMask(Regularizer):
 
     def _sites(self, seams: Seams) -> list[int]:
         """The self attention over the input: of the only stack, or of the encoder."""
-        stack = seams.sites[0].stack
-        sites = [site for site in seams.sites if site.kind == "self" and site.stack == stack]
-        return select(sites, self.layers, "StructureMask.layers")
+        selected = seams.select(self.layers, "StructureMask.layers")
+        over_input = [site for site in selected if seams.sites[site].is_over_input(seams.sites)]
+        if not over_input:
+            raise ValueError(
+                f"StructureMask.layers is {self.layers!r}, which selects no self attention over the input."
+            )
+        return over_input
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step

@@ -1,7 +1,7 @@
-"""Attention classes that never call transformers' attention interface, taught to call ours.
+"""Adapters for attention classes that do not call transformers' attention interface: MPNet and DeBERTa-v2.
 
-An adapter is mixed into the class of the attention module. Under an empty plan the module's own code runs, so that
-nothing changes; under a plan the same scores go through the fused kernel.
+An adapter is a class that comes before the class of the attention module. Under an empty plan the module's own code
+runs, so that nothing changes; under a plan the same scores go through our attention function.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from .attention import projected
-from .sites import is_watching
+from .dry_run import is_traced
 
 
 def _follows_plan(module: Any) -> bool:
     """Whether our attention function is to run: under a plan, and in the dry run that finds the attention calls."""
-    handle = getattr(module, "_attendrop", None)
-    return is_watching() if handle is None else bool(handle.seams.plan)
+    counter = getattr(module, "_attendrop", None)
+    return is_traced(module) if counter is None else bool(counter.seams.plan)
 
 
-def _as_planned(module: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    handle = getattr(module, "_attendrop", None)
-    return (q, k, v) if handle is None else projected(handle.seams.plan, handle.current, q, k, v)
+def _with_factors(module: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with the plan's factors, for scores that the attention function does not compute."""
+    counter = getattr(module, "_attendrop", None)
+    return (q, k, v) if counter is None else projected(counter.seams.plan, counter.current, q, k, v)
 
 
 def _attend(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scaling: float) -> Tensor:
@@ -85,8 +86,8 @@ class DebertaV2:
         bias = torch.zeros((), dtype=q.dtype, device=q.device)
         q, k, v = (x.view(-1, heads, *x.shape[1:]) for x in (q, k, v))
         if self.relative_attention:
-            # the plan's factors reach these scores too; those of q and k are taken by the attention function
-            content_q, content_k = (x.flatten(0, 1) for x in _as_planned(self, q, k, v)[:2])
+            # the plan's factors change these scores too; the attention function applies them to q and k
+            content_q, content_k = (x.flatten(0, 1) for x in _with_factors(self, q, k, v)[:2])
             bias = self.disentangled_attention_bias(
                 content_q, content_k, relative_pos, self.pos_dropout(rel_embeddings), scale_factor
             )

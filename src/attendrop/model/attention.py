@@ -1,8 +1,8 @@
-"""S1, the attention function: the model's own, with the changes that a plan asks for.
+"""The attention function: the model's own, with the changes that a plan asks for.
 
-It is registered with transformers' `AttentionInterface` *and* `AttentionMaskInterface`: a name without a mask function
-makes transformers pass no mask, and padding would be attended to, silently. It runs the kernel that the model would
-have used; only where the plan changes the weights behind the softmax is the map made.
+It is registered with transformers' `AttentionInterface` *and* `AttentionMaskInterface`: for a name without a mask
+function transformers passes no mask, and padding would silently be attended to. It runs the kernel that the model would
+have used. The attention map is computed only where the plan changes the weights after the softmax.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
 from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
+from .dry_run import record_attention
 from .plan import Plan
-from .sites import note
 
 if TYPE_CHECKING:
     from .seams import Seams
@@ -29,22 +29,22 @@ IMPLEMENTATIONS = {"sdpa": "attendrop_sdpa", "eager": "attendrop_eager"}
 
 @dataclass
 class Record:
-    """What one attention call worked with, left behind by a pass whose plan records it."""
+    """The tensors of one attention call, recorded by a pass whose plan asks for it."""
 
     query: Tensor  # [B, H, Q, d]
     key: Tensor  # [B, G, K, d]; G < H where heads share keys and values
     value: Tensor  # [B, G, K, d]
-    output: Tensor  # [B, Q, H, d], tracked
-    valid: Tensor  # bool, broadcastable to [B, H, Q, K]: what the model itself lets attend
+    output: Tensor  # [B, Q, H, d], tracked by autograd
+    valid: Tensor  # bool, broadcastable to [B, H, Q, K]: the positions that the model itself lets attend
     bias: Tensor | None  # added to the scores by the model
     scaling: float
 
     def value_of_heads(self) -> Tensor:
-        """[B, H, K, d]"""
+        """The values, one for each head: [B, H, K, d]."""
         return _of_heads(self.value, self.query.shape[1])
 
     def attention(self) -> Tensor:
-        """The map, without dropout: [B, H, Q, K]"""
+        """The attention map without dropout: [B, H, Q, K]."""
         scores = self.query @ _of_heads(self.key, self.query.shape[1]).transpose(-1, -2) * self.scaling
         if self.bias is not None:
             scores = scores + self.bias
@@ -55,20 +55,25 @@ def _of_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-class Handle:
-    """Hangs on a module and tells its calls apart: by order, counted anew in each applied plan."""
+class CallCounter:
+    """Attached to a module. Numbers its calls within one forward: some models (ALBERT) call one module per layer.
+
+    Args:
+        seams: the seams of the model.
+    """
 
     def __init__(self, seams: Seams) -> None:
         self.seams = seams
-        self.numbers: list[int] = []
+        self.numbers: list[int] = []  # of the sites or blocks, in calling order
         self.calls = 0
 
     @property
     def current(self) -> int:
-        """The number of the call that comes next."""
+        """The number of the next call."""
         return self.numbers[self.calls % len(self.numbers)]
 
-    def next(self) -> int:
+    def advance(self) -> int:
+        """Counts a call and returns its number."""
         number = self.current
         if len(self.numbers) > 1:
             self.calls += 1
@@ -76,7 +81,7 @@ class Handle:
 
 
 def _attend(
-    base_name: str,
+    implementation: str,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -84,98 +89,135 @@ def _attend(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function: the model's own under an empty plan."""
-    note(module, query, key)
-    base = _base_function(base_name, module)
-    handle = getattr(module, "_attendrop", None)
-    if handle is None or not handle.seams.plan:
-        return base(module, query, key, value, attention_mask, **kwargs)
-    seams, site = handle.seams, handle.next()
-    plan: Plan = seams.plan
-    if not plan.touches(site):
-        return base(module, query, key, value, attention_mask, **kwargs)
-    return _attend_by_plan(base, base_name, seams, site, module, query, key, value, attention_mask, **kwargs)
+    """The registered attention function. Where the plan changes nothing, it is the model's own."""
+    record_attention(module, query, key)
+    own = _own_function(implementation, module)
+    counter = getattr(module, "_attendrop", None)
+    if counter is None or not counter.seams.plan:
+        return own(module, query, key, value, attention_mask, **kwargs)
+    seams, site = counter.seams, counter.advance()
+    if not seams.plan.touches(site):
+        return own(module, query, key, value, attention_mask, **kwargs)
+    query, key, value = projected(seams.plan, site, query, key, value)
+    call = _Call(implementation, module, query, key, value, attention_mask, kwargs)
+    return _attend_under_plan(call, seams, site)
 
 
-def _attend_by_plan(
-    base: Any,
-    base_name: str,
-    seams: Seams,
-    site: int,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    position_bias: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:
+@dataclass
+class _Call:
+    """The arguments of one attention call."""
+
+    implementation: str  # "sdpa" or "eager"
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attention_mask: Tensor | None
+    kwargs: dict[str, Any]
+
+    @property
+    def is_causal(self) -> bool:
+        given = self.kwargs.get("is_causal")
+        is_causal = getattr(self.module, "is_causal", True) if given is None else given
+        return bool(is_causal) and self.query.shape[2] > 1
+
+    @property
+    def mask_bias(self) -> Tensor | None:
+        """The attention mask, where it is one that is added to the scores."""
+        mask = self.attention_mask
+        return None if mask is None or mask.dtype == torch.bool else mask
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What the model itself adds to the scores."""
+        position_bias = self.kwargs.get("position_bias")
+        return self.mask_bias if position_bias is None else position_bias
+
+    def run(self) -> tuple[Tensor, Tensor | None]:
+        own = _own_function(self.implementation, self.module)
+        return own(self.module, self.query, self.key, self.value, self.attention_mask, **self.kwargs)
+
+
+def _attend_under_plan(call: _Call, seams: Seams, site: int) -> tuple[Tensor, Tensor | None]:
     plan = seams.plan
-    query, key, value = projected(plan, site, query, key, value)
-    is_causal = kwargs.get("is_causal")
-    causal = (getattr(module, "is_causal", True) if is_causal is None else is_causal) and query.shape[2] > 1
-    valid = seams.validity.of(attention_mask, causal, query, key)
-    bias = None if attention_mask is None or attention_mask.dtype == torch.bool else attention_mask
-    asked, added = query, bias if position_bias is None else position_bias  # as the model has them
-    makes_map = site in plan.weights or site in plan.maps
-    keep = plan.keep.get(site)
-    allowed = valid
-    if keep is not None and query.is_cuda and added is None and not makes_map and site not in plan.uniform:
-        mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, query.dtype)
-        query = zero_rows(query, mask.empty)
-        attention_mask = mask.bias.expand(-1, -1, query.shape[2], key.shape[2])
-    elif keep is not None or site in plan.uniform or makes_map:
-        allowed, dead = allowed_and_empty(valid if keep is None else as_keep(keep), valid)
-        if site in plan.uniform:
-            allowed, dead = valid, torch.ones_like(dead)
-        # With a zero query all scores of the row are equal: uniform over the valid positions, whatever the kernel, and
-        # with no gradient to queries and keys.
-        query = zero_rows(query, dead)
-        if position_bias is not None:
-            position_bias = position_bias.masked_fill(dead, 0)
-        if bias is not None:
-            attention_mask = bias.masked_fill(dead, 0).masked_fill(~allowed, float("-inf"))
-        elif base_name == "eager" or makes_map:
-            attention_mask = torch.zeros((), dtype=query.dtype, device=query.device).masked_fill(
-                ~allowed, float("-inf")
-            )
-        else:
-            attention_mask = allowed.expand(-1, -1, query.shape[2], key.shape[2])
-    elif base_name == "sdpa" and attention_mask is not None and bias is None and _is_eager_on_gpu(query):
-        attention_mask = seams.validity.bias_of(attention_mask, query.dtype)
-    if position_bias is not None:
-        kwargs["position_bias"] = position_bias
-    if makes_map:
-        # The module's own eager function holds its softcap, sinks and the like; a value of width 1 keeps it cheap. Its
-        # dropout comes last, so that a plan sees the weights of the softmax.
-        own = _base_function("eager", module) or _eager
-        _, weights = own(module, query, key, value[..., :1], attention_mask, **{**kwargs, "dropout": 0.0})
-        if site in plan.weights:
-            weights = weights * plan.weights[site].to(weights.dtype)
-        for edit in plan.maps.get(site, ()):
-            weights = edit(weights, allowed)
-        weights = nn.functional.dropout(weights, kwargs.get("dropout", 0.0), module.training)
-        output = (weights @ _of_heads(value, query.shape[1])).transpose(1, 2).contiguous()
-    else:
-        output, weights = base(module, query, key, value, attention_mask, **kwargs)
+    valid = seams.validity.of(call.attention_mask, call.is_causal, call.query, call.key)
+    query, bias = call.query, call.bias  # as the model has them, for the record
+    needs_map = site in plan.weights or site in plan.maps
+    allowed = _apply_mask(call, seams, site, valid, needs_map)
+    output, weights = _attend_by_map(call, plan, site, allowed) if needs_map else call.run()
     if site in plan.scale:
         factor = plan.scale[site]
         output = output * (factor.to(output.dtype) if isinstance(factor, Tensor) else factor)
-    if site in plan.record and torch.is_grad_enabled() and not output.requires_grad:
-        output.requires_grad_()  # in a replay too, which must save for the backward what the first pass saved
-    if site in plan.record and site not in seams.records:
-        # A replay under gradient checkpointing comes here again and must not replace the tensors of the first pass.
-        scaling = kwargs.get("scaling")
+    if site in plan.record:
+        _record(call, seams, site, query, bias, valid, output)
+    return output, weights
+
+
+def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: bool) -> Tensor:
+    """Changes query and mask of the call as the plan says; returns the positions that attend."""
+    plan = seams.plan
+    keep, is_uniform = plan.keep.get(site), site in plan.uniform
+    if keep is not None and call.query.is_cuda and call.bias is None and not needs_map and not is_uniform:
+        mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, call.query.dtype)
+        call.query = zero_rows(call.query, mask.empty)
+        call.attention_mask = mask.bias.expand(-1, -1, call.query.shape[2], call.key.shape[2])
+        return valid
+    if keep is None and not is_uniform and not needs_map:
+        mask_is_bool = call.attention_mask is not None and call.mask_bias is None
+        if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
+            call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
+        return valid
+    allowed, empty = allowed_and_empty(valid if keep is None else as_keep(keep), valid)
+    if is_uniform:
+        allowed, empty = valid, torch.ones_like(empty)
+    # With a zero query all scores of a row are equal. Its attention is then uniform over the valid positions, whatever
+    # the kernel, and no gradient goes to queries and keys.
+    call.query = zero_rows(call.query, empty)
+    if call.kwargs.get("position_bias") is not None:
+        call.kwargs["position_bias"] = call.kwargs["position_bias"].masked_fill(empty, 0)
+    if call.mask_bias is not None:
+        call.attention_mask = call.mask_bias.masked_fill(empty, 0).masked_fill(~allowed, float("-inf"))
+    elif call.implementation == "eager" or needs_map:
+        zero = torch.zeros((), dtype=call.query.dtype, device=call.query.device)
+        call.attention_mask = zero.masked_fill(~allowed, float("-inf"))
+    else:
+        call.attention_mask = allowed.expand(-1, -1, call.query.shape[2], call.key.shape[2])
+    return allowed
+
+
+def _attend_by_map(call: _Call, plan: Plan, site: int, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention by its map, with the plan's changes of the weights after the softmax."""
+    # The module's own eager function computes the weights, with its softcap, sinks and the like; a value of width 1
+    # keeps that cheap. Its dropout comes last, so that the plan changes the weights of the softmax.
+    own = _own_function("eager", call.module) or _eager
+    narrow, kwargs = call.value[..., :1], {**call.kwargs, "dropout": 0.0}
+    _, weights = own(call.module, call.query, call.key, narrow, call.attention_mask, **kwargs)
+    if site in plan.weights:
+        weights = weights * plan.weights[site].to(weights.dtype)
+    for edit in plan.maps.get(site, ()):
+        weights = edit(weights, allowed)
+    weights = nn.functional.dropout(weights, call.kwargs.get("dropout", 0.0), call.module.training)
+    output = (weights @ _of_heads(call.value, call.query.shape[1])).transpose(1, 2).contiguous()
+    return output, weights
+
+
+def _record(
+    call: _Call, seams: Seams, site: int, query: Tensor, bias: Tensor | None, valid: Tensor, output: Tensor
+) -> None:
+    """Records the call. Gradient checkpointing runs it a second time, which must not replace the first record."""
+    if torch.is_grad_enabled() and not output.requires_grad:
+        output.requires_grad_()  # the second time too: it must save for the backward what the first time saved
+    if site not in seams.records:
+        scaling = call.kwargs.get("scaling")
         seams.records[site] = Record(
-            query=asked.detach(),
-            key=key.detach(),
-            value=value.detach(),
+            query=query.detach(),
+            key=call.key.detach(),
+            value=call.value.detach(),
             output=output,
             valid=valid,
-            bias=None if added is None else added.detach(),
+            bias=None if bias is None else bias.detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
         )
-    return output, weights
 
 
 def _is_eager_on_gpu(x: Tensor) -> bool:
@@ -183,7 +225,7 @@ def _is_eager_on_gpu(x: Tensor) -> bool:
 
 
 def zero_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """x with some rows zeroed: bool [..., 1]. Other than `masked_fill` it leaves the layout as it is."""
+    """`x` with the rows zeroed that `rows`, bool [..., 1], marks. Unlike `masked_fill` it keeps the memory layout."""
     return _ZeroRows.apply(x, rows)
 
 
@@ -199,7 +241,7 @@ class _ZeroRows(torch.autograd.Function):
 
 
 def _zeroed(x: Tensor, rows: Tensor) -> Tensor:
-    """In words of 8 bytes where they fit, because a kernel that broadcasts takes its time by the element."""
+    """In words of 8 bytes where they fit: the time of a kernel that broadcasts grows with the number of elements."""
     if torch.compiler.is_compiling() or not _fits_words(x):
         return torch.where(rows, torch.zeros((), dtype=x.dtype, device=x.device), x)
     return (x.view(torch.int64) & (rows.long() - 1)).view(x.dtype)
@@ -211,7 +253,7 @@ def _fits_words(x: Tensor) -> bool:
 
 
 def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value with the plan's factors."""
+    """Query, key and value, multiplied by the plan's factors."""
     factors = plan.projections.get(site, (None, None, None))
     q, k, v = (
         x if factor is None else x * factor.to(x.dtype) for x, factor in zip((query, key, value), factors, strict=True)
@@ -220,45 +262,46 @@ def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) 
 
 
 class Validity:
-    """What the model lets attend. Most models hand the same mask to all of their layers: the last answers are kept."""
+    """Which positions the model lets attend. Most models pass one mask to all layers, so the last result is cached."""
 
     def __init__(self) -> None:
         self._valid: tuple[Tensor | None, bool, tuple[int, int], Tensor] | None = None
         self._bias: tuple[Tensor, torch.dtype, Tensor] | None = None
 
     def of(self, attention_mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor:
-        """bool [B|1, H|1, Q|1, K]"""
+        """The valid positions: bool [B|1, H|1, Q|1, K]."""
         shape = query.shape[2], key.shape[2]
         if attention_mask is not None and attention_mask.dtype != torch.bool:
-            return _seen(attention_mask > torch.finfo(attention_mask.dtype).min / 2)
+            return _without_empty_rows(attention_mask > torch.finfo(attention_mask.dtype).min / 2)
         if self._valid is None or self._valid[0] is not attention_mask or self._valid[1:3] != (causal, shape):
             if attention_mask is None:
                 valid = torch.ones(1, 1, shape[0] if causal else 1, shape[1], dtype=torch.bool, device=query.device)
                 valid = valid.tril() if causal else valid
             else:
-                same = attention_mask.dim() == 4 and attention_mask.stride(2) == 0  # for all queries
-                valid = _seen(attention_mask[:, :, :1] if same else attention_mask)
+                is_one_row = attention_mask.dim() == 4 and attention_mask.stride(2) == 0  # the same for all queries
+                valid = _without_empty_rows(attention_mask[:, :, :1] if is_one_row else attention_mask)
             self._valid = attention_mask, causal, shape, valid
         return self._valid[3]
 
-    def bias_of(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """A bool mask as it is added to the scores. The kernel would make this of it, in every layer."""
+    def bias_of(self, attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """A bool mask as a bias of the scores, which the kernel would otherwise compute in every layer."""
+        assert attention_mask is not None
         if self._bias is None or self._bias[0] is not attention_mask or self._bias[1] != dtype:
             bias = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
             self._bias = attention_mask, dtype, bias.masked_fill_(~attention_mask, float("-inf"))
         return self._bias[2]
 
 
-def _seen(valid: Tensor) -> Tensor:
-    """The query of a padding token may see nothing at all. Nobody reads it; it must only stay finite."""
+def _without_empty_rows(valid: Tensor) -> Tensor:
+    """The query of a padding token may see nothing at all. Its output is not used; it must only stay finite."""
     return valid | ~valid.any(-1, keepdim=True)
 
 
-def _base_function(base_name: str, module: nn.Module) -> Any:
+def _own_function(implementation: str, module: nn.Module) -> Any:
     """The attention function that the module would have called: its own file may override a shared one."""
     file = sys.modules[type(module).__module__]
     interface = getattr(file, "ALL_ATTENTION_FUNCTIONS", None) or AttentionInterface()
-    return interface.get_interface(base_name, getattr(file, "eager_attention_forward", None))
+    return interface.get_interface(implementation, getattr(file, "eager_attention_forward", None))
 
 
 def _eager(
@@ -270,14 +313,14 @@ def _eager(
     scaling: float = 1.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """For modules whose file has no function of its own: those that an adapter serves, which always has a mask."""
+    """For modules whose file has no such function: those with an adapter, which always passes a mask."""
     assert attention_mask is not None
     weights = (query @ key.transpose(-1, -2) * scaling + attention_mask).softmax(-1)
     return weights @ value, weights
 
 
 def _sdpa_mask(**options: Any) -> Tensor | None:
-    """transformers' own; where all queries may see the same, it has one row in memory."""
+    """transformers' own mask; where all queries may see the same, only one row of it is in memory."""
     if options.get("mask_function") is not bidirectional_mask_function or options.get("use_vmap"):
         return sdpa_mask(**options)
     row = sdpa_mask(**{**options, "q_length": 1})

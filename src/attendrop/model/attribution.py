@@ -1,12 +1,13 @@
-"""How much the prediction leans on each attention position: GA, IGA, AA and RD.
+"""How much the prediction depends on each attention position: GA, IGA, AA and RD.
 
     GA    ∂F/∂A
     IGA   A ⊙ Σ_k w_k ∂F(α_k A)/∂A, one layer scaled at a time, in eval mode, the label taken from the unscaled pass
     AA    A
     RD    nothing: every position counts the same
 
-`O = A V`, so `∂F/∂A = (∂F/∂O) Vᵀ`: the outputs of all layers are asked for at once, no map is kept, any kernel will
-do. Scaling A of a layer is scaling its O, so the same identity serves the integrated path.
+`O = A V`, so `∂F/∂A = (∂F/∂O) Vᵀ`: one backward gives the gradients of the outputs of all layers, no map is kept in
+memory, and any attention kernel works. Scaling A of a layer scales its O, so the same identity serves the integrated
+path.
 (AD-DROP, arXiv 2210.05883, Eq. 2–4 and 8–10.)
 """
 
@@ -24,13 +25,14 @@ from torch import Tensor, nn
 
 from ..kernels import attribution_mask as kernel
 from ..kernels.attention_mask import Mask, mask_of
+from ..utils.batches import batch_size, tiled
 from .objective import Objective, head_of, needs_labels, objective_for
 from .plan import Plan
 from .probe import Probe
 from .seams import Record, Seams, bind
 from .sites import Layers
 
-METHODS = ("ga", "iga", "aa", "rd")
+ATTRIBUTIONS = ("ga", "iga", "aa", "rd")
 RULES = ("sum", "gauss")
 
 
@@ -54,14 +56,14 @@ class IntegrationRule:
 
 @dataclass
 class Attribution:
-    """The attribution of one site, as what it is made of: the map itself is only made where it is asked for."""
+    """The attribution of one site. The map itself is computed only when it is needed."""
 
     method: str
     record: Record  # of the unscaled pass
     gradient: Tensor | None = None  # ∂F/∂O, [B, Q, H, d]; for "iga" its mean along the path
 
     def scores(self) -> Tensor | None:
-        """[B, H, Q, K], higher = leaned on more; None for "rd"."""
+        """[B, H, Q, K], higher: the prediction depends on it more; None for "rd"."""
         if self.method == "aa":
             return self.record.attention()
         if self.gradient is None:
@@ -69,16 +71,16 @@ class Attribution:
         scores = kernel.scores(self.gradient, self.record.value)
         return scores if self.method == "ga" else self.record.attention() * scores
 
-    def keep(self, p: float, q: float, key: int | Tensor, positions: Tensor, direction: str = "high") -> Tensor | Mask:
-        """What AD-DROP keeps; on a GPU as the attention kernel takes it, where the model adds nothing to its scores."""
-        record, draws = self.record, (p, q, key, positions, direction)
+    def keep(self, rule: kernel.DropRule) -> Tensor | Mask:
+        """The keep mask of AD-DROP; on a GPU as a bias for the attention kernel, if the model itself adds none."""
+        record = self.record
         if self.method == "ga" and self.gradient is not None:
-            keep = kernel.keep_from_gradient(self.gradient, record.value, record.valid, *draws)
+            keep = kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule)
         else:
             scores = self.scores()
             assert scores is not None, "nothing is attributed at random"
-            keep = kernel.keep_from_scores(scores, record.valid, *draws)
-        # worked out here, it takes the keep mask's place in memory; in its layer it would come on top
+            keep = kernel.keep_from_scores(scores, record.valid, rule)
+        # Computed here, the bias replaces the keep mask in memory; computed in its layer, it would come on top of it.
         is_plain = record.query.is_cuda and record.bias is None
         return mask_of(keep, record.valid, record.query.dtype) if is_plain else keep
 
@@ -90,7 +92,7 @@ def attributions(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Attribution]]:
-    """For each site its attribution. The probe has ended before the first one is handed out."""
+    """Yields each site with its attribution. The probe has ended before the first one is yielded."""
     gradients: dict[int, Tensor] = {}
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
@@ -114,9 +116,9 @@ def scores(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Tensor | None, Record]]:
-    """For each site its map of scores and the record of the unscaled pass. There need never be more than one map."""
-    for site, found in attributions(probe, sites, method, label, rule):
-        yield site, found.scores(), found.record
+    """Yields each site with its map of scores and the record of the unscaled pass: one map in memory at a time."""
+    for site, attribution in attributions(probe, sites, method, label, rule):
+        yield site, attribution.scores(), attribution.record
 
 
 def _integrated(
@@ -124,10 +126,10 @@ def _integrated(
 ) -> tuple[dict[int, Tensor], dict[int, Record]]:
     """Σ_k w_k ∂F/∂O along the path, for each site, and the records of the unscaled pass.
 
-    The nodes of a path are copies of the batch in one pass, as many as there is room for. Scaling a layer changes
-    nothing below it, so the blocks below do not run: they return what they returned in the unscaled pass.
+    The nodes of a path are copies of the batch in one pass, as many as memory allows. Scaling a layer changes nothing
+    below it, so the blocks below do not run: they return what they returned in the unscaled pass.
     """
-    found: dict[int, Tensor] = {}
+    totals: dict[int, Tensor] = {}
     with probe.untracked(training=False):
         with torch.no_grad(), _results(probe, max(probe.seams.sites[site].block for site in sites)) as results:
             outputs, records = probe.forward(Plan(record=frozenset(sites)), with_labels)
@@ -136,16 +138,16 @@ def _integrated(
             below = results[: probe.seams.sites[site].block]
             for nodes in _passes(rule.nodes(), records[site]):
                 gradient = _along(probe, site, objective, nodes, below, len(records[site].query), with_labels)
-                found[site] = found[site] + gradient if site in found else gradient
-    return found, records
+                totals[site] = totals[site] + gradient if site in totals else gradient
+    return totals, records
 
 
-# Tokens in one pass along a path: so many that a GPU is busy. On a CPU more than a batch is no gain.
+# Tokens in one pass along a path: enough to keep a GPU busy. On a CPU more than one copy of the batch gains nothing.
 _TOKENS = {"cuda": 16384}
 
 
 def _passes(nodes: list[tuple[float, float]], record: Record) -> Iterator[list[tuple[float, float]]]:
-    """The nodes of a path, in as few passes as there is room for."""
+    """Divides the nodes of a path into as few passes as memory allows."""
     tokens = record.query.shape[0] * max(record.query.shape[2], record.key.shape[2])
     size = max(1, _TOKENS.get(record.query.device.type, 0) // tokens)
     for start in range(0, len(nodes), size):
@@ -162,18 +164,16 @@ def _along(
     with_labels: bool,
 ) -> Tensor:
     """Σ_k w_k ∂F/∂O of one site over these nodes, in one pass: [B, Q, H, d]"""
-    copies, size = len(nodes), _size(probe.batch)
+    copies, size = len(nodes), batch_size(probe.batch)
     device = next(probe.model.parameters()).device
     factor = torch.cat([torch.full((rows, 1, 1, 1), at, device=device) for at, _ in nodes])
-    plan = Plan(
-        scale={site: factor}, instead={block: partial(_copied, x, copies, rows) for block, x in enumerate(below)}
-    )
+    plan = Plan(scale={site: factor}, instead={block: partial(tiled, x, copies, rows) for block, x in enumerate(below)})
 
     def of_all(outputs: Any) -> Tensor:
         parts = ({name: _part(x, k, copies, size) for name, x in outputs.items()} for k in range(copies))
         return torch.stack([objective(part) for part in parts]).sum()
 
-    many = Probe(probe.model, probe.seams, _copied(dict(probe.batch), copies, size))
+    many = Probe(probe.model, probe.seams, tiled(dict(probe.batch), copies, size))
     gradients, _ = many.gradients(plan, of_all, [site], with_labels)
     parts = gradients[site].unflatten(0, (copies, rows)).unbind()
     total = parts[0].to(torch.promote_types(parts[0].dtype, torch.float32)) * nodes[0][1]
@@ -182,39 +182,24 @@ def _along(
     return total
 
 
-def _copied(x: Any, copies: int, size: int) -> Any:
-    """Copies laid one after the other, of every tensor in `x` that has `size` rows."""
-    if isinstance(x, Tensor):
-        return torch.cat([x] * copies) if x.dim() > 0 and x.shape[0] == size else x
-    if isinstance(x, tuple):
-        return tuple(_copied(y, copies, size) for y in x)
-    if isinstance(x, dict):
-        return {name: _copied(y, copies, size) for name, y in x.items()}
-    return x
-
-
 def _part(x: Any, number: int, copies: int, size: int) -> Any:
-    """One of the copies. The loss is that of all of them: the mean, and so the sum of one for each is right."""
+    """One of the copies. A loss is the mean over all copies, so that the sum of one loss for each copy is right."""
     is_copied = isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == copies * size
     return x[number * size : (number + 1) * size] if is_copied else x
 
 
-def _size(batch: Mapping[str, Any]) -> int:
-    return next(x.shape[0] for x in batch.values() if isinstance(x, Tensor) and x.dim() > 0)
-
-
 @contextmanager
 def _results(probe: Probe, count: int) -> Iterator[list[Any]]:
-    """What the first `count` blocks return, in calling order, of a pass inside."""
-    found: list[Any] = []
+    """Collects what the first `count` blocks return, in calling order, in a pass inside."""
+    results: list[Any] = []
 
     def keep(module: nn.Module, args: Any, result: Any) -> None:
-        if len(found) < count:
-            found.append(result)
+        if len(results) < count:
+            results.append(result)
 
     hooks = [probe.model.get_submodule(name).register_forward_hook(keep) for name in dict.fromkeys(probe.seams.blocks)]
     try:
-        yield found
+        yield results
     finally:
         for hook in hooks:
             hook.remove()
@@ -228,20 +213,32 @@ def attribute(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> dict[int, Tensor]:
-    """How much the prediction of `model` on `batch` leans on each attention position.
+    """How much the prediction of `model` on `batch` depends on each attention position.
 
-    Returns {layer: [B, H, Q, K]}; where a model has several stacks the keys count its attention calls in order
-    (`bind(model).sites` names them). The model is left as it was found.
+    Args:
+        model: a transformers model. It is not changed.
+        batch: the inputs, with labels where `label="gold"` or the head is a regression.
+        method: "ga" gradient, "iga" integrated gradient, or "aa", the attention itself.
+        layers: "all", "first", a layer number, a list or a slice of them, "encoder", "decoder" or "cross".
+        label: "pseudo", the model's own prediction, or "gold".
+        rule: where on the path "iga" takes gradients; by default the paper's 20 steps.
+
+    Returns:
+        {layer: map [B, H, Q, K]}. In a model with several stacks the keys count its attention calls in order
+        (`bind(model).sites` lists them).
+
+    Example:
+        maps = attribute(model, tokenizer("The film is not bad.", return_tensors="pt"))
     """
-    if method not in METHODS or method == "rd":
+    if method not in ATTRIBUTIONS or method == "rd":
         raise ValueError(f"method is {method!r}; it must be 'ga', 'iga' or 'aa'.")
     seams = Seams.of(model)
     bound_here = seams is None
     if seams is None:
         seams = bind(model)
     try:
-        found = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule)
-        return {site: score for site, score, _ in found if score is not None}
+        maps = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule)
+        return {site: score for site, score, _ in maps if score is not None}
     finally:
         if bound_here:
             seams.unbind()

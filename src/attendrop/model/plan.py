@@ -116,6 +116,11 @@ class Plan:
             scale={site: tiled(x) if isinstance(x, Tensor) else x for site, x in self.scale.items()},
         )
 
+    @property
+    def changes_blocks(self) -> bool:
+        """Whether the plan changes anything but attention."""
+        return bool(self.skip or self.instead or self.edits or self.ffn or self.inner)
+
     def touches(self, site: int) -> bool:
         """Whether attention site `site` does anything out of the ordinary."""
         return (

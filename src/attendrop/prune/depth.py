@@ -18,8 +18,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from ..model.dry_run import stack_and_block
 from ..model.seams import bind
-from ..model.sites import Layers, stack_and_block
+from ..model.sites import Layers
 
 # Where a configuration keeps the number of blocks, by the kind of stack; the first name that it has.
 _DEPTHS = {

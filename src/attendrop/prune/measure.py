@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from ..model.dry_run import few_tokens
 from ..model.modes import evaluating
-from ..model.sites import few_tokens
 from ..random import preserved
 from .surgery import parameters_of
 

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..model.dry_run import record_attention
 from ..model.seams import Seams, bind
-from ..model.sites import Layers, Site, note, select
+from ..model.sites import Layers, Site, select
 
 Finish = Callable[["ConstantAttention", Tensor, Tensor, Mapping[str, Any]], tuple[Any, ...]]
 
@@ -229,7 +230,7 @@ def encoder_layers(model: Any, batch: Mapping[str, Any] | None = None) -> list[L
 
 def _note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     hidden = (args[0] if args else kwargs["hidden_states"]).unsqueeze(1)
-    note(module, hidden, hidden)
+    record_attention(module, hidden, hidden)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ..model.dry_run import few_tokens
 from ..model.modes import evaluating
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams, bind
-from ..model.sites import few_tokens, unwrapped
+from ..model.sites import unwrapped
 from ..random import preserved
 from ..utils.checks import check_choice, check_number
 

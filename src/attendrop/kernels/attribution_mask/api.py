@@ -26,27 +26,16 @@ DIRECTIONS = ("high", "low")
 
 
 def keep_from_gradient(
-    gradient: Tensor,
-    value: Tensor,
-    valid: Tensor,
-    p: float,
-    q: float,
-    key: int | Tensor,
-    positions: Tensor,
-    direction: str = "high",
-    impl: str = "auto",
+    gradient: Tensor, value: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto"
 ) -> Tensor:
     """The AD-DROP mask by gradient attribution: bool [B, H, Q, K], True = stays.
 
-    gradient   ∂F/∂O, [B, Q, H, d]
-    value      [B, G, K, d]; G < H where heads share values
-    valid      bool, broadcastable to [B, H, Q, K]
-    p, q       size of the candidate region, and the probability with which a candidate is dropped
-    key        of the draws (`attendrop.random.key_of`)
-    positions  of the examples in the global batch, [B]
-    direction  "high" drops the highest scores, "low" the lowest
-
-    The key may be an int32 of no dimensions on the device: a captured graph reads it there.
+    Args:
+        gradient: ∂F/∂O, [B, Q, H, d].
+        value: [B, G, K, d]; G < H where heads share values.
+        valid: the positions that the model lets attend: bool, broadcastable to [B, H, Q, K].
+        rule: which positions are dropped.
+        impl: the implementation.
     """
     batch, queries, heads, width = gradient.shape
     if value.dim() != 4 or value.shape[0] != batch or value.shape[3] != width or heads % value.shape[1]:
@@ -54,40 +43,30 @@ def keep_from_gradient(
             f"value is {list(value.shape)}, which does not fit a gradient of {list(gradient.shape)}; it must be "
             "[B, G, K, d] for a gradient [B, Q, H, d], with G a divisor of H."
         )
-    _check((batch, heads, queries, value.shape[2]), valid, positions, direction)
+    _check((batch, heads, queries, value.shape[2]), valid, rule)
     dtype = torch.promote_types(gradient.dtype, value.dtype)
     module = _choose(impl, gradient.device, dtype)
-    choice = reference.Choice(p, q, key, positions, direction)
     if module is reference or module is cpu:
-        return module.keep_from_scores(reference.scores(gradient, value), valid, choice)
-    return module.keep_from_gradient(gradient, value, valid, choice)
+        return module.keep_from_scores(reference.scores(gradient, value), valid, rule)
+    return module.keep_from_gradient(gradient, value, valid, rule)
 
 
-def keep_from_scores(
-    scores: Tensor,
-    valid: Tensor,
-    p: float,
-    q: float,
-    key: int | Tensor,
-    positions: Tensor,
-    direction: str = "high",
-    impl: str = "auto",
-) -> Tensor:
-    """The same where the map of scores, [B, H, Q, K], is there already."""
-    _check(tuple(scores.shape), valid, positions, direction)
-    module = _choose(impl, scores.device, scores.dtype)
-    return module.keep_from_scores(scores, valid, reference.Choice(p, q, key, positions, direction))
+def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto") -> Tensor:
+    """As `keep_from_gradient`, where the map of scores, [B, H, Q, K], has been computed already."""
+    _check(tuple(scores.shape), valid, rule)
+    return _choose(impl, scores.device, scores.dtype).keep_from_scores(scores, valid, rule)
 
 
-def _check(shape: tuple[int, ...], valid: Tensor, positions: Tensor, direction: str) -> None:
+def _check(shape: tuple[int, ...], valid: Tensor, rule: reference.DropRule) -> None:
     if valid.dtype != torch.bool or not _broadcasts(tuple(valid.shape), shape):
         raise ValueError(
             f"valid is {valid.dtype} {list(valid.shape)}; it must be bool and broadcastable to {list(shape)}."
         )
-    if positions.shape != shape[:1]:
-        raise ValueError(f"positions is {list(positions.shape)}; it must have one for each of {shape[0]} examples.")
-    if direction not in DIRECTIONS:
-        raise ValueError(f"direction is {direction!r}; it must be 'high' or 'low'.")
+    if rule.positions.shape != shape[:1]:
+        raise ValueError(
+            f"positions is {list(rule.positions.shape)}; it must have one for each of {shape[0]} examples."
+        )
+    check_choice("direction", rule.direction, DIRECTIONS)
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""The kept mask on a CPU: selection instead of a sort, in pieces that stay in the cache, on all threads."""
+"""The AD-DROP mask on a CPU: selection instead of a sort, in chunks that stay in the cache, on all threads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from ..draws import reference as draws_reference
 from . import reference
 
-_PIECE = 1 << 16  # entries that a thread works on at once
+_CHUNK = 1 << 16  # entries that a thread works on at once
 
 
-def keep_from_scores(scores: Tensor, valid: Tensor, choice: reference.Choice) -> Tensor:
+def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule) -> Tensor:
     batch, heads, queries, keys = scores.shape
-    limit = draws_reference.largest_word_below(choice.q)
+    limit = draws_reference.largest_word_below(rule.q)
     if limit < 0 or not scores.numel():
         return torch.ones(scores.shape, dtype=torch.bool)
     scores = scores.detach()
@@ -25,24 +25,24 @@ def keep_from_scores(scores: Tensor, valid: Tensor, choice: reference.Choice) ->
     shared = valid.dim() == 1 or valid.shape[-3:-1] == (1, 1)  # by all rows of an example
     valid = valid.expand(batch, *((1, 1) if shared else (heads, queries)), keys)
     n = valid.sum(-1)
-    index = reference.rank(n, choice.p, choice.direction)
+    index = reference.rank(n, rule.p, rule.direction)
     index = index.masked_fill((index < 0) | (index >= n), -1)
-    words = draws_reference.words_numpy(choice.key, choice.positions, (heads, queries))
+    words = draws_reference.words_numpy(rule.key, rule.positions, (heads, queries))
     keep = torch.empty(scores.shape, dtype=torch.bool)
     rows = heads * queries
-    size = min(rows, max(1, _PIECE // keys))
+    size = min(rows, max(1, _CHUNK // keys))
     workers = min(batch, torch.get_num_threads())
 
     def work(first: int) -> None:
-        room = _Room(size, keys, scores.dtype)
+        buffers = _Buffers(size, keys, scores.dtype)
         for example in range(first, batch, workers):
-            room.keep_rows(
+            buffers.keep_rows(
                 scores[example].reshape(rows, keys).numpy(),
                 valid[example].reshape(-1, keys).numpy(),
                 index[example].reshape(-1).numpy(),
                 words[example].reshape(rows),
                 limit,
-                choice.direction == "high",
+                rule.direction == "high",
                 keep[example].view(rows, keys).numpy(),
             )
 
@@ -54,13 +54,13 @@ def keep_from_scores(scores: Tensor, valid: Tensor, choice: reference.Choice) ->
     return keep
 
 
-class _Room:
-    """Where a thread works. Fresh memory for every piece would cost more than the work."""
+class _Buffers:
+    """The memory of one thread. Allocating it for every chunk would cost more than the work."""
 
     def __init__(self, rows: int, keys: int, dtype: torch.dtype) -> None:
         self.rows = rows
         self.ordered = torch.empty(rows, keys, dtype=dtype).numpy()
-        self.draws, self.spare = np.empty((2, rows, keys), np.uint32)
+        self.draws, self.buffer = np.empty((2, rows, keys), np.uint32)
         self.chosen = np.empty((rows, keys), bool)
 
     def keep_rows(
@@ -81,8 +81,8 @@ class _Room:
         for start in range(0, len(scores), self.rows):
             here = slice(start, start + self.rows)
             x, ok = scores[here], valid if shared else valid[here]
-            ordered, chosen, draws, spare = (
-                room[: len(x)] for room in (self.ordered, self.chosen, self.draws, self.spare)
+            ordered, chosen, draws, buffer = (
+                memory[: len(x)] for memory in (self.ordered, self.chosen, self.draws, self.buffer)
             )
             np.copyto(ordered, x)
             if not full:
@@ -97,5 +97,5 @@ class _Room:
             (np.greater_equal if high else np.less_equal)(x, threshold, out=chosen)
             if not full:
                 chosen &= ok
-            np.logical_and(chosen, draws_reference.are_below(limit, words[here], draws, spare), out=chosen)
+            np.logical_and(chosen, draws_reference.are_below(limit, words[here], draws, buffer), out=chosen)
             np.logical_not(chosen, out=keep[here])

@@ -17,10 +17,10 @@ from torch import Tensor
 from ..draws import uniform
 
 
-class Choice(NamedTuple):
-    """What is dropped of a row of scores."""
+class DropRule(NamedTuple):
+    """Which positions of a map of scores are dropped."""
 
-    p: float  # size of the candidate region
+    p: float  # size of the candidate region, as a share of the row
     q: float  # probability with which a candidate is dropped
     key: int | Tensor  # of the draws; in a captured graph an int32 of no dimensions on the device
     positions: Tensor  # of the examples in the global batch, [B]
@@ -69,16 +69,25 @@ def keep_mask(
     uniform: Tensor | None = None,
     direction: str = "high",
 ) -> Tensor:
-    """The AD-DROP mask: bool [B, H, Q, K], True = stays.
+    """The AD-DROP mask for a map of scores: bool [B, H, Q, K], True = stays.
 
-    Each of the `candidates` is dropped with probability `q`: where `uniform`, draws in [0, 1), is below it. Positions
-    that are not valid are not ours to drop and stay True.
+    Args:
+        scores: the attribution of each attention position, [B, H, Q, K].
+        valid: the positions that the model lets attend: bool, broadcastable to `scores`.
+        p: size of the candidate region, as a share of the valid positions of a row.
+        q: probability with which a candidate is dropped.
+        uniform: draws in [0, 1) of the shape of `scores`; a candidate is dropped where its draw is below q. By default
+            they are drawn from torch's global generator.
+        direction: "high": the candidates are the positions with the highest scores; "low": those with the lowest.
+
+    Positions that are not valid are never candidates and stay True.
     """
     if uniform is None:
         uniform = torch.rand(scores.shape, device=scores.device)
     return ~(candidates(scores, valid, p, direction) & (uniform < q))
 
 
-def keep_from_scores(scores: Tensor, valid: Tensor, choice: Choice) -> Tensor:
-    draws = uniform(choice.key, choice.positions, tuple(scores.shape[1:]), scores.device)
-    return keep_mask(scores, valid, choice.p, choice.q, draws, choice.direction)
+def keep_from_scores(scores: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
+    """The AD-DROP mask with the draws of the rule: bool [B, H, Q, K], True = stays."""
+    draws = uniform(rule.key, rule.positions, tuple(scores.shape[1:]), scores.device)
+    return keep_mask(scores, valid, rule.p, rule.q, draws, rule.direction)

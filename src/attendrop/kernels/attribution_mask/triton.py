@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
-from .reference import Choice
+from .reference import DropRule
 
 LOWEST = tl.constexpr(-2139095041)  # the place of -inf
 HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
@@ -224,13 +224,13 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile * N, Q, K, N)
 
 
-def keep_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, choice: Choice) -> Tensor:
+def keep_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
     batch, queries, heads, width = gradient.shape
-    return _launch(gradient.transpose(1, 2), value, width, (batch, heads, queries, value.shape[2]), valid, choice)
+    return _launch(gradient.transpose(1, 2), value, width, (batch, heads, queries, value.shape[2]), valid, rule)
 
 
-def keep_from_scores(scores: Tensor, valid: Tensor, choice: Choice) -> Tensor:
-    return _launch(scores, None, 0, tuple(scores.shape), valid, choice)
+def keep_from_scores(scores: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
+    return _launch(scores, None, 0, tuple(scores.shape), valid, rule)
 
 
 def _launch(
@@ -239,7 +239,7 @@ def _launch(
     width: int,
     shape: tuple[int, ...],
     valid: Tensor,
-    choice: Choice,
+    rule: DropRule,
     **options: Any,
 ) -> Tensor:
     """`left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
@@ -247,7 +247,7 @@ def _launch(
     keep = torch.empty(shape, dtype=torch.bool, device=left.device)
     if not keep.numel():
         return keep
-    p, q, key, positions, direction = choice
+    p, q, key, positions, direction = rule
     high = direction == "high"
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(shape)

@@ -140,7 +140,7 @@ class AttendOut(TrainsNetworks):
 
     def _sites(self, seams: Seams) -> list[Site]:
         """The self-attention over the input: the only stack, or the encoder."""
-        return [site for site in seams.sites if site.kind == "self" and site.stack == seams.sites[0].stack]
+        return [site for site in seams.sites if site.is_over_input(seams.sites)]
 
     # ---- the step ----------------------------------------------------------------------------------------------
 
