@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
-.PHONY: help demo setup check test test-long test-gpu coverage lint dist bench-steps bench-kernels bench-trainer bench-inference tables
+.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-inference tables
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,8 @@ $(STAMP): $(CLI_STAMP)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
+.PHONY: check test-gpu coverage dist
+
 check: lint test docs  ## Everything that must pass before a change is merged
 
 test: setup  ## Run the tests, without the slow ones
@@ -44,15 +46,15 @@ coverage: setup  ## Run the tests and measure their branch coverage of the packa
 	$(PYTEST) --cov --cov-report=
 	$(BIN)/coverage report --fail-under=90
 
-lint: setup  ## Check style and types
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-
 dist: setup  ## Build the wheel and the source archive in dist/, and check them
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 	$(BIN)/twine check --strict dist/*
+
+lint: setup  ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 bench-steps: setup  ## Time and memory of a training step, as multiples of plain fine-tuning
 	$(BIN)/python -m benchmarks.steps
