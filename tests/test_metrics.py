@@ -47,7 +47,7 @@ def test_a_metric_is_what_its_definition_says(name: str, predicted: Any, gold: A
     assert METRICS[name](predicted, gold) == pytest.approx(value, abs=1e-9)
 
 
-def test_metrics_equal_a_direct_call_of_their_library() -> None:
+def test_metrics_match_a_direct_call_of_their_library() -> None:
     generator = np.random.default_rng(0)
     gold, predicted = generator.integers(0, 2, 200), generator.integers(0, 2, 200)
     x, y = generator.normal(size=200), generator.normal(size=200)
@@ -84,7 +84,7 @@ def test_an_undefined_value_is_zero_without_a_warning(name: str, predicted: Any,
         assert METRICS[name](predicted, gold) == 0.0
 
 
-def test_a_model_that_has_diverged_has_the_worst_error() -> None:
+def test_rmse_of_a_diverged_model_is_infinite() -> None:
     assert METRICS["rmse"]([math.nan, 1.0], [1.0, 1.0]) == math.inf
 
 

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
-from data import largest_difference, same_bits
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, set_seed
@@ -25,6 +23,8 @@ from attendrop.cli.app import run
 from attendrop.cli.flags import as_arguments as flags
 from attendrop.errors import UserError
 from attendrop.experiments import fine_tune
+from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
+from helpers.data import largest_difference, same_bits
 
 # One process runs all of these tests, so that their shared fixtures are created once.
 pytestmark = pytest.mark.xdist_group("runs")

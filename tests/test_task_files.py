@@ -86,7 +86,7 @@ def test_unpaired_quotation_marks_in_tab_separated_files_are_plain_characters(tm
     assert rows_of(load_files(path)) == [('"oh', "1"), ('no"', "0"), ('said "so"', "1")]
 
 
-def test_conll_columns_are_sentences(tmp_path: Path) -> None:
+def test_conll_files_are_read_as_sentences(tmp_path: Path) -> None:
     lines = "-DOCSTART- -X- O\n\n# text = EU #\nEU NNP B-ORG\n# SYM O\n\n\nPeter\tNNP B-PER \nwon VBD O\n"
     data = load_files(file(tmp_path, "a.conll", lines))
     assert rows_of(data) == [(["EU", "#"], ["B-ORG", "O"]), (["Peter", "won"], ["B-PER", "O"])]
@@ -97,7 +97,7 @@ def test_conll_columns_are_sentences(tmp_path: Path) -> None:
     assert tagged.task.metrics == ("token_accuracy",)
 
 
-def test_lists_and_strings_of_words_are_sentences(tmp_path: Path) -> None:
+def test_lists_and_strings_of_words_are_read_as_sentences(tmp_path: Path) -> None:
     rows = '{"words": ["EU", "won"], "tags": ["B-ORG", "O"]}\n{"words": ["so"], "tags": ["O"]}\n'
     expected = [(["EU", "won"], ["B-ORG", "O"]), (["so"], ["O"])]
     assert rows_of(load_files(file(tmp_path, "a.jsonl", rows))) == expected
@@ -105,7 +105,7 @@ def test_lists_and_strings_of_words_are_sentences(tmp_path: Path) -> None:
     assert rows_of(load_files(strings, kind="tokens")) == expected
 
 
-def test_a_parquet_file_that_names_its_labels_keeps_the_names(tmp_path: Path) -> None:
+def test_label_names_in_a_parquet_file_are_kept(tmp_path: Path) -> None:
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "ja"])})
     dataset = datasets.Dataset.from_dict({"text": ["a b", "c d", "e f"], "label": [0, 1, 1]}, features=features)
     dataset.to_parquet(str(tmp_path / "a.parquet"))
@@ -136,12 +136,12 @@ def test_obvious_columns_are_guessed_and_noted(header: str, text: tuple[str, ...
     assert any(repr(text[0]) in note for note in data.notes)
 
 
-def test_of_two_columns_the_one_with_sentences_is_the_text(tmp_path: Path) -> None:
+def test_column_with_sentences_is_taken_as_the_text(tmp_path: Path) -> None:
     data = load_files(file(tmp_path, "a.csv", "x,y\nno,it was dull\nyes,it was fun\nno,so so\n"))
     assert (data.task.text, data.task.label) == (("y",), "x")
 
 
-def test_what_the_user_names_is_not_guessed(tmp_path: Path) -> None:
+def test_named_columns_are_not_guessed(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", "sentence1,sentence2,label,topic\nab c,de f,1,x\ngh i,jk l,0,y\n")
     data = load_files(path, text="sentence2", label="topic", kind="classification")
     assert rows_of(data) == [("de f", "x"), ("jk l", "y")]
@@ -160,9 +160,7 @@ def test_what_the_user_names_is_not_guessed(tmp_path: Path) -> None:
         (["true", "false", "true"], "classification", ("false", "true")),
     ],
 )
-def test_the_kind_is_guessed_from_the_label(
-    values: list[str], kind: str, labels: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_kind_is_guessed_from_the_labels(values: list[str], kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
     data = load_files(file(tmp_path, "a.csv", csv_of(3, lambda i: values[i])))
     assert (data.task.kind, data.task.labels) == (kind, labels)
     assert data.train is not None
@@ -317,7 +315,7 @@ def test_an_incomplete_parquet_file_is_named(tmp_path: Path) -> None:
             load_files(file(tmp_path, "cut.parquet", whole[:length]))
 
 
-def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
     table = pyarrow.table([["a b"], ["c d"], [1]], names=["text", "text", "label"])
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(UserError, match="has the column 'text' 2 times"):
@@ -343,7 +341,7 @@ def test_wrong_flags_are_refused(flags: dict[str, str], message: str, tmp_path: 
 
 
 @pytest.mark.parametrize("value", ["many", "inf", "-Infinity", "1_000", "٣", "1,5"])
-def test_a_regression_takes_finite_numbers_only(value: str, tmp_path: Path) -> None:
+def test_regression_labels_must_be_finite_numbers(value: str, tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", f'text,label\na b,1.5\nc d,"{value}"\n')
     with pytest.raises(UserError, match="line 3 of .* a regression needs numbers"):
         load_files(path, kind="regression")
@@ -370,6 +368,6 @@ def test_a_tag_that_the_training_data_do_not_have_is_refused(tmp_path: Path) -> 
         load_files(train, file(tmp_path, "dev.conll", "so O\n\nit O\nRome B-LOC\n"))
 
 
-def test_a_test_file_with_some_labels_must_have_them_all(tmp_path: Path) -> None:
+def test_partly_labelled_test_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 3 of .*test.csv has no label"):
         load_files(file(tmp_path, "a.csv", GOOD), None, file(tmp_path, "test.csv", "text,label\na b,a\nc d,\n"))

@@ -12,10 +12,10 @@ import pytest
 import torch
 import transformers as hf
 from huggingface_hub import constants
-from wordpiece import make_tokenizer, save_model
 
 from attendrop.errors import UserError
 from attendrop.tasks import Task, find_task, load_model, load_task, load_tokenizer
+from helpers.wordpiece import make_tokenizer, save_model
 
 RTE = find_task("glue/rte")
 
@@ -123,7 +123,7 @@ def test_an_incomplete_weights_file_is_named(folder: Path) -> None:
             load_model(folder, RTE)
 
 
-def test_a_pickle_is_refused(folder: Path) -> None:
+def test_pickled_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is a pickle, .* convert the weights to safetensors"):
         load_model(folder, RTE)
@@ -132,7 +132,7 @@ def test_a_pickle_is_refused(folder: Path) -> None:
         load_model(folder, RTE)
 
 
-def test_code_of_a_model_is_not_run_unless_allowed(folder: Path) -> None:
+def test_remote_code_is_not_run_unless_allowed(folder: Path) -> None:
     ran = folder / "ran"
     path = folder / "config.json"
     config = json.loads(path.read_text())
@@ -168,7 +168,7 @@ def test_a_broken_configuration_is_refused(name: str, content: str | None, messa
     assert "\n" not in str(caught.value)
 
 
-def test_an_adapter_is_not_a_model(tmp_path: Path) -> None:
+def test_folder_with_an_adapter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match="it holds an adapter; merge it into its model first"):
         load_model(tmp_path, RTE)

@@ -19,7 +19,6 @@ import torch
 import transformers as hf
 from datasets import Dataset
 from tokenizers import ByteLevelBPETokenizer
-from wordpiece import make_tokenizer, save_model
 
 from attendrop.errors import UserError
 from attendrop.tasks import (
@@ -34,6 +33,7 @@ from attendrop.tasks import (
     write_predictions,
     write_submission,
 )
+from helpers.wordpiece import make_tokenizer, save_model
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 ROWS = 64
@@ -55,7 +55,7 @@ def logits_of(classes: list[list[int]], count: int) -> np.ndarray:
     return np.eye(count)[np.array(classes)]
 
 
-def test_the_tags_of_a_conll_sentence_survive_sub_words() -> None:
+def test_tags_are_aligned_with_the_first_sub_word() -> None:
     tokenizer = make_tokenizer(
         ["eu", "reject", "##s", "ger", "##man", "call", "to", "boy", "##co", "##tt", "british", "lamb", "."]
     )
@@ -119,7 +119,7 @@ def test_words_are_tokenised_as_in_running_text(of: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif("ATTENDROP_MINILM" not in os.environ, reason="ATTENDROP_MINILM names the folder of MiniLM")
-def test_the_same_sentence_with_a_real_tokenizer() -> None:
+def test_tags_are_aligned_by_a_real_tokenizer() -> None:
     tokenizer = load_tokenizer(os.environ["ATTENDROP_MINILM"])
     prepared = prepare(tagging([[*WORDS[:-1], "Wolfsburg-based", "."]], [[*TAGS[:-1], "B-MISC", "O"]]), tokenizer)
     assert prepared.validation is not None
@@ -132,7 +132,7 @@ def test_the_same_sentence_with_a_real_tokenizer() -> None:
     assert row["labels"] == [-100, 3, 0, 7, 0, 0, 0, 7, 0, 7, -100, -100, -100, 0, -100]
 
 
-def test_a_slow_tokenizer_cannot_tag() -> None:
+def test_slow_tokenizer_is_refused_for_tagging() -> None:
     class Slow:
         is_fast = False
         model_max_length = 100
@@ -175,7 +175,7 @@ def hans(labels: list[int]) -> Data:
         ("not_entailment", "entailment"),
     ],
 )
-def test_hans_is_scored_with_the_labels_of_another_task(labels: tuple[str, ...]) -> None:
+def test_hans_is_scored_with_the_labels_of_another_nli_task(labels: tuple[str, ...]) -> None:
     gold = [0, 1, 1, 0, 1]
     prepared = prepare(hans(gold), make_tokenizer(), labels=labels)
     assert prepared.validation is not None
@@ -228,7 +228,7 @@ def test_references_of_a_translation_are_the_original_texts() -> None:
         prepared.compute_metrics(hf.EvalPrediction(np.zeros((2, 6, 9)), batch["labels"].numpy()))
 
 
-def test_endings_are_padded_together() -> None:
+def test_endings_of_multiple_choice_are_padded_together() -> None:
     tokenizer = make_tokenizer(["a", "b", "c"])
     task = Task("mine", "choice", ("x", "e0", "e1"), "label", ("0", "1"))
     columns = {"x": ["a", "a a"], "e0": ["b", "b b"], "e1": ["c", "c c c"]}
@@ -300,7 +300,7 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data in ../shared/data")
 @pytest.mark.parametrize("name", REAL_TASKS)
-def test_a_real_task_through_a_trainer(name: str, tmp_path: Path) -> None:
+def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Path) -> None:
     data = load_task(name, REAL, evaluation=True)
     train, validation = data.train, data.validation
     assert validation is not None

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_tools import save_encoder, save_translator
+
+from helpers.cli_tools import save_encoder, save_translator
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 ROWS = 64
@@ -64,7 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data")
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path], tmp_path: Path) -> None:
+def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path], tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     from attendrop.experiments import fine_tune

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
-from wordpiece import make_tokenizer
 
 from attendrop.errors import UserError
 from attendrop.tasks import (
@@ -31,16 +30,17 @@ from attendrop.tasks import (
     load_task,
     split_validation,
 )
+from helpers.wordpiece import make_tokenizer
 
 
-def test_importing_tasks_loads_no_library() -> None:
+def test_importing_tasks_loads_no_heavy_library() -> None:
     code = (
         "import sys, attendrop.tasks as t; print({'torch', 'transformers', 'datasets', 'sklearn'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
-def test_the_catalogue_holds_the_tasks_of_both_papers() -> None:
+def test_catalogue_has_the_tasks_of_both_papers() -> None:
     assert {name for name in TASKS if "/" not in name} == {"imdb", "conll2003", "ptb", "swag", "hans"}
     assert sum(name.startswith("glue/") for name in TASKS) == 9
     for task in TASKS.values():
@@ -70,7 +70,7 @@ def test_a_task_is_found_by_name(name: str, expected: str) -> None:
     assert find_task(name).name == expected
 
 
-def test_the_languages_of_a_translation_are_source_and_target() -> None:
+def test_translation_tasks_name_source_and_target_language() -> None:
     assert find_task("wmt16/en-ro").text == ("en", "ro")
     assert find_task("wmt16/ro-en").text == ("ro", "en")
     assert {find_task(f"wmt16/{pair}").hub_config for pair in ("en-ro", "ro-en")} == {"ro-en"}
@@ -111,7 +111,7 @@ def save(folder: Path, name: str, columns: dict[str, list[Any]], features: Any =
     return folder / f"{name}.parquet"
 
 
-def test_a_folder_of_parquet_is_a_task(tmp_path: Path) -> None:
+def test_folder_of_parquet_files_is_read_as_a_task(tmp_path: Path) -> None:
     save(tmp_path / "glue/rte", "train-00000-of-00002", RTE)
     save(tmp_path / "glue/rte", "train-00001-of-00002", {**RTE, "label": [1, 0, 0]})
     save(tmp_path / "glue/rte", "validation_subset", RTE)
@@ -158,7 +158,7 @@ def test_the_splits_of_mnli(tmp_path: Path) -> None:
     assert list(data.others) == ["validation_mismatched", "test_mismatched"]
 
 
-def test_tags_may_be_names_or_the_hubs_numbers(tmp_path: Path) -> None:
+def test_tags_may_be_names_or_numbers(tmp_path: Path) -> None:
     names = list(find_task("conll2003").labels)
     words = {"tokens": [["EU", "won"], ["so"]]}
     numbered = Features({"tokens": List(Value("string")), "ner_tags": List(ClassLabel(names=names))})
@@ -177,7 +177,7 @@ def test_labels_may_be_names(tmp_path: Path) -> None:
     assert train["label"][:] == [0, 1, 1]
 
 
-def test_a_translation_may_come_in_one_column(tmp_path: Path) -> None:
+def test_translation_may_be_in_one_column(tmp_path: Path) -> None:
     save(tmp_path / "wmt16/ro-en", "train", {"translation": [{"ro": "un câine", "en": "a dog"}]})
     train = load_task("wmt16/en-ro", tmp_path).train
     assert train is not None
@@ -293,7 +293,7 @@ def without_rare(data: Data) -> Data:
     )
 
 
-def test_few_shots_are_of_each_class(data: Data) -> None:
+def test_few_shots_takes_examples_of_each_class(data: Data) -> None:
     few = few_shots(without_rare(data), 16, seed=3)
     assert counts(few, few.train) == {"a": 16, "b": 16}
     assert few.notes[-1] == "16 training examples of each class, 32 of 99, seed 3"
@@ -316,7 +316,7 @@ def test_a_fraction_is_of_each_class(data: Data) -> None:
             split_validation(data, share)
 
 
-def test_numbers_are_split_at_random(tmp_path: Path) -> None:
+def test_regression_examples_are_split_at_random(tmp_path: Path) -> None:
     rows = "".join(f"text number {i},{i / 8}\n" for i in range(41))
     (tmp_path / "a.csv").write_text("text,label\n" + rows, encoding="utf-8")
     data = load_files(tmp_path / "a.csv")
