@@ -1,6 +1,6 @@
 """Trains every method on the tiny models and prints a hash of the weights, one line a run.
 
-    python -m benchmarks.fingerprint > after.txt
+    python tests/scripts/fingerprint.py > after.txt
 
 Two versions of the library that print the same lines train the same, bit for bit: run it before and after a change that
 must not change behaviour, on the same machine, and compare.
@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 
-for _folder in ("tests", "tests/helpers"):
-    sys.path.insert(0, str(Path.cwd() / _folder))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import zoo
-from settings import SETTINGS
 from transformers import TrainingArguments
 
 from attendrop import RegularizedTrainer, attribute, parse_method
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.settings import SETTINGS
 
 MORE = [
     "addrop:p=0.3..0.8,q=0.5,layers=all",
