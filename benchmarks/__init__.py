@@ -1,1 +1,1 @@
-"""Measurements of time, memory and scores. The results are CSV files in `results`; `tables` writes them into the docs."""
+"""Measurements of time, memory and scores. Results are CSV files in `results`; `tables` writes them into the docs."""
