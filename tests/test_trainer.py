@@ -151,8 +151,8 @@ def test_gradient_accumulation_equals_the_larger_batch(tmp_path: Path, kind: str
             tmp_path, model, kind, [method], num_train_epochs=2, examples=make_examples(kind, 20), **SGD, **options
         )
         if kind == "bert":
-            # BERT's loss takes **kwargs but no number of items, from which the Trainer concludes that it is scaled.
-            trainer.loss_is_scaled_for_ga = False
+            # BERT takes **kwargs and ignores the number of items, so the Trainer would not divide by the micro-batches.
+            trainer.model_accepts_loss_kwargs = False
         trainer.train()
         return weights_of(model)
 
