@@ -25,7 +25,7 @@ from attendrop.experiments import fine_tune
 from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
 from helpers.data import largest_difference, same_bits
 
-# one process runs them all, so that what they share is made once
+# one process runs them all, so that what they share is created once
 pytestmark = pytest.mark.xdist_group("runs")
 
 METHOD = "addrop:p=0.5,q=0.5,layers=all"

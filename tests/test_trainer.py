@@ -207,7 +207,7 @@ def test_compiled_training_equals_eager_training(tmp_path: Path) -> None:
     compiled = run([ADDrop(**ON, layers="all")], torch_compile=True, torch_compile_backend="aot_eager")
     assert largest_difference(eager, compiled) < 1e-4
     assert largest_difference(eager, plain) > 1e-3
-    # The masks are inputs of the graph: a new plan in every step must not compile it anew.
+    # The masks are inputs of the graph: a new plan in every step must not compile it again.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert not torch._dynamo.utils.counters["graph_break"]
 
