@@ -68,5 +68,18 @@ bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train()
 bench-inference: setup  ## Time of a forward with 11 of 12 attention layers pruned, in four ways of running it
 	$(BIN)/python -m benchmarks.inference
 
-tables: setup  ## Make the tables of the documentation anew from benchmarks/results
+DOCS_STAMP := $(VENV)/.installed-docs
+.PHONY: docs docs-serve
+
+docs: $(DOCS_STAMP)  ## Build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(DOCS_STAMP)  ## Serve the documentation site and rebuild it when a file changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+$(DOCS_STAMP): $(CLI_STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+tables: setup  ## Regenerate the tables in the docs from benchmarks/results and the cards of the methods
 	$(BIN)/python -m benchmarks.tables

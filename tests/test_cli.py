@@ -6,6 +6,8 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
-from attendrop import METHODS, parse_method
-from attendrop.cli.app import run
-from attendrop.cli.flags import as_arguments, dashed
+from attendrop import METHODS, __version__, parse_method
+from attendrop.cli.app import COMMANDS, dashed, run
+from attendrop.cli.flags import as_arguments
+from attendrop.cli.methods import description_of, field_descriptions
 from attendrop.cli.reference import reference
 from attendrop.errors import UserError
 from attendrop.experiments.presets import apply_preset
@@ -204,6 +207,8 @@ def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> N
     assert "candidate region" in capfd.readouterr().out
     assert run(["methods", "addrp"]) == 2
     assert "did you mean 'addrop'" in capfd.readouterr().err
+    assert run(["methods", "AD-DROP"]) == 2
+    assert "method is 'AD-DROP' (did you mean 'addrop'?); it must be one of addrop" in capfd.readouterr().err
     assert run(["tasks"]) == 0
     assert "glue/rte" in capfd.readouterr().out
     assert run(["train", "--help"]) == 0
@@ -211,7 +216,31 @@ def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> N
     assert run(["train", "--learnin-rate", "1"]) == 2
 
 
-def test_every_recipe_of_the_paper_index_is_a_valid_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["methods"]])
+def test_what_only_lists_imports_no_large_library(arguments: list[str]) -> None:
+    code = (
+        "import sys; from attendrop.cli.app import run\n"
+        f"assert run({arguments!r}) == 0\n"
+        "print(sorted({'torch', 'transformers', 'datasets', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *output, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    expected = {"--help": list(COMMANDS), "--version": [f"attendrop {__version__}"], "methods": METHODS}
+    assert all(any(word in line for line in output) for word in expected[arguments[0]])
+
+
+def test_every_method_and_every_field_has_a_description() -> None:
+    for name, cls in METHODS.items():
+        docstring = " ".join(str(sys.modules[cls.__module__].__doc__).split())
+        assert description_of(name) in docstring
+        assert len(description_of(name)) > 20
+        fields = {field.name for field in dataclasses.fields(cls)}
+        assert field_descriptions(cls).keys() == fields, name
+
+
+def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> None:
     text = (ROOT / "PAPER_INDEX.md").read_text(encoding="utf-8")
     recipes = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     assert len(recipes) >= 15

@@ -133,15 +133,14 @@ def test_configuration_survives_json(method: str) -> None:
 
 
 def test_every_method_has_its_files_and_entries() -> None:
-    """Its file, its line in METHODS, its row of settings, its test, its card — and its row in the README."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Its module, its line in `__init__.pyi`, its row of settings, its test, its card."""
+    stub = (ROOT / "src/attendrop/__init__.pyi").read_text(encoding="utf-8")
     for name, cls in METHODS.items():
         assert cls.name == name
-        assert (ROOT / "src/attendrop/methods" / f"{name}.py").is_file()
+        assert f"from .methods.{name} import {cls.__name__} as {cls.__name__}\n" in stub
         assert name in SETTINGS
         assert (ROOT / "tests" / f"test_{name}.py").is_file()
         assert (ROOT / "docs/methods" / f"{name}.md").is_file()
-        assert f"docs/methods/{name}.md" in readme
-    files = {path.stem for path in (ROOT / "src/attendrop/methods").glob("*.py")} - {"__init__"}
-    assert files == set(METHODS)
+    modules = {path.stem for path in (ROOT / "src/attendrop/methods").iterdir() if not path.name.startswith("_")}
+    assert modules == set(METHODS)
     assert set(SETTINGS) == set(METHODS)

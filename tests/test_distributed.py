@@ -17,7 +17,7 @@ from helpers.data import largest_difference, same_bits, weights_of
 from helpers.zoo import make_model
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
 
-# one process runs them all, so that what they share is created once
+# One process runs all of these tests, so that their shared fixtures are created once.
 pytestmark = pytest.mark.xdist_group("distributed")
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_distributed.py")

@@ -406,3 +406,51 @@ def test_zero_strength_needs_one_view() -> None:
     with Engine(model, [SecondView(strength=0.0)]) as engine, engine.micro_batch(batch) as inputs:
         assert inputs["input_ids"].shape == (3, 9)
         assert not engine.seams.plan
+
+
+# ---- how methods may be given ----------------------------------------------------------------------------------------
+
+
+def test_one_method_needs_no_list(tmp_path: Path) -> None:
+    args = make_arguments(tmp_path)
+    for given in (ADDrop(p=0.4), "addrop:p=0.4", ["addrop:p=0.4"], [ADDrop(p=0.4)]):
+        trainer = RegularizedTrainer(model=zoo.make_model("bert"), args=args, regularizers=given)
+        assert trainer.regularizers == [ADDrop(p=0.4)]
+    with Engine(zoo.make_model("bert"), ADDrop(cross_tuning=False)) as engine:
+        assert len(engine.regularizers) == 1
+
+
+def test_method_twice_in_a_list_is_refused() -> None:
+    methods = [ADDrop(p=0.4, cross_tuning=False), ADDrop(p=0.5, cross_tuning=False)]
+    with pytest.raises(ValueError, match="regularizers has ADDrop 2 times; it must have each method once"):
+        Engine(zoo.make_model("bert"), methods)
+
+
+def test_object_in_use_by_an_open_engine_is_refused() -> None:
+    method = ADDrop(cross_tuning=False)
+    engine = Engine(zoo.make_model("bert"), method)
+    other = zoo.make_model("bert")
+    with pytest.raises(ValueError, match="this ADDrop object is in use by another engine"):
+        Engine(other, method)
+    assert traces(other) == []
+    engine.close()
+    Engine(other, method).close()
+
+
+@pytest.mark.parametrize("attribution", ["ga", "iga", "aa", "rd"])
+def test_probe_of_a_model_that_skips_layers_by_itself(attribution: str) -> None:
+    """BART with `encoder_layerdrop`: a block that did not run has no attribution and gets no mask."""
+    model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
+    model.model.encoder.layerdrop = model.model.decoder.layerdrop = 0.5
+    options = {"ig_rule": "gauss", "ig_steps": 2} if attribution == "iga" else {}
+    method = ADDrop(p=0.5, q=0.5, layers="all", attribution=attribution, cross_tuning=False, **options)
+    masked = set()
+    with Engine(model, method) as engine:
+        for seed in range(6):
+            torch.manual_seed(seed)
+            with engine.micro_batch(batch) as inputs:
+                masked.add(len(engine.seams.plan.keep))
+                engine.loss(model(**inputs)).backward()
+            engine.before_optimizer()
+            engine.after_optimizer()
+    assert attribution == "iga" or len(masked) > 1  # integrated gradients are taken in eval mode, which skips nothing

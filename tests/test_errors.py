@@ -165,7 +165,7 @@ def test_drawing_command_fails_with_one_sentence(tmp_path, monkeypatch, capsys) 
         with pytest.raises(SystemExit, match="2"):
             draw(arguments)
         assert capsys.readouterr().err.strip().splitlines()[-1].startswith("error: ")
-    done = subprocess.run([sys.executable, "-m", "attendrop.methods.addrop", " "], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "attendrop.report.masks", " "], capture_output=True, text=True)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

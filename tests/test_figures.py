@@ -1,4 +1,4 @@
-"""The figure of a sentence is drawn from a saved model, without a network."""
+"""The figure of a sentence is drawn with a model from a folder, without a network."""
 
 from __future__ import annotations
 

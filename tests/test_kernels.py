@@ -8,11 +8,13 @@ next to the threshold of its row may be kept by one implementation and dropped b
 from __future__ import annotations
 
 import importlib.util
+from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
 
+import attendrop
 from attendrop import kernels
 from attendrop.kernels import attribution_mask as kernel
 from attendrop.kernels.attention_mask import Mask
@@ -99,6 +101,64 @@ def test_half_precision_scores_are_computed_in_float32() -> None:
     assert kernel.scores(gradient, value).dtype == torch.float32
     dropped = ~run("reference", "cpu", gradient, value, valid_of("full", 1, 2, 64, 64), 0.3, 1.0)
     assert (dropped.sum(-1) == 64 - int(64 * 0.7)).all()  # bf16 scores would have ties
+
+
+# --- the size of the candidate region, exactly
+
+
+def exact_rank(n: int, percent: int, direction: str) -> int:
+    """The index of the threshold by rational arithmetic."""
+    p = Fraction(percent, 100)
+    return n * (1 - p) // 1 if direction == "high" else n * p // 1 - 1
+
+
+@pytest.mark.parametrize("direction", ["high", "low"])
+def test_threshold_index_is_exact_for_every_length_and_percentage(direction: str) -> None:
+    n = torch.arange(1025)
+    for percent in range(1, 100):
+        expected = [exact_rank(length, percent, direction) for length in range(1025)]
+        assert reference.rank(n, percent / 100, direction).tolist() == expected, percent
+
+
+def candidates_of_each_length(longest: int, p: float, direction: str, impl: str) -> list[int]:
+    """How many positions of rows with 1, 2 … `longest` valid entries are candidates."""
+    scores = torch.arange(longest).float().expand(1, 1, longest, longest).to(DEVICE if impl == "triton" else "cpu")
+    valid = torch.ones(longest, longest, dtype=torch.bool, device=scores.device).tril()
+    rule = rule_of(p, 1.0, KEY, torch.zeros(1, dtype=torch.long, device=scores.device), direction)
+    return (~kernel.keep_from_scores(scores, valid, rule, impl)).sum(-1).flatten().tolist()
+
+
+def exact_candidates(longest: int, percent: int, direction: str) -> list[int]:
+    lengths = range(1, longest + 1)
+    if direction == "high":
+        return [n - exact_rank(n, percent, direction) for n in lengths]
+    return [exact_rank(n, percent, direction) + 1 for n in lengths]
+
+
+@pytest.mark.parametrize("direction", ["high", "low"])
+@pytest.mark.parametrize(
+    ("impl", "longest", "percentages"),
+    [
+        ("reference", 512, (10, 30, 60, 70, 80, 90, 99)),
+        ("cpu", 1024, range(1, 100, 7)),
+        ("cpu", 512, (10, 30, 60, 70, 80, 90, 99)),
+        pytest.param("triton", 64, (30, 80, 90), marks=needs_triton),
+        on_gpu("triton", 1024, range(1, 100)),
+    ],
+)
+def test_candidate_region_is_exact(impl: str, longest: int, percentages: Any, direction: str) -> None:
+    for percent in percentages:
+        expected = exact_candidates(longest, percent, direction)
+        assert candidates_of_each_length(longest, percent / 100, direction, impl) == expected, percent
+
+
+def test_keep_mask_is_a_public_name() -> None:
+    scores, valid = torch.tensor([[[[1.0, 4.0, 3.0, 2.0, 9.0]]]]), torch.tensor([True, True, True, True, False])
+    draws = torch.tensor([[[[0.0, 0.9, 0.1, 0.0, 0.0]]]])
+    keep = attendrop.keep_mask(scores, valid, 0.5, 0.5, draws)
+    assert keep.tolist() == [[[[True, True, False, True, True]]]]
+    low = attendrop.keep_mask(scores, valid, 0.5, 1.0, direction="low")
+    assert low.tolist() == [[[[False, True, True, False, True]]]]
 
 
 # --- the CPU's

@@ -14,7 +14,8 @@ PACKAGE = ROOT / "src" / "attendrop"
 LAYERS = """\
     cli
     experiments
-    report, tasks
+    report
+    tasks
     trainer
     methods
     prune

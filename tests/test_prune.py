@@ -12,8 +12,10 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from attendrop import Plan, bind, prune
+from attendrop.prune.constant_attention import mean_weights
+from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
-from attendrop.prune.surgery import LAYOUTS, encoder_layers, mean_weights
+from attendrop.prune.surgery import encoder_layers
 from helpers import zoo
 
 ENCODERS = sorted(set(zoo.ARCHITECTURES) - {"gpt2", "llama", "qwen2"})
@@ -393,7 +395,7 @@ def test_refused_or_failed_save_leaves_no_files(tmp_path, monkeypatch) -> None:
         prune.save(model, tmp_path / "full")
     with pytest.raises(ValueError, match="which is a file"):
         prune.save(model, tmp_path / "full" / "notes.txt", overwrite=True)
-    monkeypatch.setattr("attendrop.prune.storage._card", lambda *_: 1 / 0)
+    monkeypatch.setattr("attendrop.prune.storage.pruned_card", lambda *_: 1 / 0)
     for overwrite in (False, True):
         with pytest.raises(ZeroDivisionError):
             prune.save(model, tmp_path / ("full" if overwrite else "x"), overwrite=overwrite)

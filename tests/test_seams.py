@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
+import threading
 
 import pytest
 import torch
 from transformers import (
+    BertForSequenceClassification,
     BertModel,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     OPTConfig,
@@ -696,3 +704,126 @@ def test_factors_multiply_and_are_repeated_for_views() -> None:
     for field in ("weights", "maps", "projections", "ffn", "inner"):
         assert Plan(**{field: {0: ()}})
         assert Plan(**{field: {0: ()}}).touches(0) == (field in ("weights", "maps", "projections"))
+
+
+# ---- several models at once, copies and pickles ----------------------------------------------------------------------
+
+
+def test_threads_may_bind_at_the_same_time() -> None:
+    failures: list[BaseException] = []
+
+    def bind_often(kind: str) -> None:
+        try:
+            for _ in range(5):
+                model = zoo.make_model(kind)
+                seams = bind(model)
+                assert len(seams.sites) == 2
+                seams.unbind()
+                assert traces(model) == []
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=bind_often, args=(kind,)) for kind in ("bert", "mpnet", "gpt2", "deberta_v2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
+
+
+def test_models_may_share_a_configuration() -> None:
+    first = zoo.make_model("bert")
+    second = BertForSequenceClassification(first.config)
+    seams = bind(first)
+    others = bind(second)
+    seams.unbind()
+    with others.applied(Plan(record=frozenset({0}))):  # still reads the plan
+        second(**zoo.make_batch("bert"))
+        assert 0 in others.records
+    others.unbind()
+    assert traces(first) == traces(second) == []
+
+
+def test_pickling_a_bound_model_says_what_to_do() -> None:
+    model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
+    seams = bind(model)
+    for save in (lambda: pickle.dumps(model), lambda: torch.save(model, io.BytesIO())):
+        with pytest.raises(
+            pickle.PicklingError, match=r"save model\.state_dict\(\), use save_pretrained\(\), or call unbind"
+        ):
+            save()
+    duplicate = copy.deepcopy(model)
+    seams.unbind()
+    assert torch.equal(pickle.loads(pickle.dumps(model))(**batch).logits, duplicate(**batch).logits)
+
+
+@pytest.mark.parametrize("attribute", ["_attendrop", "_attendrop_block", "_attendrop_feed_forward"])
+def test_attribute_of_the_user_is_refused_and_not_overwritten(attribute: str) -> None:
+    model = zoo.make_model("bert")
+    layer = model.bert.encoder.layer[1]
+    module = {"_attendrop": layer.attention.self, "_attendrop_block": layer}.get(attribute, layer.output.dense)
+    setattr(module, attribute, "mine")
+    with pytest.raises(ValueError, match=f"has an attribute '{attribute}' of its own, which attendrop would overwrite"):
+        bind(model)
+    assert getattr(module, attribute) == "mine"
+    delattr(module, attribute)
+    assert traces(model) == []
+
+
+def test_forward_assigned_on_a_block_is_refused_where_blocks_are_edited() -> None:
+    model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
+    block = model.bert.encoder.layer[0]
+    block.forward = block.forward  # as accelerate's hooks do
+    seams = bind(model)
+    with seams.applied(Plan(uniform=frozenset({0}))):
+        model(**batch)
+    with (
+        pytest.raises(ValueError, match=r"layer\.0 .* has a forward of its own"),
+        seams.applied(Plan(skip=frozenset({0}))),
+    ):
+        pass
+    seams.unbind()
+
+
+# ---- attention with a softcap or sinks -------------------------------------------------------------------------------
+
+
+def unusual_model(kind: str) -> torch.nn.Module:
+    small = {
+        "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 48, "head_dim": 8, "sliding_window": 4, "pad_token_id": 0, "bos_token_id": 1,
+        "eos_token_id": 2, "attn_implementation": "eager",
+    }  # fmt: skip
+    torch.manual_seed(0)
+    if kind == "softcap":
+        model = Gemma2ForCausalLM(Gemma2Config(**small, attn_logit_softcapping=0.5))
+    else:
+        model = GptOssForCausalLM(GptOssConfig(**small, num_local_experts=2, num_experts_per_tok=1))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "sinks" in name:
+                parameter.normal_()
+            elif parameter.dim() == 2:
+                parameter.mul_(10)
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["softcap", "sinks"])
+def test_recorded_attention_is_the_models_own_map(kind: str) -> None:
+    model, batch = unusual_model(kind), zoo.make_batch("llama")
+    own = model(**batch, output_attentions=True).attentions
+    for site, attention in attribute(model, batch, "aa").items():
+        torch.testing.assert_close(attention, own[site], rtol=0, atol=1e-6)
+
+
+def test_uniform_rows_have_the_whole_weight_where_attention_has_sinks() -> None:
+    model, batch = unusual_model("sinks"), zoo.make_batch("llama")
+    seams = bind(model)
+    dropped = {0: torch.zeros(1, 1, 1, 9, dtype=torch.bool)}
+    for plan in (Plan(uniform=frozenset({0})), Plan(keep=dropped)):
+        with seams.applied(plan):
+            weights = model(**batch, output_attentions=True).attentions[0]
+        n = (weights > 0).sum(-1, keepdim=True)
+        torch.testing.assert_close(weights, (weights > 0) / n, rtol=0, atol=1e-6)
+        assert n[0, 0].flatten().tolist() == [1, 2, 3, 4, 4, 4, 4, 4, 4]  # the first layer has a window of 4
+    seams.unbind()

@@ -7,6 +7,7 @@ from .core.step import Loop as Loop
 from .core.step import MicroBatch as MicroBatch
 from .core.step import Step as Step
 from .experiments import fine_tune as fine_tune
+from .kernels.attribution_mask.reference import keep_mask as keep_mask
 from .methods import METHODS as METHODS
 from .methods import load_regularizers as load_regularizers
 from .methods import parse_method as parse_method

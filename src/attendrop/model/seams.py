@@ -120,13 +120,7 @@ class Seams:
         self, module: Any, attribute: str, seam: type | None = None, counter: CallCounter | None = None
     ) -> CallCounter:
         """Attaches a counter to the module, where it has none yet, and puts `seam` before its class."""
-        existing = getattr(module, attribute, None)
-        if existing is not None and not isinstance(existing, CallCounter):
-            raise ValueError(
-                f"{type(module).__name__} of {self.name} has an attribute {attribute!r} of its own, which attendrop "
-                "would overwrite; rename it."
-            )
-        if existing is None:
+        if attribute not in module.__dict__:
             if counter is None:
                 counter = CallCounter(self)
                 self._counters.append(counter)
@@ -330,6 +324,12 @@ def _replace_attention(model: Any, seams: Seams) -> None:
     """Switches the configurations of the model to our attention function, and adds adapters where they are needed."""
     seen: set[int] = set()
     for module in model.modules():
+        for attribute in (_ATTENTION, _BLOCK, _FEED_FORWARD):
+            if hasattr(module, attribute):
+                raise ValueError(
+                    f"{type(module).__name__} of {seams.name} has an attribute {attribute!r} of its own, which attendrop "
+                    "would overwrite; rename it."
+                )
         config = getattr(module, "config", None)
         if isinstance(config, PretrainedConfig) and id(config) not in seen and config._attn_implementation is not None:
             seen.add(id(config))
