@@ -160,15 +160,15 @@ def literal_round(
 
 
 WAYS = {
-    "all at once": (1 << 11, 1 << 22), "two rows at a time": (22, 1 << 22), "little room for maps": (1 << 11, 3 * 150),
+    "all at once": (1 << 11, 1 << 22), "two rows at a time": (22, 1 << 22), "few maps at a time": (1 << 11, 3 * 150),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
-@pytest.mark.parametrize("room", WAYS)
-def test_generator_update_matches_a_slow_reference(room: str, graphs: bool, monkeypatch) -> None:
+@pytest.mark.parametrize("limits", WAYS)
+def test_generator_update_matches_a_slow_reference(limits: str, graphs: bool, monkeypatch) -> None:
     """Computed for the actions that were taken. Chunks of fixed shape, as for graphs, are padded with empty rows."""
-    monkeypatch.setattr(module, "_ROOM_ELSEWHERE", WAYS[room])
+    monkeypatch.setattr(module, "_ROOM_ELSEWHERE", WAYS[limits])
     check_the_dropout_step("albert", Graphs(torch.device("cpu")) if graphs else None, credit="paired", active=0.67)
 
 
@@ -227,8 +227,8 @@ def test_micro_batches_in_one_chunk_give_the_same_gradients_as_alone(graphs: boo
 
     def gradients(rounds: list[Round]) -> tuple[list[torch.Tensor], torch.Tensor]:
         g.zero_grad()
-        lent = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
-        p = torch.stack([reinforce(g, some, keys, weights, lent) for some in rounds]).mean(0)
+        given = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
+        p = torch.stack([reinforce(g, some, keys, weights, given) for some in rounds]).mean(0)
         return [parameter.grad.clone() for parameter in g.parameters()], p
 
     together = gradients([whole])
@@ -243,8 +243,8 @@ def test_chunks_respect_their_size_limit_and_graphs_get_few_shapes(monkeypatch) 
     shapes: list[tuple[int, int]] = []
     g.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape)))
 
-    def run(lengths: list[int], rows: int, room: tuple[int, int], graphs: Any = None) -> list[tuple[int, int]]:
-        monkeypatch.setattr(module, "_ROOM_ELSEWHERE", room)
+    def run(lengths: list[int], rows: int, limits: tuple[int, int], graphs: Any = None) -> list[tuple[int, int]]:
+        monkeypatch.setattr(module, "_ROOM_ELSEWHERE", limits)
         shapes.clear()
         ids = [torch.ones(rows, length, dtype=torch.long) for length in lengths]
         keys = dict.fromkeys(range(len(ids)), torch.zeros(3, 1, dtype=torch.int32))

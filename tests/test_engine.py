@@ -53,7 +53,7 @@ def test_views_share_the_plan_and_the_penalty_is_added_to_the_loss() -> None:
         assert torch.equal(keep[:3], keep[3:])
         outputs = model(**inputs)
         first, second = outputs.logits.chunk(2)
-        assert not torch.equal(first, second)  # ordinary dropout tells the views apart
+        assert not torch.equal(first, second)  # ordinary dropout makes the views differ
         expected = outputs.loss + 2 * (first - second).square().mean()
         torch.testing.assert_close(engine.loss(outputs), expected)
     engine.close()

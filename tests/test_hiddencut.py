@@ -124,9 +124,9 @@ def test_whole_step_matches_two_manual_passes(kind: str, by: str) -> None:
         first = literal.get_submodule(FIRST_BLOCK[kind])
         cutting.enter_context(reading(first, lambda x: x * (1 + noise[3:])))
         two = literal(**batch)
-    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], js)
-    assert apart > 1e-7
-    expected = (one.loss + two.loss + weight * apart) / 2
+    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], js)
+    assert divergence > 1e-7
+    expected = (one.loss + two.loss + weight * divergence) / 2
     expected.backward()
     torch.testing.assert_close(total, expected, rtol=1e-6, atol=1e-6)  # Llama's norms are in float32
     assert_same_gradients(model, literal, rtol=1e-4, atol=1e-6)

@@ -554,10 +554,10 @@ def test_similarity_compares_the_residual_stream_before_and_after() -> None:
 
 def test_scores_are_averaged_over_tokens() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
-    apart = [{name: x[i : i + 1] for name, x in batch.items()} for i in range(3)]
-    assert prune.score_layers(model, apart) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-6)
+    single = [{name: x[i : i + 1] for name, x in batch.items()} for i in range(3)]
+    assert prune.score_layers(model, single) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-6)
     by = "gradient"
-    assert prune.score_layers(model, apart, by) == pytest.approx(prune.score_layers(model, [batch], by), rel=1e-4)
+    assert prune.score_layers(model, single, by) == pytest.approx(prune.score_layers(model, [batch], by), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5", "mpnet", "vit", "choice"])

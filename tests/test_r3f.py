@@ -43,9 +43,9 @@ def test_whole_step_matches_two_manual_passes(kind: str, loss: str) -> None:
     one = literal(**batch)
     with reading(literal.get_submodule(FIRST_BLOCK.get(kind, FIRST_BLOCK["bert"])), noisy):
         two = literal(**batch)
-    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
-    assert apart > 1e-5
-    expected = (one.loss if loss == "clean" else (one.loss + two.loss) / 2) + WEIGHT * apart
+    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
+    assert divergence > 1e-5
+    expected = (one.loss if loss == "clean" else (one.loss + two.loss) / 2) + WEIGHT * divergence
     expected.backward()
     torch.testing.assert_close(total, expected, rtol=1e-6, atol=1e-8)
     assert_same_gradients(model, literal, rtol=1e-4, atol=1e-7)

@@ -49,13 +49,13 @@ def test_whole_step_matches_two_manual_passes(kind: str, reduction: str) -> None
         with reading(block, lambda x, half=half: x * (1 + half)):
             views.append(literal(**batch))
     one, two = views
-    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
-    assert apart > 1e-4
+    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
+    assert divergence > 1e-4
     if reduction == "sum":
-        apart = apart * (
+        divergence = divergence * (
             one.logits.numel() if kind == "regression" else len(rows_of(kind, one.logits, batch["labels"]))
         )
-    expected = (one.loss + two.loss) / 2 + alpha * apart
+    expected = (one.loss + two.loss) / 2 + alpha * divergence
     expected.backward()
     torch.testing.assert_close(total, expected)
     assert_same_gradients(model, literal)
