@@ -6,9 +6,9 @@
 Times are medians of single calls. The calls alternate between several sets of inputs, so that none stays in the cache.
 The first row is the attention forward of training, with dropout and without padding; two more rows are the forward
 without dropout, and with a mask for padding, as in captured steps. "mask for attention" also computes the bias that
-training on a GPU adds to the scores, in the precision of the query. The floor is the time that a GPU of the given memory
-bandwidth needs to read gradient and value and to write the mask. Memory is the peak that a call adds to its inputs, in
-multiples of the mask (1 byte for each position; an attention map in fp32 would be 4).
+training on a GPU adds to the scores, in the precision of the query. The floor is the time that a GPU of the given
+memory bandwidth needs to read gradient and value and to write the mask. Memory is the peak that a call adds to its
+inputs, in multiples of the mask (1 byte for each position; an attention map in fp32 would be 4).
 """
 
 from __future__ import annotations

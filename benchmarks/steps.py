@@ -5,9 +5,9 @@
 
 Every provider does the same step: forward, backward, gradient clipping, AdamW. In a round the providers are timed one
 after the other, so that a slow period of the machine affects all of them; times are medians over the rounds. Memory is
-the peak of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it is
-not measured for steps that take as long as many plain ones. The floor counts matrix products: a forward is 1, a backward
-to the activations 1, a backward to the weights 1, so a plain step is 3.
+the peak of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it
+is not measured for steps that take as long as many plain ones. The floor counts matrix products: a forward is 1, a
+backward to the activations 1, a backward to the weights 1, so a plain step is 3.
 """
 
 from __future__ import annotations

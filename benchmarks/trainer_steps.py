@@ -6,8 +6,9 @@
 "train ms" is the time of a step in an undisturbed run: the mean over a window of steps, then the median over windows.
 "step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so without the dataloader:
 the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for each layer) in a stock
-Trainer. A window of AttendOut contains one update of the generator. Integrated gradients are timed only at the first two
-sizes. "faster" is the speed-up over "addrop published"; the floor counts matrix products, in multiples of a plain step.
+Trainer. A window of AttendOut contains one update of the generator. Integrated gradients are timed only at the first
+two sizes. "faster" is the speed-up over "addrop published"; the floor counts matrix products, in multiples of a plain
+step.
 """
 
 from __future__ import annotations
