@@ -1,11 +1,11 @@
-"""Fine-tunes a model on a GLUE task with each method and seed, and tables score and loss, last and best epoch.
+"""Fine-tunes a model on a GLUE task with each method and seed, and tables score, loss and calibration.
 
     python -m benchmarks.glue --model DIR --data DIR --task mrpc --seeds 0 1 2 \\
         --methods plain addrop:p=0.3,q=0.3 addrop:p=0.8,q=0.3,layers=all
 
-`--data` is a folder with one Parquet file for each split and the Hub's column names, as `train.parquet`. Every epoch of
-every run is appended to a CSV; the table is made from those rows. One seed sets the data order, the new head and all
-draws, so that methods can be compared seed by seed.
+`--data` is a folder with one Parquet or JSON Lines file for each split and the Hub's column names, as `train.parquet`.
+Every epoch of every run is appended to a CSV; the table is made from those rows. One seed sets the data order, the new
+head and all draws, so that methods can be compared seed by seed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import datetime
 import json
+import math
 import multiprocessing
 import statistics
 import tempfile
@@ -31,8 +32,8 @@ TASKS = {
     "stsb": (("sentence1", "sentence2"), "pearson", True),
 }
 FIELDS = [
-    "date", "model", "task", "method", "seed", "epoch", "score", "loss", "train_loss", "seconds", "learning_rate",
-    "batch", "length", "epochs", "dtype", "device", "torch", "transformers", "attendrop",
+    "date", "model", "task", "method", "seed", "epoch", "score", "loss", "brier", "ece", "train_loss", "seconds",
+    "learning_rate", "batch", "length", "epochs", "dtype", "device", "torch", "transformers", "attendrop",
 ]  # fmt: skip
 
 
@@ -46,15 +47,36 @@ def score_of(metric: str, predictions: Any, labels: Any) -> float:
     return float(metrics[metric](labels, predictions.argmax(-1)))
 
 
-def read(folder: Path, split: str, task: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+def calibration_of(logits: Any, labels: Any, bins: int = 15) -> dict[str, float]:
+    """Brier score and expected calibration error (equal-width bins of the confidence, in percent) of a classifier."""
+    import numpy as np
+
+    shifted = np.exp(logits.astype(float) - logits.max(-1, keepdims=True))
+    probabilities = shifted / shifted.sum(-1, keepdims=True)
+    truth = np.eye(probabilities.shape[-1])[labels]
+    confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = [abs((right - confidence)[which == b].sum()) for b in range(bins)]
+    return {"brier": float(((probabilities - truth) ** 2).sum(-1).mean()), "ece": float(100 * sum(gaps) / len(labels))}
+
+
+def read_columns(folder: Path, split: str) -> dict[str, list[Any]]:
+    """The columns of a Parquet or JSON Lines file of this split."""
+    path = next(path for path in sorted(folder.glob(f"{split}*")) if path.suffix in (".parquet", ".jsonl"))
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {name: [row[name] for row in rows] for name in rows[0]}
     import pandas
 
-    path = next(iter(sorted(folder.glob(f"{split}*.parquet"))))
-    frame = pandas.read_parquet(path)
+    return {name: column.tolist() for name, column in pandas.read_parquet(path).items()}
+
+
+def read(folder: Path, split: str, task: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    columns = read_columns(folder, split)
     (first, second), _, number = TASKS[task]
-    texts = [frame[first].tolist()] + ([frame[second].tolist()] if second else [])
+    texts = [columns[first]] + ([columns[second]] if second else [])
     encoded = tokenizer(*texts, truncation=True, max_length=length)
-    labels = [float(y) if number else int(y) for y in frame["label"]]
+    labels = [float(y) if number else int(y) for y in columns["label"]]
     return [{**{name: encoded[name][i] for name in encoded}, "labels": label} for i, label in enumerate(labels)]
 
 
@@ -131,7 +153,10 @@ def run(options: argparse.Namespace, method: str, seed: int) -> tuple[list[dict[
             train_dataset=train,
             eval_dataset=dev,
             data_collator=DataCollatorWithPadding(tokenizer),
-            compute_metrics=lambda p: {"score": score_of(metric, p.predictions, p.label_ids)},
+            compute_metrics=lambda p: {
+                "score": score_of(metric, p.predictions, p.label_ids),
+                **({} if number else calibration_of(p.predictions, p.label_ids)),
+            },
             regularizers=[] if method == "plain" else [parse_method(m) for m in method.split("+")],
         )
         trainer.remove_callback(transformers.PrinterCallback)
@@ -165,6 +190,8 @@ def run(options: argparse.Namespace, method: str, seed: int) -> tuple[list[dict[
             "epoch": epoch,
             "score": round(entry["eval_score"], 5),
             "loss": round(entry["eval_loss"], 5),
+            "brier": "" if number else round(entry["eval_brier"], 5),
+            "ece": "" if number else round(entry["eval_ece"], 3),
             "train_loss": round(losses[epoch], 5),
             "seconds": round(seconds, 1),
         }
@@ -179,9 +206,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
 
-    def figures(epochs: list[dict[str, Any]]) -> tuple[float, float, float, float]:
+    def figures(epochs: list[dict[str, Any]]) -> tuple[float, ...]:
         last, best = max(epochs, key=lambda r: r["epoch"]), max(epochs, key=lambda r: r["score"])
-        return 100 * last["score"], 100 * best["score"], last["loss"], min(r["loss"] for r in epochs)
+        ece = float(last["ece"]) if last["ece"] != "" else math.nan
+        return 100 * last["score"], 100 * best["score"], last["loss"], min(r["loss"] for r in epochs), ece
 
     def cell(values: list[float], digits: int, base: list[float] | None) -> str:
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -191,16 +219,17 @@ def table(rows: list[dict[str, Any]]) -> str:
         return text
 
     lines = [
-        "| method | seeds | score, last epoch | score, best epoch | loss, last epoch | loss, best epoch | seconds |"
+        "| method | seeds | score, last epoch | score, best epoch | loss, last epoch | loss, best epoch | "
+        "calibration error, last epoch | seconds |"
     ]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines.append("|---|---|---|---|---|---|---|---|")
     plain: list[list[float]] | None = None
     for method, seeds in runs.items():
         columns = [list(c) for c in zip(*(figures(seeds[s]) for s in sorted(seeds)), strict=True)]
         base = plain if method != "plain" and plain and len(plain[0]) == len(columns[0]) else None
         if method == "plain":
             plain = columns
-        cells = [cell(c, 1 if i < 2 else 3, base[i] if base else None) for i, c in enumerate(columns)]
+        cells = [cell(c, 3 if i in (2, 3) else 1, base[i] if base else None) for i, c in enumerate(columns)]
         seconds = statistics.median(epochs[0]["seconds"] for epochs in seeds.values())
         lines.append(f"| `{method}` | {len(seeds)} | {' | '.join(cells)} | {seconds:.0f} |")
     return "\n".join(lines)
@@ -224,9 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "glue.csv")
     options = parser.parse_args(arguments)
     if not options.data.is_dir():
-        parser.error(
-            f"--data is {options.data}, which is not a folder; it must hold train*.parquet and validation*.parquet"
-        )
+        parser.error(f"--data is {options.data}, which is not a folder; it must hold a train and a validation file")
     jobs = [(method, seed) for seed in options.seeds for method in options.methods]
     rows: list[dict[str, Any]] = []
     extras: list[dict[str, Any]] = []
