@@ -1,11 +1,11 @@
-"""Fine-tunes a model on a GLUE task with each method and seed, and prints a table of scores and losses.
+"""Fine-tunes a model on a GLUE task with each method and seed, and prints a table of scores, losses and calibration.
 
     python -m benchmarks.glue --model DIR --data DIR --task mrpc --seeds 0 1 2 \\
         --methods plain addrop:p=0.3,q=0.3 addrop:p=0.8,q=0.3,layers=all
 
-`--data` is a folder with one Parquet file for each split, such as `train.parquet`, with the column names of the Hub.
-Every epoch of every run is appended to a CSV file; the table is computed from those rows. One seed sets the order of
-the data, the weights of the new head and all random draws, so that methods can be compared seed by seed.
+`--data` is a folder with one Parquet or JSON Lines file for each split, such as `train.parquet`, with the column names
+of the Hub. Every epoch of every run is appended to a CSV file; the table is computed from those rows. One seed sets the
+order of the data, the weights of the new head and all random draws, so that methods can be compared seed by seed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import datetime
 import json
+import math
 import multiprocessing
 import statistics
 import tempfile
@@ -31,8 +32,8 @@ TASKS = {
     "stsb": (("sentence1", "sentence2"), "pearson", True),
 }
 FIELDS = [
-    "date", "model", "task", "method", "seed", "epoch", "score", "loss", "train_loss", "seconds", "learning_rate",
-    "batch", "length", "epochs", "dtype", "device", "torch", "transformers", "attendrop",
+    "date", "model", "task", "method", "seed", "epoch", "score", "loss", "brier", "ece", "train_loss", "seconds",
+    "learning_rate", "batch", "length", "epochs", "dtype", "device", "torch", "transformers", "attendrop",
 ]  # fmt: skip
 
 
@@ -47,16 +48,37 @@ def score_of(metric: str, predictions: Any, labels: Any) -> float:
     return float(metrics[metric](labels, predictions.argmax(-1)))
 
 
-def read(folder: Path, split: str, task: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
-    """The tokenized examples of a split."""
+def calibration_of(logits: Any, labels: Any, bins: int = 15) -> dict[str, float]:
+    """Brier score and expected calibration error (equal-width bins of the confidence, in percent) of a classifier."""
+    import numpy as np
+
+    shifted = np.exp(logits.astype(float) - logits.max(-1, keepdims=True))
+    probabilities = shifted / shifted.sum(-1, keepdims=True)
+    truth = np.eye(probabilities.shape[-1])[labels]
+    confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
+    which = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = [abs((right - confidence)[which == b].sum()) for b in range(bins)]
+    return {"brier": float(((probabilities - truth) ** 2).sum(-1).mean()), "ece": float(100 * sum(gaps) / len(labels))}
+
+
+def read_columns(folder: Path, split: str) -> dict[str, list[Any]]:
+    """The columns of the Parquet or JSON Lines file of a split."""
+    path = next(path for path in sorted(folder.glob(f"{split}*")) if path.suffix in (".parquet", ".jsonl"))
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {name: [row[name] for row in rows] for name in rows[0]}
     import pandas
 
-    path = next(iter(sorted(folder.glob(f"{split}*.parquet"))))
-    frame = pandas.read_parquet(path)
-    (first, second), _, number = TASKS[task]
-    texts = [frame[first].tolist()] + ([frame[second].tolist()] if second else [])
+    return {name: column.tolist() for name, column in pandas.read_parquet(path).items()}
+
+
+def read(folder: Path, split: str, task: str, tokenizer: Any, length: int) -> list[dict[str, Any]]:
+    """The tokenized examples of a split."""
+    columns = read_columns(folder, split)
+    (first, second), _, is_number = TASKS[task]
+    texts = [columns[first]] + ([columns[second]] if second else [])
     encoded = tokenizer(*texts, truncation=True, max_length=length)
-    labels = [float(y) if number else int(y) for y in frame["label"]]
+    labels = [float(y) if is_number else int(y) for y in columns["label"]]
     return [{**{name: encoded[name][i] for name in encoded}, "labels": label} for i, label in enumerate(labels)]
 
 
@@ -142,7 +164,10 @@ def make_trainer(options: argparse.Namespace, method: str, seed: int, folder: st
         train_dataset=train,
         eval_dataset=dev,
         data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=lambda p: {"score": score_of(metric, p.predictions, p.label_ids)},
+        compute_metrics=lambda p: {
+            "score": score_of(metric, p.predictions, p.label_ids),
+            **({} if is_number else calibration_of(p.predictions, p.label_ids)),
+        },
         regularizers=[] if method == "plain" else [parse_method(m) for m in method.split("+")],
     )
     trainer.remove_callback(transformers.PrinterCallback)
@@ -187,6 +212,8 @@ def rows_of(history: list[dict[str, Any]], columns: dict[str, Any]) -> list[dict
             "epoch": epoch,
             "score": round(entry["eval_score"], 5),
             "loss": round(entry["eval_loss"], 5),
+            "brier": round(entry["eval_brier"], 5) if "eval_brier" in entry else "",
+            "ece": round(entry["eval_ece"], 3) if "eval_ece" in entry else "",
             "train_loss": round(losses[epoch], 5),
         }
         for epoch, entry in epochs.items()
@@ -199,8 +226,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         runs.setdefault(row["method"], {}).setdefault(row["seed"], []).append(row)
     lines = [
-        "| method | seeds | score, last epoch | score, best epoch | loss, last epoch | loss, best epoch | seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| method | seeds | score, last epoch | score, best epoch | loss, last epoch | loss, best epoch | "
+        "calibration error, last epoch | seconds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     plain: list[list[float]] | None = None
     for method, seeds in runs.items():
@@ -208,16 +236,17 @@ def table(rows: list[dict[str, Any]]) -> str:
         base = plain if method != "plain" and plain and len(plain[0]) == len(columns[0]) else None
         if method == "plain":
             plain = columns
-        cells = [_cell(c, 1 if i < 2 else 3, base[i] if base else None) for i, c in enumerate(columns)]
+        cells = [_cell(c, 3 if i in (2, 3) else 1, base[i] if base else None) for i, c in enumerate(columns)]
         seconds = statistics.median(epochs[0]["seconds"] for epochs in seeds.values())
         lines.append(f"| `{method}` | {len(seeds)} | {' | '.join(cells)} | {seconds:.0f} |")
     return "\n".join(lines)
 
 
-def _figures(epochs: list[dict[str, Any]]) -> tuple[float, float, float, float]:
-    """Of a run: score of the last and of the best epoch in percent, loss of the last and of the best epoch."""
+def _figures(epochs: list[dict[str, Any]]) -> tuple[float, ...]:
+    """Of a run: scores of the last and the best epoch in percent, losses of both, calibration error of the last."""
     last, best = max(epochs, key=lambda r: r["epoch"]), max(epochs, key=lambda r: r["score"])
-    return 100 * last["score"], 100 * best["score"], last["loss"], min(r["loss"] for r in epochs)
+    ece = float(last["ece"]) if last["ece"] != "" else math.nan
+    return 100 * last["score"], 100 * best["score"], last["loss"], min(r["loss"] for r in epochs), ece
 
 
 def _cell(values: list[float], digits: int, base: list[float] | None) -> str:
@@ -246,9 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "glue.csv")
     options = parser.parse_args(arguments)
     if not options.data.is_dir():
-        parser.error(
-            f"--data is {options.data}, which is not a folder; it must hold train*.parquet and validation*.parquet"
-        )
+        parser.error(f"--data is {options.data}, which is not a folder; it must hold a train and a validation file")
     jobs = [(method, seed) for seed in options.seeds for method in options.methods]
     rows: list[dict[str, Any]] = []
     extras: list[dict[str, Any]] = []

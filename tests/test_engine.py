@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Trainer
 
-from attendrop import ADDrop, AttendOut, Engine, Plan, RegularizedTrainer, Regularizer, regularized
+from attendrop import ADDrop, AttendOut, Engine, Mixout, Plan, RegularizedTrainer, Regularizer, regularized
 from helpers import zoo
 from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.methods import TwoViews
@@ -78,8 +78,8 @@ def test_hooks_are_called_in_order() -> None:
 
 
 def test_two_methods_that_edit_weights_are_refused() -> None:
-    with pytest.raises(ValueError, match="Halved and Halved, which both edit the weights"):
-        Engine(zoo.make_model("bert"), [Halved(), Halved()])
+    with pytest.raises(ValueError, match="Halved and Mixout, which both edit the weights"):
+        Engine(zoo.make_model("bert"), [Halved(), Mixout()])
 
 
 def test_engine_counts_epochs_in_a_bare_loop() -> None:
