@@ -136,9 +136,7 @@ def attendout(options: argparse.Namespace) -> Step:
         step()
         synchronize(options.device)
         ordinary = time.perf_counter() - start
-        cache = method._round
-        for field in (cache.ids, cache.masks, cache.places):
-            field[:] = [field[-1]] * rounds
+        method._round[:] = [method._round[-1]] * rounds
         engine.begin_step()
         method.T = 1
         start = time.perf_counter()

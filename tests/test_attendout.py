@@ -17,7 +17,7 @@ from attendrop.capture.graphs import Graphs
 from attendrop.core.step import MicroBatch, Step
 from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
-from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
+from attendrop.methods.attendout.policy_gradient import CachedBatch, actions, likelihood_gradient, reinforce
 from attendrop.report.curves import plot_run
 
 
@@ -169,7 +169,7 @@ WAYS = {
 @pytest.mark.parametrize("room", WAYS)
 def test_the_dropout_step_is_the_literal_one(room: str, graphs: bool, monkeypatch) -> None:
     """On the very actions that were taken. Chunks that are as graphs want them are filled up with empty rows."""
-    monkeypatch.setattr(module, "_ROOM_ELSEWHERE", WAYS[room])
+    monkeypatch.setattr(module, "_OTHER_CHUNK_LIMITS", WAYS[room])
     check_the_dropout_step("albert", Graphs(torch.device("cpu")) if graphs else None, credit="paired", active=0.67)
 
 
@@ -213,26 +213,24 @@ def test_micro_batches_run_together_as_each_would_alone(graphs: bool) -> None:
     """Also those that are longer than the table of positions, and rows of which nothing is valid."""
     g = tiny_generator(3, init_drop=0.4, layer_offsets=True)  # eight positions
     draws = torch.Generator().manual_seed(2)
-    whole, keys, weights = Round(), {}, {}
+    whole: list[CachedBatch] = []
+    keys, weights = {}, {}
     for at, (rows, length) in enumerate([(2, 7), (3, 12), (2, 4), (1, 8), (2, 17)]):
         mask = torch.ones(rows, length, dtype=torch.long)
         mask[-1, length // 2 :] = 0
-        whole.ids.append(torch.randint(0, 10, (rows, length), generator=draws))
-        whole.masks.append(mask)
-        whole.places.append((at, 5 * at))
+        whole.append(CachedBatch(at, 5 * at, torch.randint(0, 10, (rows, length), generator=draws), mask))
         batch = MicroBatch(Step(None, None, Progress(step=at), seed=1))  # type: ignore[arg-type]
         keys[at], weights[at] = batch.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
-    whole.masks[1][0] = 0
+    whole[1].mask[0] = 0
 
-    def gradients(rounds: list[Round]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def gradients(rounds: list[list[CachedBatch]]) -> tuple[list[torch.Tensor], torch.Tensor]:
         g.zero_grad()
-        lent = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
-        p = torch.stack([reinforce(g, some, keys, weights, lent) for some in rounds]).mean(0)
+        used = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
+        p = torch.stack([reinforce(g, some, keys, weights, used) for some in rounds]).mean(0)
         return [parameter.grad.clone() for parameter in g.parameters()], p
 
     together = gradients([whole])
-    parts = zip(whole.ids, whole.masks, whole.places, strict=True)
-    alone = gradients([Round([ids], [mask], [place]) for ids, mask, place in parts])
+    alone = gradients([[batch] for batch in whole])
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-6)
     assert all(x.isfinite().all() and x.abs().max() > 0 for x in together[0])
 
@@ -243,12 +241,12 @@ def test_chunks_keep_within_their_room_and_graphs_see_few_shapes(monkeypatch) ->
     g.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape)))
 
     def run(lengths: list[int], rows: int, room: tuple[int, int], graphs: Any = None) -> list[tuple[int, int]]:
-        monkeypatch.setattr(module, "_ROOM_ELSEWHERE", room)
+        monkeypatch.setattr(module, "_OTHER_CHUNK_LIMITS", room)
         shapes.clear()
         ids = [torch.ones(rows, length, dtype=torch.long) for length in lengths]
         keys = dict.fromkeys(range(len(ids)), torch.zeros(3, 1, dtype=torch.int32))
-        places = [(at, 0) for at in range(len(ids))]
-        reinforce(g, Round(ids, ids, places), keys, dict.fromkeys(keys, [1.0] * 3), graphs)
+        cache = [CachedBatch(at, 0, x, x) for at, x in enumerate(ids)]
+        reinforce(g, cache, keys, dict.fromkeys(keys, [1.0] * 3), graphs)
         return list(shapes)
 
     assert run([5, 7, 6, 3], 4, (40, 10**6)) == [(5, 7), (6, 6), (5, 5)]  # the longest first, rows · length <= 40
@@ -262,7 +260,7 @@ def test_chunks_keep_within_their_room_and_graphs_see_few_shapes(monkeypatch) ->
 
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
 def test_the_actions_of_all_layers_are_those_of_each(at_once: int, monkeypatch) -> None:
-    monkeypatch.setattr(module, "_DRAWN_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "_CPU_DRAWS", at_once)
     device = torch.device("cpu")
     p = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(3))
     batch = MicroBatch(Step(None, None, Progress(step=6), seed=9), first_position=8, size=2)  # type: ignore[arg-type]
@@ -289,7 +287,7 @@ class Planted(AttendOut):
         self.batch = batch
 
     def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        ids, mask = self._round.ids[-1], self._round.masks[-1]
+        ids, mask = self._round[-1].ids, self._round[-1].mask
         with torch.no_grad():
             drop = self._actions(self.generator(ids, mask), self.batch)[self.layer]
         valid = pairs(mask)

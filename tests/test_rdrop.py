@@ -77,7 +77,7 @@ def test_far_logits_stay_finite() -> None:
     z = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
     for kind in ("kl", "js"):
         for head in ("classification", "multilabel"):
-            value = Pair(head, z, -z, None, None).apart(kind)
+            value = Pair(head, z, -z, None, None).divergence(kind)
             (gradient,) = torch.autograd.grad(value, z)
             assert value.isfinite()
             assert gradient.isfinite().all()
@@ -124,7 +124,7 @@ def test_views_that_are_alike_are_told(caplog: pytest.LogCaptureFixture, monkeyp
             for _ in range(2):
                 with engine.micro_batch(batch) as inputs:
                     engine.loss(model(**inputs))
-        assert sum("views of the first batch are alike" in record.message for record in caplog.records) == told
+        assert sum("views of the first batch are equal" in record.message for record in caplog.records) == told
 
 
 @pytest.mark.parametrize("name", ["rdrop", "hiddencut", "r3f"])

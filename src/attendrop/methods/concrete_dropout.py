@@ -1,13 +1,13 @@
-"""Concrete dropout: the dropout rate behind each block is learned.
+"""Concrete dropout: the dropout rate after each block is learned.
 
     z = σ((log p − log(1 − p) + log u − log(1 − u)) / τ),  u ~ U(0, 1)        p of each block
     h ← h (1 − z) / (1 − p)
     L = CE + λ · d · Σ_l [p_l log p_l + (1 − p_l) log(1 − p_l)]                 d: the width of h
 
 Gal, Hron and Kendall, "Concrete Dropout", arXiv 1705.07832.
-Differs from the paper in: the hidden states behind the blocks are dropped from, not the inputs of every linear map; the
-term ℓ²‖W‖²/(1 − p) is left to the optimizer's weight decay, at the paper's ℓ = 1e-4 it is next to nothing; the rates
-have an Adam of their own.
+Differs from the paper in: dropout acts on the hidden states after each block, not on the input of every linear layer;
+the term ℓ²‖W‖²/(1 − p) is left out, since weight decay is the optimizer's and the term is negligible at the paper's
+ℓ = 1e-4; the rates have their own Adam.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from ..utils.checks import check_number
 from ..utils.distributed import average_gradients
 from ._shared.dropping import draws_like
 
-# p stays between 0.001 and 0.999
-_LIMIT = 6.9
+_LIMIT = 6.9  # of the logits: p stays between 0.001 and 0.999
 
 
 def keep_factor(logit: Tensor, draws: Tensor, temperature: float) -> Tensor:
     """(1 − z)/(1 − p) from the logit of p and draws in [0, 1)."""
-    u = draws + 2**-25  # the draws are multiples of 2⁻²⁴
+    u = draws + 2**-25  # above 0, since draws are multiples of 2⁻²⁴
     z = ((logit + u.log() - torch.log1p(-u)) / temperature).sigmoid()
     return (1 - z) / (1 - logit.sigmoid())
 
@@ -46,13 +45,14 @@ def negative_entropy(logit: Tensor) -> Tensor:
 
 @dataclass
 class ConcreteDropout(Regularizer):
-    """Dropout with a learned rate behind each block.
+    """Dropout with a learned rate after each block.
 
     Args:
-        init: p at the start, 0 to 1; 0: no dropout, and nothing is learned
-        lr: learning rate of the rates' logits, from 0; 0: the rates stay
-        entropy: λ, from 0: pulls the rates towards ½; the paper's is 1/N for N training examples, 2/N in regression
-        temperature: τ, above 0
+        init: p at the start; a number from 0 to below 1; 0: no dropout, and nothing is learned
+        lr: learning rate of the rates' logits; a number from 0; 0: the rates do not change
+        entropy: λ, a number from 0; it pulls the rates towards ½. In the paper it is 1/N for N training examples, and
+            2/N in regression
+        temperature: τ, a number above 0
     """
 
     name: ClassVar[str] = "concrete_dropout"
@@ -76,7 +76,7 @@ class ConcreteDropout(Regularizer):
         self._widths: dict[int, int] = {}
 
     def probabilities(self) -> list[float]:
-        """The rates as they are now, one for each block in calling order."""
+        """The present rates, one for each block in calling order."""
         return [] if self._rates is None else self._rates[0].detach().sigmoid().tolist()
 
     def on_step_begin(self, step: Step) -> None:
@@ -140,4 +140,4 @@ class ConcreteDropout(Regularizer):
         return {"logits": self._rates[0], **optimizer_tensors(self._optimizer)}, {}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._loaded = dict(tensors)  # taken up when the first step begins, on the model's device
+        self._loaded = dict(tensors)  # used when the first step begins, which creates the rates
