@@ -1,7 +1,9 @@
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
@@ -13,24 +15,41 @@ help:  ## Show this list
 demo: $(CLI_STAMP)  ## Fine-tune a small model on film reviews, plain and with two methods: minutes on a CPU, no hub
 	$(BIN)/attendrop demo --overwrite
 
-$(CLI_STAMP): pyproject.toml constraints.txt
+$(CLI_STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# torch first and by its exact version: a range would take gigabytes of CUDA packages
-	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cli]'
+	$(BIN)/pip install --quiet "$$(grep '^torch==' $(CONSTRAINTS))"
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[cli]'
 	touch $@
 
-setup: $(STAMP)  ## Make .venv and install everything, with the pinned versions
+setup: $(STAMP)  ## Create .venv and install everything, with the pinned versions
 
 $(STAMP): $(CLI_STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
 
-test: setup  ## Run the tests
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+.PHONY: check test-gpu coverage dist
 
-test-long: setup  ## The same with what takes long: 200 steps of every method in bfloat16, and more
-	ATTENDROP_LONG=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
+check: lint test docs  ## Everything that must pass before a change is merged
+
+test: setup  ## Run the tests, without the slow ones
+	$(PYTEST)
+
+test-long: setup  ## Run all tests, the slow ones too: 200 steps of every method in bfloat16, and more
+	$(PYTEST) -m ''
+
+test-gpu: setup  ## Run the tests that need a GPU, and those of the kernels on it
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest tests/test_kernels.py
+
+coverage: setup  ## Run the tests and measure their branch coverage of the package, without the parts that need a GPU
+	$(PYTEST) --cov --cov-report=
+	$(BIN)/coverage report --fail-under=90
+
+dist: setup  ## Build the wheel and the source archive in dist/, and check them
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 lint: setup  ## Check style and types
 	$(BIN)/ruff check .
@@ -49,5 +68,18 @@ bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train()
 bench-inference: setup  ## Time of a forward with 11 of 12 attention layers pruned, in four ways of running it
 	$(BIN)/python -m benchmarks.inference
 
-tables: setup  ## Make the tables of the documentation anew from benchmarks/results
+DOCS_STAMP := $(VENV)/.installed-docs
+.PHONY: docs docs-serve
+
+docs: $(DOCS_STAMP)  ## Build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(DOCS_STAMP)  ## Serve the documentation site and rebuild it when a file changes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+$(DOCS_STAMP): $(CLI_STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+tables: setup  ## Regenerate the tables in the docs from benchmarks/results and the cards of the methods
 	$(BIN)/python -m benchmarks.tables

@@ -1,10 +1,10 @@
-"""The tables in the README and the documentation, made from the results.
+"""Generates the tables of the README and the documentation from the benchmark results and the cards of the methods.
 
-    python -m benchmarks.tables             # writes them anew
-    python -m benchmarks.tables --check     # exit code 1 where one is not what the results say
+    python -m benchmarks.tables             # writes the tables
+    python -m benchmarks.tables --check     # writes nothing; exit code 1 if a table is out of date
 
-A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. Of rows that were measured
-several times under the same conditions the last one counts.
+A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. If a row was measured several
+times under the same conditions, the last measurement counts.
 """
 
 from __future__ import annotations
@@ -15,24 +15,35 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from attendrop.methods import method_names
 
 from .records import RESULTS
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/methods/addrop.md", "docs/methods/pruning.md")
+CARDS = "docs/methods"
+RECIPE = "Recipe of the paper"
+PAGES = (
+    "README.md",
+    "PAPER_INDEX.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+)
 MARKED = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 Row = dict[str, str]
 
 
 def rows(file: str, key: tuple[str, ...], **conditions: str) -> list[Row]:
-    """The last row for each value of `key`, in the order in which the values first came."""
-    found: dict[tuple[str, ...], Row] = {}
+    """The last row for each value of `key`, in the order in which the values first appear."""
+    last: dict[tuple[str, ...], Row] = {}
     with (RESULTS / file).open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             if all(row[name] == value for name, value in conditions.items()):
-                found[tuple(row[name] for name in key)] = row
-    return list(found.values())
+                last[tuple(row[name] for name in key)] = row
+    return list(last.values())
 
 
 def table(titles: list[str], lines: list[list[str]]) -> str:
@@ -40,20 +51,26 @@ def table(titles: list[str], lines: list[list[str]]) -> str:
 
 
 def steps_on_a_cpu(threads: str) -> str:
-    found = rows("steps-cpu.csv", ("provider",), threads=threads, batch="16", length="128", layers="12")
-    columns = ("provider", "time x plain", "floor x plain", "memory x plain")
+    """Multiples of a plain step on a CPU."""
+    measured = rows("steps-cpu.csv", ("provider",), threads=threads, batch="16", length="128", layers="12")
+    columns = ("time x plain", "floor x plain", "memory x plain")
     return table(
         ["step", "time", "floor", "peak memory"],
-        [[row["provider"], *(_two(row[column]) for column in columns[1:])] for row in found],
+        [[row["provider"], *(_two(row[column]) for column in columns)] for row in measured],
     )
 
 
+def _steps_on_a_gpu() -> list[Row]:
+    return rows("trainer-steps-cuda.csv", ("provider", "batch", "length"))
+
+
 def captured() -> str:
-    found = rows("trainer-steps-cuda.csv", ("provider", "batch", "length"))
-    sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in found))
+    """Milliseconds of a step inside `Trainer.train()` on a GPU, and multiples of a captured plain step."""
+    measured = _steps_on_a_gpu()
+    sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in measured))
     lines = []
-    for name in dict.fromkeys(row["provider"] for row in found):
-        at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
+    for name in dict.fromkeys(row["provider"] for row in measured):
+        at = {(row["batch"], row["length"]): row for row in measured if row["provider"] == name}
         cells = [f"{float(at[s]['train ms']):.1f} ({_two(at[s]['x captured'])})" if s in at else "" for s in sizes]
         last = at.get(sizes[-1])
         lines.append(
@@ -65,8 +82,50 @@ def captured() -> str:
     )
 
 
+class Steps(NamedTuple):
+    """Milliseconds of a step of one size."""
+
+    stock: float
+    plain: float
+    addrop: float
+
+
+def _headline_steps() -> dict[str, Steps]:
+    """For each size of batch: plain in the stock Trainer, plain captured, AD-DROP captured."""
+    times: dict[str, dict[str, float]] = {}
+    for row in _steps_on_a_gpu():
+        times.setdefault(f"{row['batch']} × {row['length']}", {})[row["provider"]] = float(row["train ms"])
+    return {size: Steps(of["stock plain"], of["plain captured"], of["addrop captured"]) for size, of in times.items()}
+
+
+def speed_in_a_sentence() -> str:
+    """The first claim of the README."""
+    steps = _headline_steps()
+    faster = [of.stock / of.plain for of in steps.values()]
+    *small, largest = (of.addrop / of.stock for of in steps.values())
+    return (
+        f"**Faster steps.** On one GPU, a step of plain fine-tuning is {min(faster):.1f} to {max(faster):.1f} times as "
+        "fast as in the stock\n"
+        f"`Trainer`. A step with AD-DROP takes {min(small):.2f} to {max(small):.2f} of the time of a *plain* step of "
+        "the stock `Trainer`,\n"
+        f"and {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
+    )
+
+
+def speed() -> str:
+    """The captured steps of the README, beside those of the stock Trainer."""
+    return table(
+        ["batch × tokens", "stock Trainer, plain", "attendrop, plain", "attendrop, AD-DROP"],
+        [
+            [size, f"{of.stock:.1f} ms"] + [f"{ms:.1f} ms ({ms / of.stock:.2f} ×)" for ms in (of.plain, of.addrop)]
+            for size, of in _headline_steps().items()
+        ],
+    )
+
+
 def kernels() -> str:
-    found = rows("kernels-cuda.csv", ("provider", "batch", "length"), batch="64", length="256")
+    """Time of AD-DROP's mask beside attention itself."""
+    measured = rows("kernels-cuda.csv", ("provider", "batch", "length"), batch="64", length="256")
     return table(
         ["64 × 256, 12 heads of width 64, bf16", "µs", "× attention", "floor of a mask, µs"],
         [
@@ -76,22 +135,78 @@ def kernels() -> str:
                 _two(row["time x attention"]),
                 row["floor microseconds"] if row["provider"].startswith("mask") else "",
             ]
-            for row in found
+            for row in measured
         ],
     )
 
 
 def inference() -> str:
-    found = rows("inference-cpu.csv", ("batch", "length", "way"), layers="12", width="768")
+    """Time of a forward with and without pruned attention layers."""
+    measured = rows("inference-cpu.csv", ("batch", "length", "way"), layers="12", width="768")
     return table(
         ["batch × tokens", "by", "stock", "pruned", "speed-up", "against stock SDPA", "at most"],
         [
             [f"{row['batch']} × {row['length']}", row["way"], f"{float(row['stock ms']):.0f} ms"]
             + [f"{float(row['pruned ms']):.0f} ms"]
             + [f"{_two(row[column])}×" for column in ("speed-up", "against stock sdpa", "ceiling")]
-            for row in found
+            for row in measured
         ],
     )
+
+
+# ---- methods --------------------------------------------------------------------------------------------------
+
+
+class Card(NamedTuple):
+    """The front matter of docs/methods/<name>.md: what the tables say about a method."""
+
+    name: str
+    title: str
+    paper: str
+    url: str
+    acts_on: str
+    summary: str
+    cost: str
+
+
+def card(name: str) -> Card:
+    """Reads the front matter of a card."""
+    text = (ROOT / CARDS / f"{name}.md").read_text(encoding="utf-8")
+    fields = yaml.safe_load(text.split("---\n")[1])
+    return Card(name, **{field: str(value) for field, value in fields.items()})
+
+
+def cards() -> list[Card]:
+    """The cards of all methods, those that act on the same part of the model together."""
+    return sorted(map(card, method_names()), key=lambda it: (it.acts_on, it.title.casefold()))
+
+
+def methods() -> str:
+    """One row for each method. The links are relative to the folder of the cards."""
+    return table(
+        ["method", "acts on", "cost", "paper", "what it does"],
+        [[f"[{it.title}]({it.name}.md)", it.acts_on, it.cost, f"[{it.paper}]({it.url})", it.summary] for it in cards()],
+    )
+
+
+def method_links() -> str:
+    """All methods in one paragraph of the README."""
+    links = " ·\n".join(f"[{it.title}]({CARDS}/{it.name}.md)" for it in cards())
+    return f"{len(cards())} methods: {links}.\n"
+
+
+def recipes() -> str:
+    """The section "Recipe of the paper" of each card."""
+    return "\n".join(
+        f"## {it.title}\n\n[{it.paper}]({it.url}). [Card]({CARDS}/{it.name}.md).\n\n{_section(it.name, RECIPE)}\n"
+        for it in cards()
+    )
+
+
+def _section(name: str, title: str) -> str:
+    """The text under a heading of a card."""
+    _, _, rest = (ROOT / CARDS / f"{name}.md").read_text(encoding="utf-8").partition(f"\n## {title}\n")
+    return rest.partition("\n## ")[0].strip()
 
 
 def _two(value: str) -> str:
@@ -100,14 +215,20 @@ def _two(value: str) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "captured": captured,
+    "speed": speed,
+    "speed-in-a-sentence": speed_in_a_sentence,
     "steps-cpu": lambda: steps_on_a_cpu("2"),
     "steps-cpu-family": lambda: steps_on_a_cpu("16"),
     "kernels": kernels,
     "inference": inference,
+    "methods": methods,
+    "method-links": method_links,
+    "recipes": recipes,
 }
 
 
 def renewed(text: str) -> str:
+    """`text` with every marked table generated again."""
     return MARKED.sub(lambda match: match[1] + TABLES[match["name"]]() + match[3], text)
 
 
@@ -124,7 +245,11 @@ def main(arguments: list[str] | None = None) -> int:
             stale.append(page)
             if not options.check:
                 path.write_text(after, encoding="utf-8")
-    print(", ".join(stale) + (" is not up to date" if options.check else " written anew") if stale else "up to date")
+    print(
+        ", ".join(stale) + (" out of date: run `make tables`" if options.check else " written")
+        if stale
+        else "up to date"
+    )
     return 1 if stale and options.check else 0
 
 

@@ -1,15 +1,26 @@
-"""One thread: the models are tiny, and threads that wait for each other cost more than they save."""
+"""Settings of every test process, and the rule for tests that need a GPU."""
 
 from __future__ import annotations
 
 import os
 
+# One thread: the models are tiny, and threads that wait for each other cost more than they save.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported, which transformers does
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips the tests that are marked `gpu` on a machine without one."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU"))

@@ -1,19 +1,18 @@
-"""AD-DROP against literal versions: the mask, the masked attention, the whole step."""
+"""AD-DROP compared with slow reference versions: the mask, the masked attention, the whole step."""
 
 from __future__ import annotations
 
 import copy
 
-import oracles
 import pytest
 import torch
-import zoo
 
 from attendrop import ADDrop, Engine, Plan, Progress, attribute, bind
 from attendrop.kernels.attribution_mask import candidates, keep_mask
 from attendrop.kernels.draws import uniform
 from attendrop.methods.addrop import random_keep_mask
 from attendrop.random import key_of
+from helpers import oracles, zoo
 
 P_Q = [(0.3, 0.3), (0.9, 0.5), (0.1, 1.0), (1.0, 1.0), (0.0, 0.7), (0.7, 0.0), (0.55, 0.4)]
 
@@ -34,7 +33,7 @@ def rows(causal: bool = False, ties: bool = False) -> tuple[torch.Tensor, torch.
 @pytest.mark.parametrize("direction", ["high", "low"])
 @pytest.mark.parametrize(("p", "q"), P_Q)
 @pytest.mark.parametrize(("causal", "ties"), [(False, False), (True, False), (False, True)])
-def test_the_mask_equals_a_literal_sort(p: float, q: float, causal: bool, ties: bool, direction: str) -> None:
+def test_keep_mask_matches_a_slow_sort(p: float, q: float, causal: bool, ties: bool, direction: str) -> None:
     scores, valid = rows(causal, ties)
     draws = torch.rand(scores.shape, generator=torch.Generator().manual_seed(4))
     keep, region = oracles.literal_keep(scores, valid, p, q, draws, direction)
@@ -44,7 +43,7 @@ def test_the_mask_equals_a_literal_sort(p: float, q: float, causal: bool, ties: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.3, 0.5, 0.9, 1.0])
-def test_candidates_for_each_row_are_counted_exactly(p: float, dtype: torch.dtype) -> None:
+def test_number_of_candidates_per_row_is_exact(p: float, dtype: torch.dtype) -> None:
     _, valid = rows()
     # all entries of a row differ in every precision
     scores = torch.stack([torch.randperm(11, generator=torch.Generator().manual_seed(i)) for i in range(88)])
@@ -57,7 +56,7 @@ def test_candidates_for_each_row_are_counted_exactly(p: float, dtype: torch.dtyp
         assert (low.sum(-1) == int(n * p)).all()
 
 
-def test_the_measured_drop_rate_is_q() -> None:
+def test_measured_drop_rate_equals_q() -> None:
     g = torch.Generator().manual_seed(0)
     scores, valid = torch.randn(8, 4, 64, 64, generator=g), torch.ones(1, 1, 1, 64, dtype=torch.bool)
     draws = uniform(key_of(0, 1, 2), torch.arange(8), (4, 64, 64))
@@ -73,8 +72,8 @@ def test_the_measured_drop_rate_is_q() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_a_dropped_row_is_the_mean_of_the_valid_values(attention: str, dtype: torch.dtype) -> None:
-    """Forward and gradient against the literal formula: no NaN, no weight on padding, nothing to query and key."""
+def test_fully_dropped_row_outputs_the_mean_of_the_valid_values(attention: str, dtype: torch.dtype) -> None:
+    """Forward and gradients match the formula: no NaN, no weight on padding, no gradient for query and key."""
     model = zoo.make_model("bert", dropout=False, attention=attention).to(dtype)
     module = model.bert.encoder.layer[0].attention.self
     seams = bind(model)
@@ -113,7 +112,7 @@ def test_a_dropped_row_is_the_mean_of_the_valid_values(attention: str, dtype: to
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5", "albert", "mpnet", "deberta_v2"])
-def test_everything_dropped_everywhere_is_finite(kind: str) -> None:
+def test_loss_and_gradients_are_finite_when_everything_is_dropped(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     engine = Engine(model, [ADDrop(p=1, q=1, layers="all", cross_tuning=False)])
     with engine.micro_batch(batch) as inputs:
@@ -125,8 +124,8 @@ def test_everything_dropped_everywhere_is_finite(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
-def test_a_whole_step_equals_the_literal_step(kind: str) -> None:
-    """Attribution, mask and second pass by hand, through eager attention, give the step's loss and gradients."""
+def test_whole_step_matches_a_slow_reference_step(kind: str) -> None:
+    """Attribution, mask and second pass, computed with eager attention, give the same loss and gradients."""
     p, q = 0.5, 0.6
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     scores = oracles.literal_ga(kind, copy.deepcopy(model), batch)
@@ -173,7 +172,7 @@ def _valid(kind: str, batch: dict, site, score: torch.Tensor) -> torch.Tensor:
 
 
 class _MaskedLiteral(oracles.LiteralAttention):
-    """Eager attention with the kept mask applied to the map itself: zero what is dropped, renormalise."""
+    """Eager attention whose map is multiplied by the keep mask and renormalised."""
 
     def __init__(self, keep: dict[int, torch.Tensor]) -> None:
         super().__init__()
@@ -189,7 +188,7 @@ class _MaskedLiteral(oracles.LiteralAttention):
         return torch.where(total > 0, kept / total.where(total > 0, 1.0), even)
 
 
-def test_strength_zero_probes_nothing() -> None:
+def test_zero_strength_skips_the_probe() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     for method in (ADDrop(p=0, cross_tuning=False), ADDrop(q=0, cross_tuning=False)):
         engine = Engine(model, [method])
@@ -198,7 +197,7 @@ def test_strength_zero_probes_nothing() -> None:
         engine.close()
 
 
-def test_the_low_direction_spares_what_the_prediction_leans_on() -> None:
+def test_low_direction_drops_positions_with_low_attribution() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     scores = attribute(model, batch, layers="first")[0]
     means = {}
@@ -210,7 +209,7 @@ def test_the_low_direction_spares_what_the_prediction_leans_on() -> None:
     assert means["high"] > scores.mean() > means["low"]
 
 
-def test_scheduled_strengths_follow_the_progress_of_training() -> None:
+def test_scheduled_strength_follows_training_progress() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=8, length=20)
     engine = Engine(model, [ADDrop(p=1, q="0..1", cross_tuning=False)])
     rates = []

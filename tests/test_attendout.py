@@ -1,4 +1,4 @@
-"""AttendOut: the policy gradient by enumeration, a planted task, and the two networks kept in step."""
+"""AttendOut: the policy gradient, a task with a known solution, and the two networks of a round."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import copy
 import itertools
 from typing import Any
 
-import data
 import pytest
 import torch
-import zoo
 from torch import nn
 
 from attendrop import AttendOut, Engine, Loop, Progress, RegularizedTrainer, Schedule, fit_schedule
@@ -19,6 +17,7 @@ from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
 from attendrop.methods.attendout.policy_gradient import CachedBatch, actions, likelihood_gradient, reinforce
 from attendrop.report.curves import plot_run
+from helpers import data, zoo
 
 
 def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator:
@@ -39,7 +38,7 @@ def literal_logits(g: Generator, ids: torch.Tensor, mask: torch.Tensor) -> torch
     return found
 
 
-def test_the_generator_computes_its_equations() -> None:
+def test_generator_matches_its_equations() -> None:
     g = tiny_generator(3, init_drop=0.3, temperature=2.0)
     ids = torch.randint(0, 10, (4, 7), generator=torch.Generator().manual_seed(1))
     mask = torch.ones(4, 7, dtype=torch.long)
@@ -52,7 +51,7 @@ def test_the_generator_computes_its_equations() -> None:
 
 
 @pytest.mark.parametrize("baseline", [0.0, 0.7])
-def test_the_policy_gradient_equals_enumeration(baseline: float) -> None:
+def test_policy_gradient_matches_enumeration_of_all_actions(baseline: float) -> None:
     """Two tokens, two layers: E[(r − b) ∇ log P(d)] over all 2^8 actions, and its average over draws."""
     g = tiny_generator()
     ids, mask = torch.tensor([[3, 4]]), torch.ones(1, 2, dtype=torch.long)
@@ -95,7 +94,7 @@ REWARDS = torch.tensor([[0.5, -1.0, 2.0, 0.25, -0.125, 1.5, 0.75], [-1.0, 0.5, 1
 
 
 class Kept(AttendOut):
-    """Keeps what it saw and did: the ids, the mask and the dropped positions of each site, for each micro-batch."""
+    """Stores ids, mask and dropped positions of each site for each micro-batch, and gives fixed rewards."""
 
     def plan(self, batch: Any) -> Any:
         plan = super().plan(batch)
@@ -112,7 +111,7 @@ class Kept(AttendOut):
 
 
 def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[dict[str, torch.Tensor]]:
-    """Steps of two micro-batches of other sizes and lengths; the gradients whenever the generator is updated."""
+    """Trains with two micro-batches of different shapes per step; returns the gradients of each generator update."""
     model = zoo.make_model(kind, dropout=False).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loop = Loop(optimizer=optimizer, graphs=graphs)
@@ -139,7 +138,7 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
 def literal_round(
     g: Generator, advantages: list[float], seen: list[Any], monte_carlo: int
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Eq. 5, one position at a time: its gradient for a descent, and the mean P(drop) of each layer."""
+    """Eq. 5, one position at a time: the gradients of minus the objective, and the mean P(drop) of each layer."""
     loss = torch.zeros((), dtype=torch.float64)
     means = []
     steps = [at for at, *_ in seen]
@@ -167,8 +166,8 @@ WAYS = {
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
 @pytest.mark.parametrize("room", WAYS)
-def test_the_dropout_step_is_the_literal_one(room: str, graphs: bool, monkeypatch) -> None:
-    """On the very actions that were taken. Chunks that are as graphs want them are filled up with empty rows."""
+def test_generator_update_matches_a_slow_reference(room: str, graphs: bool, monkeypatch) -> None:
+    """Computed for the actions that were taken. Chunks of fixed shape, as for graphs, are padded with empty rows."""
     monkeypatch.setattr(module, "_OTHER_CHUNK_LIMITS", WAYS[room])
     check_the_dropout_step("albert", Graphs(torch.device("cpu")) if graphs else None, credit="paired", active=0.67)
 
@@ -178,7 +177,9 @@ def test_the_dropout_step_is_the_literal_one(room: str, graphs: bool, monkeypatc
     ("kind", "fields"),
     [("choice", {"credit": "paired", "normalize": False}), ("bert", {"monte_carlo": 2, "layer_offsets": False})],
 )
-def test_the_dropout_step_of_rows_that_are_choices_and_of_several_rounds(kind: str, fields: dict, graphs: bool) -> None:
+def test_generator_update_matches_a_slow_reference_for_multiple_choice_and_several_rounds(
+    kind: str, fields: dict, graphs: bool
+) -> None:
     check_the_dropout_step(kind, Graphs(torch.device("cpu")) if graphs else None, **fields)
 
 
@@ -209,8 +210,8 @@ def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
-def test_micro_batches_run_together_as_each_would_alone(graphs: bool) -> None:
-    """Also those that are longer than the table of positions, and rows of which nothing is valid."""
+def test_micro_batches_in_one_chunk_give_the_same_gradients_as_alone(graphs: bool) -> None:
+    """Also for sequences longer than the position table, and for rows without a valid token."""
     g = tiny_generator(3, init_drop=0.4, layer_offsets=True)  # eight positions
     draws = torch.Generator().manual_seed(2)
     whole: list[CachedBatch] = []
@@ -235,7 +236,7 @@ def test_micro_batches_run_together_as_each_would_alone(graphs: bool) -> None:
     assert all(x.isfinite().all() and x.abs().max() > 0 for x in together[0])
 
 
-def test_chunks_keep_within_their_room_and_graphs_see_few_shapes(monkeypatch) -> None:
+def test_chunks_respect_their_size_limit_and_graphs_get_few_shapes(monkeypatch) -> None:
     g = tiny_generator(3, layer_offsets=True)
     shapes: list[tuple[int, int]] = []
     g.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape)))
@@ -259,7 +260,7 @@ def test_chunks_keep_within_their_room_and_graphs_see_few_shapes(monkeypatch) ->
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
-def test_the_actions_of_all_layers_are_those_of_each(at_once: int, monkeypatch) -> None:
+def test_actions_drawn_for_all_layers_match_those_drawn_per_layer(at_once: int, monkeypatch) -> None:
     monkeypatch.setattr(module, "_CPU_DRAWS", at_once)
     device = torch.device("cpu")
     p = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(3))
@@ -278,7 +279,7 @@ def test_the_actions_of_all_layers_are_those_of_each(at_once: int, monkeypatch) 
 
 
 class Planted(AttendOut):
-    """The reward is minus the share of kept positions in one layer: dropping there is all that helps."""
+    """The reward is minus the share of kept positions in one layer, so only dropping in that layer helps."""
 
     layer = 1
 
@@ -313,7 +314,7 @@ def run_planted(**fields: Any) -> list[list[float]]:
     return [entry["drop_probability"] for entry in method.history]
 
 
-def test_the_generator_learns_which_layer_to_drop() -> None:
+def test_generator_learns_which_layer_to_drop() -> None:
     curve = run_planted()
     first = next(i for i, p in enumerate(curve) if p[1] > 0.9)
     assert first < 500
@@ -322,8 +323,8 @@ def test_the_generator_learns_which_layer_to_drop() -> None:
     assert late[1] - max(late[0], late[2]) > 0.3
 
 
-def test_shared_weights_alone_can_hardly_tell_layers_apart() -> None:
-    """What `layer_offsets` is for: without it the other layers are dragged along."""
+def test_without_layer_offsets_layers_are_hardly_distinguished() -> None:
+    """The reason for `layer_offsets`: without them the other layers are dropped too."""
     late = torch.tensor(run_planted(layer_offsets=False, generator_lr=3e-3)[-50:]).mean(0)
     assert late[1] > 0.6
     assert late[1] - late[2] < 0.3
@@ -344,7 +345,7 @@ def trained(tmp_path, method: AttendOut, steps: int = 12, kind: str = "bert", **
 
 
 class Watched(AttendOut):
-    """Notes, before and after each dropout step, whether the two networks and their optimizers are equal."""
+    """Records before and after each round whether the two networks and their optimizer states are equal."""
 
     def on_step_end(self, step: Any) -> None:
         self.notes = getattr(self, "notes", [])
@@ -364,14 +365,14 @@ class Watched(AttendOut):
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"bf16": True}])
-def test_an_attacker_with_nothing_dropped_is_the_defender_bit_for_bit(tmp_path, options: dict) -> None:
+def test_attacker_without_dropped_positions_equals_the_defender_exactly(tmp_path, options: dict) -> None:
     method = Watched(T=50, init_drop=0.0)
     trained(tmp_path, method, **options)
     assert [equal for _, equal in method.notes] == [True] * 12
 
 
 @pytest.mark.parametrize("select", ["sample", "better", "attacker"])
-def test_after_a_dropout_step_the_two_are_bit_equal_moments_too(tmp_path, select: str) -> None:
+def test_attacker_and_defender_and_optimizer_states_are_equal_after_a_round(tmp_path, select: str) -> None:
     method = Watched(T=4, init_drop=0.5, select=select, samples=8)
     trained(tmp_path, method)
     assert [equal for when, equal in method.notes if when == "after"] == [True] * 3
@@ -381,7 +382,7 @@ def test_after_a_dropout_step_the_two_are_bit_equal_moments_too(tmp_path, select
 
 @pytest.mark.parametrize("reward_on", ["dev", "held_out", "noisy", "cached"])
 @pytest.mark.parametrize("reward", ["loss", "metric", "win"])
-def test_every_source_and_kind_of_reward(tmp_path, reward_on: str, reward: str) -> None:
+def test_every_combination_of_reward_and_reward_on_trains(tmp_path, reward_on: str, reward: str) -> None:
     method = AttendOut(T=3, init_drop=0.5, reward_on=reward_on, reward=reward, samples=8)
     trainer = trained(tmp_path, method, steps=6)
     assert len(method.history) == 2
@@ -396,7 +397,7 @@ def test_every_source_and_kind_of_reward(tmp_path, reward_on: str, reward: str) 
     assert {"attendout/baseline", "attendout/attacker_won", "attendout/drop_probability_layer_1"} <= logged[0].keys()
 
 
-def test_the_reward_is_the_difference_of_the_scores_on_the_same_examples(tmp_path) -> None:
+def test_reward_is_the_difference_of_scores_on_the_same_examples(tmp_path) -> None:
     seen = {}
 
     class Spy(AttendOut):
@@ -419,7 +420,7 @@ def test_the_reward_is_the_difference_of_the_scores_on_the_same_examples(tmp_pat
 @pytest.mark.parametrize(
     "kind", ["token", "choice", "masked", "span", "multilabel", "regression", "gpt2", "t5", "deberta_v2"]
 )
-def test_every_head_has_scores_for_each_example(kind: str) -> None:
+def test_example_scores_of_every_head_equal_minus_the_loss_of_each_example(kind: str) -> None:
     from attendrop.model.objective import example_scores
 
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
@@ -434,7 +435,7 @@ def test_every_head_has_scores_for_each_example(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["token", "choice", "masked", "span", "multilabel", "regression"])
-def test_it_trains_every_head(tmp_path, kind: str) -> None:
+def test_attendout_trains_every_head(tmp_path, kind: str) -> None:
     batch = zoo.make_batch(kind, size=12, seed=4)
     examples = [{name: value[i] for name, value in batch.items()} for i in range(12)]
     method = AttendOut(T=3, init_drop=0.5, samples=6)
@@ -448,7 +449,7 @@ def test_it_trains_every_head(tmp_path, kind: str) -> None:
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 
 
-def test_long_documents(tmp_path) -> None:
+def test_long_sequences_train(tmp_path) -> None:
     model = zoo.make_model("modernbert")  # positions without a table
     batch = zoo.make_batch("modernbert", size=2, length=512)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -463,7 +464,7 @@ def test_long_documents(tmp_path) -> None:
     engine.close()
 
 
-def test_the_user_gets_the_better_of_the_two(tmp_path) -> None:
+def test_trainer_keeps_the_better_of_attacker_and_defender(tmp_path) -> None:
     class Spoiled(AttendOut):
         def on_step_end(self, step: Any) -> None:
             super().on_step_end(step)
@@ -480,7 +481,7 @@ def test_the_user_gets_the_better_of_the_two(tmp_path) -> None:
     assert not data.same_bits(data.weights_of(trainer.model), spoiled)
 
 
-def test_fewer_active_layers_are_masked_in_a_round(tmp_path) -> None:
+def test_active_limits_the_masked_layers_of_a_round(tmp_path) -> None:
     class Seen(AttendOut):
         def plan(self, batch: Any) -> Any:
             plan = super().plan(batch)
@@ -499,7 +500,7 @@ def loss_on_dev(network: nn.Module) -> float:
 
 
 @pytest.mark.parametrize("reward_on", ["dev", "held_out", "noisy"])
-def test_a_data_set_may_have_columns_that_the_model_does_not_read(tmp_path, reward_on: str) -> None:
+def test_dataset_columns_unknown_to_the_model_are_ignored(tmp_path, reward_on: str) -> None:
     datasets = pytest.importorskip("datasets")
 
     def with_text(count: int, seed: int) -> Any:
@@ -514,7 +515,7 @@ def test_a_data_set_may_have_columns_that_the_model_does_not_read(tmp_path, rewa
     assert len(method.history) == 2
 
 
-def test_evaluation_logs_both_and_the_run_is_saved_and_drawn(tmp_path) -> None:
+def test_evaluation_logs_both_networks_and_the_run_is_saved_and_plotted(tmp_path) -> None:
     method = AttendOut(T=4, init_drop=0.4, samples=8)
     trainer = trained(tmp_path, method, steps=23, eval_strategy="epoch")  # at the end the two are not equal
     keys = {key for entry in trainer.state.log_history for key in entry}
@@ -533,7 +534,7 @@ def test_evaluation_logs_both_and_the_run_is_saved_and_drawn(tmp_path) -> None:
     assert all(isinstance(curve, Schedule) for curve in schedule.curves)
 
 
-def test_prune_mode_ends_with_a_score_for_each_layer(tmp_path) -> None:
+def test_prune_mode_gives_a_score_for_each_layer(tmp_path) -> None:
     method = AttendOut(T=4, mode="prune", init_drop=0.5)
     assert (method.reward_on, method.select) == ("cached", "attacker")
     trained(tmp_path, method, steps=8)
@@ -561,12 +562,12 @@ def test_prune_mode_ends_with_a_score_for_each_layer(tmp_path) -> None:
         ({"monte_carlo": 0}, r"AttendOut\.monte_carlo is 0"),
     ],
 )
-def test_fields_out_of_range(fields: dict, message: str) -> None:
+def test_fields_out_of_range_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AttendOut(**fields)
 
 
-def test_rewards_on_dev_need_an_eval_set(tmp_path) -> None:
+def test_reward_on_dev_without_an_eval_dataset_is_refused(tmp_path) -> None:
     trainer = RegularizedTrainer(
         model=zoo.make_model("bert"), args=data.make_arguments(tmp_path), train_dataset=data.make_examples("bert", 8),
         data_collator=data.pad, regularizers=[AttendOut()],
@@ -577,7 +578,7 @@ def test_rewards_on_dev_need_an_eval_set(tmp_path) -> None:
         trainer.train()
 
 
-def test_one_object_trains_several_models(tmp_path) -> None:
+def test_one_method_object_can_train_several_models(tmp_path) -> None:
     method = AttendOut(T=3, init_drop=0.5, samples=8)
     first = data.weights_of(trained(tmp_path, method, steps=6).model)
     second = data.weights_of(trained(tmp_path, method, steps=6).model)

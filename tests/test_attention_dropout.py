@@ -1,15 +1,17 @@
+"""Attention dropout and DropAttention compared with their equations, and the expectation of the dropped attention."""
+
 from __future__ import annotations
 
 import copy
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 
 from attendrop import AttentionDropout, Engine, Plan, Progress
 from attendrop.methods.attention_dropout import renormalised
 from attendrop.model.seams import Record
+from helpers import zoo
+from helpers.oracles import ChangedAttention
 
 
 def softmax(scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -19,7 +21,7 @@ def softmax(scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize("pattern", ["element", "span"])
 @pytest.mark.parametrize("renormalise", [False, True])
-def test_forward_and_gradient_are_those_of_the_equation(kind: str, pattern: str, renormalise: bool) -> None:
+def test_forward_and_gradients_match_the_equation(kind: str, pattern: str, renormalise: bool) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     p = 0.6
@@ -52,7 +54,7 @@ def test_forward_and_gradient_are_those_of_the_equation(kind: str, pattern: str,
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2"])
 @pytest.mark.parametrize("renormalise", [False, True])
-def test_it_acts_on_models_with_an_adapter(kind: str, renormalise: bool) -> None:
+def test_models_with_an_adapter_are_supported(kind: str, renormalise: bool) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     method = AttentionDropout(0.5, renormalise=renormalise)
     with Engine(model, [AttentionDropout(0.5)]) as engine, engine.micro_batch(batch):
@@ -76,8 +78,8 @@ class Recording(AttentionDropout):
         return Plan(record=frozenset({0}))
 
 
-def test_without_the_stopped_gradient_it_is_scores_dropout() -> None:
-    """The forward is that of a softmax over what is kept; the gradient is another, and that is the method."""
+def test_renormalised_forward_equals_scores_dropout_and_gradient_differs() -> None:
+    """The forward is a softmax over the kept positions; the gradient differs because the sum is a constant."""
     g = torch.Generator().manual_seed(0)
     scores = torch.randn(2, 3, 4, 5, generator=g, requires_grad=True)
     keep = torch.rand(2, 3, 4, 5, generator=g) < 0.7
@@ -98,7 +100,7 @@ def test_without_the_stopped_gradient_it_is_scores_dropout() -> None:
     torch.testing.assert_close(a[0, 1, 2], torch.tensor(by_hand))
 
 
-def test_a_row_that_loses_everything_is_uniform_over_its_valid_positions() -> None:
+def test_fully_dropped_row_is_uniform_over_its_valid_positions() -> None:
     weights = torch.tensor([[[[0.7, 0.3, 0.0]]]], requires_grad=True)
     valid = torch.tensor([True, True, False]).view(1, 1, 1, 3)
     found = renormalised(weights, torch.tensor([False, False, True]).view(1, 1, 1, 3), valid)
@@ -112,7 +114,7 @@ def test_a_row_that_loses_everything_is_uniform_over_its_valid_positions() -> No
             torch.testing.assert_close(found, model(**batch).logits)
 
 
-def test_its_expectation_is_the_attention_of_the_model() -> None:
+def test_expected_attention_equals_the_attention_without_dropout() -> None:
     """E[A'] = A, by Monte Carlo within the standard error; and a share p of the weights is dropped."""
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=2)
     outputs, dropped, steps = [], [], 150
@@ -133,7 +135,7 @@ def test_its_expectation_is_the_attention_of_the_model() -> None:
     assert abs(torch.stack(dropped).mean() - 0.3) < 4 * (0.21 / n) ** 0.5
 
 
-def test_the_models_own_dropout_comes_on_top() -> None:
+def test_ordinary_attention_dropout_of_the_model_still_applies() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     for layer in model.bert.encoder.layer:
         layer.attention.self.dropout.p = 0.5
@@ -154,7 +156,7 @@ def test_the_models_own_dropout_comes_on_top() -> None:
     assert abs(torch.stack(zeros).mean() - 0.75) < 4 * (0.75 * 0.25 / (40 * 256)) ** 0.5
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"AttentionDropout\.p is 1, for which .* is not defined; it must be below 1"):
         AttentionDropout(p="0..1")
     with pytest.raises(ValueError, match=r"AttentionDropout\.p is -0\.1; it must be from 0 to 1"):

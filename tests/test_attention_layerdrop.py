@@ -1,13 +1,15 @@
+"""Attention LayerDrop: how often layers become uniform, and the output of uniform attention."""
+
 from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 
 from attendrop import AttentionLayerDrop, Engine, Plan, Progress
+from helpers import zoo
 
 
-def test_layers_are_uniform_as_often_as_p_says_and_the_same_on_every_process() -> None:
+def test_layers_become_uniform_with_probability_p_and_equally_on_every_process() -> None:
     model, batch = zoo.make_model("albert").train(), zoo.make_batch("albert")
     engines = [Engine(model, [AttentionLayerDrop(p=0.2)], seed=1)]
     count = 0
@@ -24,7 +26,7 @@ def test_layers_are_uniform_as_often_as_p_says_and_the_same_on_every_process() -
         assert other.seams.plan.uniform == chosen
 
 
-def test_at_p_one_the_output_is_that_of_uniform_attention() -> None:
+def test_p_one_gives_uniform_attention() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     engine = Engine(model, [AttentionLayerDrop(p=1)])
     with engine.micro_batch(batch) as inputs:
@@ -33,6 +35,6 @@ def test_at_p_one_the_output_is_that_of_uniform_attention() -> None:
         assert torch.equal(found, model(**batch).logits)
 
 
-def test_p_out_of_range() -> None:
+def test_p_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"AttentionLayerDrop\.p is 1\.2; it must be from 0 to 1"):
         AttentionLayerDrop(p=1.2)

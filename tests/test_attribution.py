@@ -1,18 +1,17 @@
-"""GA and IGA against literal autograd through eager attention, on every architecture and head."""
+"""Gradient and integrated-gradient attribution compared with plain autograd, on every architecture and head."""
 
 from __future__ import annotations
 
 import copy
 import types
 
-import oracles
 import pytest
 import torch
-import zoo
 
 import attendrop
 from attendrop import IntegrationRule, attribute
 from attendrop.model import attribution
+from helpers import oracles, zoo
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -20,7 +19,7 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
-def test_ga_equals_literal_autograd(kind: str) -> None:
+def test_gradient_attribution_matches_plain_autograd(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     expected = oracles.literal_ga(kind, copy.deepcopy(model), batch)
     found = attribute(model, batch)
@@ -30,7 +29,7 @@ def test_ga_equals_literal_autograd(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
-def test_iga_equals_the_literal_sum(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integrated_gradient_attribution_matches_the_plain_sum(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     rule = IntegrationRule("sum", 4)
     assert rule.nodes() == [(0.25, 0.25), (0.5, 0.25), (0.75, 0.25), (1.0, 0.25)]
@@ -43,7 +42,7 @@ def test_iga_equals_the_literal_sum(kind: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart"])
-def test_each_node_has_its_own_weight(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauss_nodes_use_their_own_weights(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     rule = IntegrationRule("gauss", 3)
     expected = oracles.literal_iga(kind, copy.deepcopy(model), batch, rule.nodes())
@@ -52,7 +51,7 @@ def test_each_node_has_its_own_weight(kind: str, monkeypatch: pytest.MonkeyPatch
         assert relative_error(values, expected[layer]) < 1e-5
 
 
-def test_iga_runs_no_block_below_the_scaled_one() -> None:
+def test_integrated_gradients_skip_blocks_below_the_scaled_layer() -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
     passes = []
     for layer in model.bert.encoder.layer:
@@ -62,7 +61,7 @@ def test_iga_runs_no_block_below_the_scaled_one() -> None:
     assert (passes.count(first), passes.count(second)) == (2, 5)  # the dry run and the unscaled pass; three nodes
 
 
-def test_a_path_takes_as_few_passes_as_there_is_room_for() -> None:
+def test_integration_nodes_are_grouped_into_as_few_passes_as_fit() -> None:
     nodes = IntegrationRule("sum", 20).nodes()
     record = types.SimpleNamespace(query=torch.empty(16, 12, 128, 64), key=torch.empty(16, 12, 128, 64))
     assert [len(part) for part in attribution._passes(nodes, record)] == [1] * 20  # on a CPU
@@ -74,7 +73,7 @@ def test_a_path_takes_as_few_passes_as_there_is_room_for() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5", "deberta_v2"])
-def test_aa_is_the_attention_map(kind: str) -> None:
+def test_attention_attribution_is_the_attention_map(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     literal = oracles.LiteralAttention()
     oracle = copy.deepcopy(model)
@@ -88,7 +87,7 @@ def test_aa_is_the_attention_map(kind: str) -> None:
         torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_five_gauss_nodes_are_no_worse_than_the_twenty_step_sum() -> None:
+def test_five_gauss_nodes_are_as_exact_as_the_twenty_step_sum() -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
     exact = attribute(model, batch, "iga", "first", rule=IntegrationRule("sum", 200))[0]
     twenty = attribute(model, batch, "iga", "first", rule=IntegrationRule("sum", 20))[0]
@@ -96,7 +95,7 @@ def test_five_gauss_nodes_are_no_worse_than_the_twenty_step_sum() -> None:
     assert relative_error(gauss, exact) <= relative_error(twenty, exact)
 
 
-def test_gold_labels_change_the_attribution_where_the_prediction_is_wrong() -> None:
+def test_gold_labels_change_the_attribution_only_where_the_prediction_is_wrong() -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
     predicted = model(**batch).logits.argmax(-1)
     batch["labels"] = predicted.clone()
@@ -107,7 +106,7 @@ def test_gold_labels_change_the_attribution_where_the_prediction_is_wrong() -> N
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "token", "span", "choice", "multilabel"])
-def test_gold_labels_equal_minus_the_gradient_of_the_summed_loss(kind: str) -> None:
+def test_gold_label_attribution_is_minus_the_gradient_of_the_loss(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     literal = oracles.LiteralAttention()
     oracle = copy.deepcopy(model)
@@ -119,7 +118,7 @@ def test_gold_labels_equal_minus_the_gradient_of_the_summed_loss(kind: str) -> N
         assert relative_error(values, expected) < 1e-5
 
 
-def test_the_probe_leaves_no_trace() -> None:
+def test_attribution_leaves_modes_gradients_and_random_state_unchanged() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     model.bert.encoder.layer[0].eval()  # a mixed mode must come back as it was
     modes = [module.training for module in model.modules()]
@@ -133,8 +132,8 @@ def test_the_probe_leaves_no_trace() -> None:
     assert all(torch.equal(g, parameter.grad) for g, parameter in zip(grads, model.parameters(), strict=True))
 
 
-def test_the_attribution_is_of_the_network_that_is_about_to_be_trained() -> None:
-    """Ordinary dropout is on in the probe, and the pass after it draws the same."""
+def test_attribution_uses_the_dropout_draws_of_the_training_pass() -> None:
+    """Ordinary dropout is on in the probe, and the training pass after it repeats the same draws."""
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     torch.manual_seed(5)
     first = attribute(model, batch)[0]
@@ -144,7 +143,7 @@ def test_the_attribution_is_of_the_network_that_is_about_to_be_trained() -> None
     assert not torch.equal(first, attribute(model, batch)[0])
 
 
-def test_layers_are_chosen_in_each_stack() -> None:
+def test_layers_are_selected_in_each_stack() -> None:
     model, batch = zoo.make_model("bart").eval(), zoo.make_batch("bart")
     seams = attendrop.bind(model)
     kinds = [(site.stack.split(".")[1], site.kind, site.layer) for site in seams.sites]

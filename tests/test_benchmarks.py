@@ -1,4 +1,4 @@
-"""The benchmarks run. Their figures are for quiet machines, not for tests."""
+"""The benchmarks run and write complete rows. Their timings are not checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(path: Path, *arguments: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_inference_has_a_complete_row_for_each_size_and_way(tmp_path: Path) -> None:
+def test_inference_benchmark_writes_a_complete_row_for_each_size_and_way(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     rows = run(tmp_path / "rows.csv", "--only", "onnx")
@@ -41,7 +41,9 @@ def test_inference_has_a_complete_row_for_each_size_and_way(tmp_path: Path) -> N
         assert row["onnxruntime"] == runtime.__version__
 
 
-def test_each_way_gets_the_stock_and_the_pruned_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inference_benchmark_runs_the_stock_and_the_pruned_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
 
     def noting(options, model):
@@ -55,7 +57,7 @@ def test_each_way_gets_the_stock_and_the_pruned_model(tmp_path: Path, monkeypatc
     assert seen == [("eager", 0), ("eager", 1), ("sdpa", 0), ("sdpa", 1)]
 
 
-def test_the_ceiling_counts_matrix_products(tmp_path: Path) -> None:
+def test_ceiling_counts_matrix_products(tmp_path: Path) -> None:
     n, d = 12, 64
     row = run(tmp_path / "rows.csv", "--only")[-1]
     block, attention = 8 * d * d, 4 * d * d + 2 * n * d
@@ -64,7 +66,7 @@ def test_the_ceiling_counts_matrix_products(tmp_path: Path) -> None:
     assert float(row["ceiling"]) == pytest.approx((2 * (block + attention) + head) / pruned, abs=6e-4)
 
 
-def test_a_way_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inference_benchmark_refuses_wrong_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         inference.WAYS, "sdpa", ("sdpa", lambda options, model: lambda batch: lambda: wrong(model, batch))
     )
@@ -77,7 +79,7 @@ def test_a_way_that_computes_something_else_is_refused(tmp_path: Path, monkeypat
     assert not (tmp_path / "rows.csv").exists()
 
 
-def test_a_way_that_is_not_installed_is_left_out(
+def test_inference_benchmark_skips_what_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -86,11 +88,11 @@ def test_a_way_that_is_not_installed_is_left_out(
     assert "onnx is left out: onnxruntime cannot be imported; pip install 'attendrop[onnx]'." in capsys.readouterr().out
 
 
-def test_the_tables_of_the_documentation_are_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_in_the_documentation_match_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables.main(["--check"]) == 0, capsys.readouterr().out
 
 
-def test_of_rows_measured_twice_the_last_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_row_counts_when_a_setting_was_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     (tmp_path / "a.csv").write_text("provider,threads,ms\nx,2,1\ny,2,2\nx,16,3\nx,2,4\n", encoding="utf-8")
     assert [row["ms"] for row in tables.rows("a.csv", ("provider",), threads="2")] == ["4", "2"]

@@ -1,4 +1,4 @@
-"""Captured steps compute what eager ones do. Most of it needs a GPU; the decisions are tested everywhere."""
+"""Captured steps match eager steps. These tests need a GPU; those of the decisions whether to capture do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from transformers import Trainer, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, Mixout, RDrop, RegularizedTrainer
@@ -21,8 +20,7 @@ from attendrop.kernels.draws import uniform
 from attendrop.kernels.draws.reference import signed
 from attendrop.random import key_of
 from attendrop.utils.batches import padded_length
-
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+from helpers import zoo
 
 
 def make_trainer(
@@ -55,7 +53,7 @@ def weights_of(model: Any) -> torch.Tensor:
 # ---- everywhere ------------------------------------------------------------------------------------------------------
 
 
-def test_lengths_are_rounded_up_to_few() -> None:
+def test_lengths_are_rounded_up_to_few_values() -> None:
     assert [padded_length(n) for n in (1, 16, 17, 47, 128, 129, 250, 257, 1025)] == [
         16, 16, 32, 48, 128, 160, 256, 320, 1280,
     ]  # fmt: skip
@@ -63,13 +61,13 @@ def test_lengths_are_rounded_up_to_few() -> None:
     assert all(n <= padded_length(n) < n + max(16, n / 3) for n in range(1, 2000))
 
 
-def test_a_wrong_step_is_refused(tmp_path) -> None:
+def test_unknown_value_of_step_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"step is 'graph'; it must be one of 'auto', 'eager', 'captured'\."):
         make_trainer(tmp_path, step="graph")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can")
-def test_without_a_gpu_auto_is_eager_and_captured_is_refused(tmp_path, caplog) -> None:
+def test_without_a_gpu_auto_runs_eagerly_and_captured_is_refused(tmp_path, caplog) -> None:
     trainer = make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], max_steps=1)
     trainer.train()
     assert not trainer.steps.are_captured
@@ -77,7 +75,7 @@ def test_without_a_gpu_auto_is_eager_and_captured_is_refused(tmp_path, caplog) -
         make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], step="captured", max_steps=1)
 
 
-def test_the_arguments_may_say_it(tmp_path) -> None:
+def test_step_can_be_set_in_the_training_arguments(tmp_path) -> None:
     args = TrainingArguments(tmp_path, report_to=[])
     args.step = "eager"
     trainer = RegularizedTrainer(model=zoo.make_model("bert"), args=args)
@@ -96,14 +94,14 @@ def test_the_arguments_may_say_it(tmp_path) -> None:
     ],
     ids=str,
 )
-def test_reasons(options: dict[str, Any], reason: str | None, tmp_path, monkeypatch) -> None:
+def test_reasons_against_capture(options: dict[str, Any], reason: str | None, tmp_path, monkeypatch) -> None:
     trainer = make_trainer(tmp_path, **options)
     moved = [type("Parameter", (), {"device": torch.device("cuda")})()]
     monkeypatch.setattr(trainer.model, "parameters", lambda: iter(moved))
     assert reason_against(trainer) == reason
 
 
-def test_python_that_a_replay_would_leave_out_makes_auto_hesitate(tmp_path) -> None:
+def test_auto_avoids_capture_when_a_replay_would_skip_python_code(tmp_path) -> None:
     class Counting(RegularizedTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
             return super().compute_loss(*args, **kwargs)
@@ -115,7 +113,7 @@ def test_python_that_a_replay_would_leave_out_makes_auto_hesitate(tmp_path) -> N
     assert reason_against_auto(hooked) == "Linear has hooks"
 
 
-def test_a_schedule_is_not_captured_and_a_plain_epoch_plans_nothing() -> None:
+def test_capture_key_of_schedules_and_plain_epochs() -> None:
     def key(method: ADDrop, epoch: int = 0) -> Any:
         return method.capture_key(Step(None, None, Progress(epoch=epoch, epochs=2)))  # type: ignore[arg-type]
 
@@ -125,8 +123,8 @@ def test_a_schedule_is_not_captured_and_a_plain_epoch_plans_nothing() -> None:
     assert key(ADDrop(q=0, cross_tuning=False)) is False
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
-def test_keys_in_device_memory_draw_the_same(device: str) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_keys_in_device_memory_give_the_same_draws(device: str) -> None:
     at = torch.device(device)
     draws = DrawKeys(at)
     step = Step(None, None, Progress(step=14), seed=3)  # type: ignore[arg-type]
@@ -144,7 +142,7 @@ def test_keys_in_device_memory_draw_the_same(device: str) -> None:
             assert torch.equal(batch.uniform(site, (4, 2, 5, 7), at, stream).cpu(), wanted)
 
 
-def test_only_optimizers_on_the_gpu_are_captured() -> None:
+def test_only_fused_optimizers_without_hooks_are_captured() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     fused, unfused = (torch.optim.AdamW([weight], fused=fused) for fused in (True, False))
     assert allows_capture(fused)
@@ -154,7 +152,7 @@ def test_only_optimizers_on_the_gpu_are_captured() -> None:
     assert not allows_capture(fused)
 
 
-def test_a_gradient_of_another_micro_batch_is_stepped_on_eagerly() -> None:
+def test_gradients_that_were_not_captured_are_stepped_eagerly() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     graph = OptimizerGraph(optimizer, Graphs(torch.device("cpu")))
@@ -169,7 +167,7 @@ def test_a_gradient_of_another_micro_batch_is_stepped_on_eagerly() -> None:
     assert torch.equal(weight, twice)
 
 
-def test_batches_are_filled_up_where_they_are_short() -> None:
+def test_short_batches_are_padded_in_static_memory() -> None:
     graphs = Graphs(torch.device("cpu"))
     shapes, fill = {"input_ids": (2, 6), "labels": (2,)}, {"input_ids": 9, "labels": -100}
     for length in (6, 3, 5):
@@ -200,9 +198,9 @@ METHODS = {
 }
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("reward_on", ["cached", "dev", "noisy"])
-def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
+def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
     found = []
     batch = zoo.make_batch("bert", size=24, length=16, seed=4)
     for step in ("eager", "captured"):
@@ -221,10 +219,10 @@ def test_the_game_is_the_eager_one(reward_on: str, tmp_path) -> None:
     assert (found[0][1][-1] - found[0][1][0]).abs().max() > 1e-3
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop", "crossed", "random"])
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "llama", "token", "albert", "distilbert"])
-def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, tmp_path) -> None:
+def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
     options = {"max_steps": -1, "num_train_epochs": 10} if method == "crossed" else {"max_steps": 50}
     models = [zoo.make_model(kind, dropout=False) for _ in range(2)]
     found = []
@@ -240,16 +238,16 @@ def test_fifty_steps_without_dropout_are_the_eager_ones(kind: str, method: str, 
     assert (found[0][0] - found[1][0]).abs().max() < 1e-5 * found[0][0].abs().max().clamp(min=1)
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop"])
 @pytest.mark.parametrize("kind", ["t5", "span", "choice", "multilabel"])
-def test_so_are_those_of_rarer_models(kind: str, method: str, tmp_path) -> None:
-    test_fifty_steps_without_dropout_are_the_eager_ones(kind, method, tmp_path)
+def test_captured_steps_match_eager_on_rare_architectures(kind: str, method: str, tmp_path) -> None:
+    test_captured_steps_match_eager(kind, method, tmp_path)
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
-def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> None:
+def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
     found = []
     for step in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False)
@@ -273,10 +271,10 @@ def test_the_optimizer_is_captured_where_it_allows_it(optim: str, tmp_path) -> N
     assert (found[0] - found[1]).abs().max() < 1e-5
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "addrop"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
-def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) -> None:
+def test_loss_curves_with_dropout_match_eager(method: str, precision: str, tmp_path) -> None:
     half = {} if precision == "fp32" else {precision: True}
     eager, captured = both(tmp_path, regularizers=METHODS[method](), max_steps=20, **half)
     assert captured.args.logging_nan_inf_filter
@@ -284,8 +282,8 @@ def test_with_dropout_the_curves_agree(method: str, precision: str, tmp_path) ->
     assert (a - b).abs().max() < (2e-4 if precision == "fp32" else 0.05) * a.abs().max()
 
 
-@on_gpu
-def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
+@pytest.mark.gpu
+def test_accumulation_clipping_and_a_smaller_last_batch_match_eager(tmp_path) -> None:
     data = zoo.make_batch("bert", size=22, length=16, seed=4)
     data = [{k: v[i] for k, v in data.items()} for i in range(22)]
     found = []
@@ -301,9 +299,9 @@ def test_accumulation_clipping_and_a_last_small_batch(tmp_path) -> None:
     assert (found[0][1] - found[1][1]).abs().max() < 1e-5
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "token"])
-def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
+def test_padding_to_rounded_lengths_matches_eager(kind: str, tmp_path) -> None:
     batches = [zoo.make_batch(kind, size=4, length=length, seed=length) for length in (9, 13, 16, 21, 9, 30)]
     data = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(4)]
     found = []
@@ -320,9 +318,9 @@ def test_other_lengths_are_padded(kind: str, tmp_path) -> None:
     assert (found[0][1] - found[1][1]).abs().mean() < 1e-5
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("method", ["plain", "crossed", "attendout"])
-def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
+def test_killed_captured_run_resumes(method: str, tmp_path) -> None:
     class Killed(Exception):
         pass
 
@@ -350,8 +348,8 @@ def test_a_killed_run_goes_on(method: str, tmp_path) -> None:
     assert torch.allclose(train("killed", resume=True), whole, atol=1e-5)
 
 
-@on_gpu
-def test_figures_are_those_of_the_eager_step(tmp_path) -> None:
+@pytest.mark.gpu
+def test_logged_metrics_match_eager(tmp_path) -> None:
     found = []
     for step in ("eager", "captured"):
         trainer = make_trainer(
@@ -376,8 +374,8 @@ class Hostile(torch.nn.Module):
         return found * 1.0 if float(found.sum()) > -1e9 else found
 
 
-@on_gpu
-def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> None:
+@pytest.mark.gpu
+def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, caplog) -> None:
     found = []
     for step in ("eager", "auto"):
         model = zoo.make_model("bert")
@@ -389,17 +387,17 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(tmp_path, caplog) -> 
         assert not trainer.steps.are_captured
         found.append(losses_of(trainer))
     assert torch.equal(found[0], found[1])
-    told = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
-    assert len(told) == 1
+    messages = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
+    assert len(messages) == 1
     again = make_trainer(tmp_path, step="captured", max_steps=8)  # nothing is left behind in torch
     again.train()
     assert losses_of(again).isfinite().all()
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
-def test_auto_trains_every_model(kind: str, tmp_path) -> None:
-    """Captured or not: some make tensors on the host in every forward."""
+def test_auto_trains_every_architecture(kind: str, tmp_path) -> None:
+    """Some of these run eagerly, because their forward creates tensors on the host."""
     found = []
     for step in ("eager", "auto"):
         model = zoo.make_model(kind, dropout=False)
@@ -409,16 +407,16 @@ def test_auto_trains_every_model(kind: str, tmp_path) -> None:
     assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
 
 
-@on_gpu
-def test_a_model_that_draws_on_the_host_is_not_captured(tmp_path) -> None:
+@pytest.mark.gpu
+def test_model_that_draws_random_numbers_on_the_host_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, "bart", step="captured")
     with pytest.raises(RuntimeError, match="draws random numbers on the CPU"):
         trainer.train()
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("step", ["eager", "captured"])
-def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -> None:
+def test_losses_that_are_not_finite_are_filtered_from_the_log(step: str, tmp_path) -> None:
     model = zoo.make_model("regression", dropout=False)
     batch = zoo.make_batch("regression", size=24, length=16, seed=4)
     batch["labels"] = batch["labels"].float()
@@ -432,9 +430,9 @@ def test_a_loss_that_is_not_finite_is_left_out_of_the_log(step: str, tmp_path) -
     assert losses_of(trainer).isfinite().all()
 
 
-@on_gpu
-def test_nothing_waits_for_the_gpu(tmp_path) -> None:
-    """A step that synchronises would raise: torch watches."""
+@pytest.mark.gpu
+def test_captured_steps_never_synchronise(tmp_path) -> None:
+    """In this debug mode torch raises an error when a step waits for the GPU."""
     trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
     take = trainer.steps.try_captured
 
@@ -452,8 +450,8 @@ def test_nothing_waits_for_the_gpu(tmp_path) -> None:
     assert trainer.state.global_step == 8
 
 
-@on_gpu
-def test_a_stock_trainer_does_the_same(tmp_path) -> None:
+@pytest.mark.gpu
+def test_captured_training_matches_the_stock_trainer(tmp_path) -> None:
     stock = zoo.make_model("bert", dropout=False)
     ours = zoo.make_model("bert", dropout=False)
     captured = make_trainer(tmp_path, step="captured", model=ours, max_steps=20, learning_rate=2e-4)

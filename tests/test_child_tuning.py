@@ -1,4 +1,4 @@
-"""Child-Tuning against its equations: the masks of F, the child of D, and what does not move."""
+"""Child-Tuning compared with its equations: the gradient masks of F and D, and the weights that must not change."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from safetensors.torch import load_file
-from test_contract import same, train
 from torch import Tensor, nn
 
 from attendrop import ChildTuning, DropConnect, Engine, Loop, Mixout, NoisyTune, Progress
+from helpers import zoo
+from helpers.training import same_parameters, train
 
 BLOCKS = {
     "bert": "bert.encoder.layer.",
@@ -29,7 +29,7 @@ def gradients_of(model: nn.Module) -> Gradients:
 
 
 def one_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> Gradients:
-    """The gradients behind `before_optimizer`; `zero_grad` and no optimizer."""
+    """The gradients after `before_optimizer`, without an optimizer step."""
     model.zero_grad()
     with engine.micro_batch(batch) as inputs:
         engine.loss(model(**inputs)).backward()
@@ -40,7 +40,7 @@ def one_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> Gradients:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_f_masks_each_gradient_at_random_and_divides_by_p(kind: str) -> None:
+def test_variant_f_masks_gradients_at_random_and_divides_by_p(kind: str) -> None:
     p = 0.3
     model, batch = zoo.make_model(kind, dropout=False).double().train(), zoo.make_batch(kind)
     model(**batch).loss.backward()
@@ -60,7 +60,7 @@ def test_f_masks_each_gradient_at_random_and_divides_by_p(kind: str) -> None:
     assert abs(everything.mean() - p) < 5 * (p * (1 - p) / len(everything)) ** 0.5
 
 
-def test_every_process_draws_the_same_child_of_f() -> None:
+def test_variant_f_draws_the_same_mask_on_every_process() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     found = []
     for rank, seed in ((0, 1), (1, 1), (0, 2)):
@@ -70,7 +70,7 @@ def test_every_process_draws_the_same_child_of_f() -> None:
     assert not all(torch.equal(found[0][name], found[2][name]) for name in found[0])
 
 
-def test_f_may_follow_a_schedule() -> None:
+def test_variant_f_follows_a_schedule() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     with Engine(model, [ChildTuning(p="1..0.1")]) as engine:
         engine.begin_step(Progress(step=9, total_steps=10))
@@ -82,8 +82,8 @@ def test_f_may_follow_a_schedule() -> None:
 
 @pytest.mark.parametrize("other", [Mixout(p=0.5, pattern="element"), DropConnect(p=0.5)])
 @pytest.mark.parametrize("child_first", [True, False])
-def test_masks_multiply_with_those_of_mixed_weights(other: Any, child_first: bool) -> None:
-    """The gradient is the mixed weights' own, made true and then masked, whatever the order in the list."""
+def test_gradient_masks_multiply_with_those_of_mixout_and_dropconnect(other: Any, child_first: bool) -> None:
+    """The gradient of the mixed weights is mapped to the true weights and then masked, in any order of the list."""
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     child = ChildTuning(p=0.5)
     found = []
@@ -111,7 +111,7 @@ def examples(batch: dict[str, Tensor], calls: list | None = None) -> Any:
 
 
 def literal_child(model: Any, batch: dict[str, Tensor], size: int, p: float, inside: str) -> dict[str, set[int]]:
-    """The places of the share p with the largest sums of squared gradients, one backward for each `size` examples."""
+    """Positions of the share p with the largest sums of squared gradients, one backward per `size` examples."""
     model.eval()
     sums: dict[str, Tensor] = {}
     for first in range(0, len(batch["labels"]), size):
@@ -130,7 +130,7 @@ def literal_child(model: Any, batch: dict[str, Tensor], size: int, p: float, ins
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bert", 1), ("bert", 2), ("gpt2", 1)])
-def test_d_trains_the_weights_with_the_largest_fisher_information(kind: str, size: int) -> None:
+def test_variant_d_trains_the_weights_with_the_largest_fisher_information(kind: str, size: int) -> None:
     p = 0.2
     data, batch = zoo.make_batch(kind, size=6, seed=7), zoo.make_batch(kind)
     model = zoo.make_model(kind).double().train()  # with dropout, which must be off for the scores
@@ -163,7 +163,7 @@ def test_d_trains_the_weights_with_the_largest_fisher_information(kind: str, siz
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "mpnet"])
-def test_masked_weights_do_not_move_and_all_others_do(kind: str, tmp_path: Path) -> None:
+def test_masked_weights_stay_and_all_others_change(kind: str, tmp_path: Path) -> None:
     method = ChildTuning(p=0.25, variant="D", samples=8)
     before = zoo.make_model(kind)
     model, _ = train(tmp_path, kind, [method], weight_decay=0.1, save_strategy="steps", save_steps=4)
@@ -183,24 +183,24 @@ def test_masked_weights_do_not_move_and_all_others_do(kind: str, tmp_path: Path)
     assert not any("embed" in name or "classifier" in name or "head" in name or "wte" in name for name in child)
 
 
-def test_a_resumed_run_takes_up_the_child(tmp_path: Path) -> None:
+def test_resumed_run_uses_the_saved_mask(tmp_path: Path) -> None:
     methods = [ChildTuning(p=0.3, variant="D", samples=4)]
     whole, _ = train(tmp_path, "bert", methods, save_strategy="steps", save_steps=4, weight_decay=0.1)
     middle = str(tmp_path / "checkpoint-4")  # there is one of the end too
     resumed, _ = train(tmp_path, "bert", methods, resume=middle, weight_decay=0.1)  # type: ignore[arg-type]
-    assert same(whole, resumed)
+    assert same_parameters(whole, resumed)
     other, _ = train(tmp_path / "b", "bert", [ChildTuning(p=0.3, variant="D", samples=5)], weight_decay=0.1)
-    assert not same(whole, other)
+    assert not same_parameters(whole, other)
 
 
-def test_a_child_of_everything_is_plain_fine_tuning(tmp_path: Path) -> None:
+def test_p_one_is_plain_fine_tuning(tmp_path: Path) -> None:
     plain, _ = train(tmp_path, "bert", None)
     model, _ = train(tmp_path, "bert", [ChildTuning(p=1, variant="D")])
-    assert same(plain, model)
+    assert same_parameters(plain, model)
 
 
-def test_the_child_is_found_on_the_weights_that_training_starts_with(tmp_path: Path) -> None:
-    """Noise comes before it, and dropped weights are out of the way, whatever the order in the list."""
+def test_variant_d_scores_the_weights_that_training_starts_with(tmp_path: Path) -> None:
+    """NoisyTune acts before the scores and DropConnect does not affect them, in any order of the list."""
     kinds = [ChildTuning(p=0.3, variant="D", samples=6), NoisyTune(0.8), DropConnect(0.5)]
     found = []
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
@@ -211,11 +211,11 @@ def test_the_child_is_found_on_the_weights_that_training_starts_with(tmp_path: P
     child = load_file(tmp_path / "alone" / "checkpoint-2" / "child_tuning.safetensors")
     for model, other in found:
         assert all(torch.equal(child[name], other[name]) for name in child)
-        assert same(model, found[0][0])
-    assert not same(alone, found[0][0])
+        assert same_parameters(model, found[0][0])
+    assert not same_parameters(alone, found[0][0])
 
 
-def test_an_interrupted_step_puts_masked_weights_back() -> None:
+def test_interrupted_step_restores_masked_weights() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     method = ChildTuning(p=0.5, variant="D", samples=3)
@@ -232,7 +232,7 @@ def test_an_interrupted_step_puts_masked_weights_back() -> None:
     assert not torch.equal(model.get_parameter(name)[child[name]], before[name][child[name]])
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     for p in (0, "0..0.5"):
         with pytest.raises(
             ValueError, match=r"ChildTuning\.p is .*; it is the share of weights that train, and must be"

@@ -1,4 +1,4 @@
-"""The command line itself: flags, help, presets, and every mistake in one sentence."""
+"""The command line: flags, help, presets, and one sentence for every mistake."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from cli_tools import save_encoder, sentences, write_csv
 from transformers import TrainingArguments
 
-from attendrop import METHODS, parse_method
-from attendrop.cli.app import run
-from attendrop.cli.flags import as_arguments, dashed
+from attendrop import METHODS, __version__, parse_method
+from attendrop.cli.app import COMMANDS, dashed, run
+from attendrop.cli.flags import as_arguments
+from attendrop.cli.methods import description_of, field_descriptions
 from attendrop.cli.reference import reference
 from attendrop.errors import UserError
 from attendrop.experiments.presets import apply_preset
 from attendrop.experiments.run import training_arguments
 from attendrop.experiments.settings import all_settings, make_config, read_yaml
 from attendrop.tasks import find_task
+from helpers.cli_tools import save_encoder, sentences, write_csv
 
 ROOT = Path(__file__).parent.parent
 
@@ -42,7 +45,7 @@ def test_every_training_argument_is_a_flag_of_the_same_name() -> None:
     assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == reference()
 
 
-def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
+def test_flags_yaml_and_keywords_give_the_same_settings(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(
         "model: m\ntask: glue/rte\nlearning-rate: 2e-5\nbf16: true\n"
         "method: [addrop, rdrop]\nlr_scheduler_kwargs: {a: 1}\n"
@@ -63,7 +66,7 @@ def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"task": "glue/rte"}, "no model is given"),
         ({"model": "m"}, "no data are given"),
@@ -79,22 +82,22 @@ def test_flags_yaml_and_keywords_are_read_alike(tmp_path: Path) -> None:
         ({"model": "m", "task": "t", "resume": True, "overwrite": True}, "both resume and overwrite"),
     ],
 )
-def test_a_wrong_setting_is_named(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_wrong_setting_is_named_in_the_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         make_config(settings)
 
 
-def test_the_papers_settings_are_applied_and_told() -> None:
+def test_paper_preset_is_applied_and_reported() -> None:
     config = make_config({"model": "roberta-base", "task": "glue/rte", "preset": "paper", "learning_rate": 3e-5})
-    told = " ".join(apply_preset(config, "roberta"))
+    message = " ".join(apply_preset(config, "roberta"))
     assert config.method == ["addrop:p=0.7,q=0.1,layers=all,end_on=either"]
     assert config.training["learning_rate"] == 3e-5  # somebody chose it
     assert config.training["per_device_train_batch_size"] == 16
     assert (config.max_length, config.patience) == (128, 5)
-    assert "Table 11" in told
+    assert "Table 11" in message
     assert make_config(config.settings()).settings() == config.settings()  # what a resumed run reads
     assert "preset" not in config.settings()
-    assert "learning_rate" not in told
+    assert "learning_rate" not in message
     config = make_config({"model": "bert-base-uncased", "task": "glue/sst2", "preset": "paper", "method": ["addrop"]})
     apply_preset(config, "bert")
     assert config.method == ["addrop:p=0.6,q=0.8,layers=first,end_on=either"]
@@ -167,12 +170,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence_and_nothing_is_written(
+def test_mistake_gives_one_sentence_and_writes_nothing(
     mistake: str, place: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.chdir(tmp_path)
-    wrong, told = MISTAKES[mistake]
+    wrong, message = MISTAKES[mistake]
     settings: dict[str, Any] = {
         "model": str(place / "model"), "train_file": str(place / "train.csv"), "output_dir": str(tmp_path / "out"),
         "use_cpu": True, "num_train_epochs": 2,
@@ -193,22 +196,48 @@ def test_a_mistake_is_one_sentence_and_nothing_is_written(
     lines = [line for line in error.splitlines() if line.strip()]
     assert len(lines) == 1, error
     assert lines[0].startswith("error: ")
-    assert re.search(told, lines[0]), lines[0]
+    assert re.search(message, lines[0]), lines[0]
     assert not (tmp_path / "out").exists()
 
 
-def test_help_and_lists(capfd: pytest.CaptureFixture[str]) -> None:
+def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["methods"]) == 0
     assert "addrop" in capfd.readouterr().out
     assert run(["methods", "addrop"]) == 0
     assert "candidate region" in capfd.readouterr().out
     assert run(["methods", "addrp"]) == 2
     assert "did you mean 'addrop'" in capfd.readouterr().err
+    assert run(["methods", "AD-DROP"]) == 2
+    assert "method is 'AD-DROP' (did you mean 'addrop'?); it must be one of addrop" in capfd.readouterr().err
     assert run(["tasks"]) == 0
     assert "glue/rte" in capfd.readouterr().out
     assert run(["train", "--help"]) == 0
     assert "--learning-rate" in capfd.readouterr().out
     assert run(["train", "--learnin-rate", "1"]) == 2
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["methods"]])
+def test_what_only_lists_imports_no_large_library(arguments: list[str]) -> None:
+    code = (
+        "import sys; from attendrop.cli.app import run\n"
+        f"assert run({arguments!r}) == 0\n"
+        "print(sorted({'torch', 'transformers', 'datasets', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *output, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    expected = {"--help": list(COMMANDS), "--version": [f"attendrop {__version__}"], "methods": METHODS}
+    assert all(any(word in line for line in output) for word in expected[arguments[0]])
+
+
+def test_every_method_and_every_field_has_a_description() -> None:
+    for name, cls in METHODS.items():
+        docstring = " ".join(str(sys.modules[cls.__module__].__doc__).split())
+        assert description_of(name) in docstring
+        assert len(description_of(name)) > 20
+        fields = {field.name for field in dataclasses.fields(cls)}
+        assert field_descriptions(cls).keys() == fields, name
 
 
 def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Methods in one list: every pair composes, or is refused with a sentence that says why; six at once train."""
+"""Several methods in one list: every pair composes or is refused with a reason, and six methods train together."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from settings import SETTINGS
 
 from attendrop import METHODS, Engine, Loop
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.settings import SETTINGS
 
 NAMES = sorted(METHODS)
 STEPS = 3
@@ -64,14 +64,14 @@ def refusal(one: str, other: str) -> str | None:
 
 
 @pytest.mark.parametrize("one", NAMES)
-def test_every_pair_composes_or_says_why_not(one: str) -> None:
+def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str) -> None:
     for other in NAMES[NAMES.index(one) + 1 :]:
-        told = refusal(one, other)
-        assert (told is None) == (refusal(other, one) is None), (one, other)
-        if told is not None:
-            assert all(METHODS[name].__name__ in told for name in (one, other)), told
-            assert told.startswith("regularizers has ")
-            assert told.endswith(".")
+        message = refusal(one, other)
+        assert (message is None) == (refusal(other, one) is None), (one, other)
+        if message is not None:
+            assert all(METHODS[name].__name__ in message for name in (one, other)), message
+            assert message.startswith("regularizers has ")
+            assert message.endswith(".")
             continue
         both = train("bert", (one, other))
         # each of the two does its work beside the other
@@ -80,7 +80,7 @@ def test_every_pair_composes_or_says_why_not(one: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "bart"])
-def test_six_at_once(kind: str) -> None:
+def test_six_methods_train_together(kind: str) -> None:
     for methods in SIX:
         weights = train(kind, methods)
         assert not same(weights, train(kind, methods[:-1]))

@@ -1,4 +1,4 @@
-"""Concrete dropout against the formula by hand: loss, gradients of weights and rates, and the step of the rates."""
+"""Concrete dropout compared with its formula: loss, gradients of weights and rates, and the update of the rates."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import largest_difference, make_arguments, make_examples, pad, weights_of
-from literal import assert_same_gradients, giving, in_double
 
 from attendrop import ADDrop, ConcreteDropout, Engine, Progress, RDrop, RegularizedTrainer
 from attendrop.kernels.draws import uniform
 from attendrop.methods.concrete_dropout import keep_factor, negative_entropy
 from attendrop.random import key_of
+from helpers import zoo
+from helpers.data import largest_difference, make_arguments, make_examples, pad, weights_of
+from helpers.literal import assert_same_gradients, giving, in_double
 
 BLOCKS = {
     "bert": ["bert.encoder.layer.0", "bert.encoder.layer.1"],
@@ -27,7 +27,7 @@ BLOCKS = {
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_a_step_equals_the_formula(kind: str) -> None:
+def test_whole_step_matches_the_formula(kind: str) -> None:
     method = ConcreteDropout(init=0.2, lr=0.03, entropy=1e-3, temperature=0.5)
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
@@ -65,7 +65,7 @@ def test_a_step_equals_the_formula(kind: str) -> None:
     assert logged["concrete_dropout/p_block_1"].item() == pytest.approx(method.probabilities()[1])
 
 
-def test_the_expected_factor_is_near_one_and_hard_at_a_low_temperature() -> None:
+def test_keep_factor_has_mean_one_and_is_binary_at_a_low_temperature() -> None:
     u = uniform(key_of(0, 1, 2), torch.arange(100), (1, 30, 30))
     for p in (0.1, 0.5, 0.8):
         logit = torch.tensor(math.log(p / (1 - p)))
@@ -78,7 +78,7 @@ def test_the_expected_factor_is_near_one_and_hard_at_a_low_temperature() -> None
     assert negative_entropy(torch.tensor(0.0)).item() == pytest.approx(-math.log(2))
 
 
-def test_the_entropy_pulls_towards_one_half_and_the_rates_stay_without_a_learning_rate() -> None:
+def test_entropy_moves_rates_towards_one_half_and_lr_zero_keeps_them() -> None:
     for init, lr, low, high in ((0.1, 0.05, 0.12, 0.5), (0.9, 0.05, 0.5, 0.88), (0.1, 0.0, 0.0999, 0.1001)):
         model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
         method = ConcreteDropout(init=init, lr=lr, entropy=10.0)
@@ -91,7 +91,7 @@ def test_the_entropy_pulls_towards_one_half_and_the_rates_stay_without_a_learnin
         assert all(low < p < high for p in method.probabilities())
 
 
-def test_accumulated_micro_batches_make_one_step_of_the_rates() -> None:
+def test_accumulated_micro_batches_give_one_update_of_the_rates() -> None:
     found = []
     for parts in (1, 2):
         model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=4)
@@ -108,7 +108,7 @@ def test_accumulated_micro_batches_make_one_step_of_the_rates() -> None:
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
 
 
-def test_the_rates_are_saved_with_a_checkpoint(tmp_path: Path) -> None:
+def test_rates_are_saved_with_a_checkpoint(tmp_path: Path) -> None:
     def run(folder: Path, resume: bool = False) -> tuple[dict[str, torch.Tensor], list[float]]:
         model, method = zoo.make_model("bert"), ConcreteDropout(init=0.3, lr=0.05)
         args = make_arguments(folder, max_steps=6, save_strategy="steps", save_steps=4)
@@ -125,7 +125,7 @@ def test_the_rates_are_saved_with_a_checkpoint(tmp_path: Path) -> None:
     assert largest_difference(weights, again) == 0
 
 
-def test_the_same_object_begins_anew_with_another_model() -> None:
+def test_method_object_restarts_its_rates_for_another_model() -> None:
     method = ConcreteDropout(init=0.3, lr=0.5)
     rates = []
     for _ in range(2):
@@ -140,7 +140,7 @@ def test_the_same_object_begins_anew_with_another_model() -> None:
     assert rates[0] == rates[1] != [0.3, 0.3]
 
 
-def test_an_overflow_of_the_loss_scaler_moves_nothing() -> None:
+def test_overflow_of_the_loss_scaler_changes_no_rate() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     method = ConcreteDropout(init=0.3, lr=0.5)
     with Engine(model, [method]) as engine:
@@ -151,7 +151,7 @@ def test_an_overflow_of_the_loss_scaler_moves_nothing() -> None:
     assert method.probabilities() == pytest.approx([0.3, 0.3])
 
 
-def test_views_draw_for_themselves_and_addrop_composes() -> None:
+def test_views_draw_independently_and_compose_with_addrop() -> None:
     model, batch = zoo.make_model("llama", dropout=False).train(), zoo.make_batch("llama")
     methods = [RDrop(), ADDrop(p=0.5, q=0.5, cross_tuning=False), ConcreteDropout(init=0.3, entropy=0)]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
@@ -159,7 +159,7 @@ def test_views_draw_for_themselves_and_addrop_composes() -> None:
         assert engine.loss(outputs) > outputs.loss + 1e-3
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     for field, value, allowed in (
         ("init", 1.0, "from 0 to below 1"),
         ("lr", -1, "from 0"),

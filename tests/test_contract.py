@@ -1,4 +1,4 @@
-"""What every method promises, on every tiny model: driven by the table in settings.py alone."""
+"""What every method guarantees, on several tiny models. The cases come from the table in helpers/settings.py."""
 
 from __future__ import annotations
 
@@ -10,70 +10,35 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from data import LONG
-from settings import SETTINGS
-from test_seams import traces
-from transformers import Trainer, TrainingArguments
 
-from attendrop import METHODS, Engine, Loop, RegularizedTrainer, load_regularizers
+from attendrop import METHODS, Engine, Loop, load_regularizers
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.settings import SETTINGS
+from helpers.traces import traces
+from helpers.training import same_parameters, train
 
 ROOT = Path(__file__).parent.parent
 CASES = [(method, kind) for method, setting in SETTINGS.items() for kind in setting.models]
 each_case = pytest.mark.parametrize(("method", "kind"), CASES)
 
 
-def train(
-    folder: Path,
-    kind: str,
-    regularizers: list,
-    resume: bool | str = False,
-    model: Any = None,
-    strength: str = "usual",
-    **arguments: Any,
-) -> tuple[Any, Trainer]:
-    """A short run with dropout on; the trained model and its trainer."""
-    batch = zoo.make_batch(kind, size=12, seed=4)
-    for regularizer in regularizers or []:
-        batch |= SETTINGS[regularizer.name].columns(batch, strength)
-    data = [{k: v[i] for k, v in batch.items()} for i in range(12)]
-    model = zoo.make_model(kind) if model is None else model
-    options = {
-        "per_device_train_batch_size": 4, "num_train_epochs": 2, "learning_rate": 1e-3, "save_strategy": "no",
-        "logging_steps": 1, "use_cpu": True, "report_to": [], "disable_tqdm": True, "seed": 3,
-    }  # fmt: skip
-    args = TrainingArguments(folder, **{**options, **arguments})
-    stock = regularizers is None
-    trainer = (
-        Trainer(model=model, args=args, train_dataset=data)
-        if stock
-        else RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=regularizers)
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer.model, trainer
-
-
-def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-
-
 @functools.cache
 def plainly_trained(kind: str) -> Any:
-    """What the stock Trainer makes of the same data."""
+    """The model after training on the same data with the stock Trainer."""
     with tempfile.TemporaryDirectory() as folder:
         return train(Path(folder), kind, None)[0]
 
 
 @each_case
-def test_strength_zero_is_plain_fine_tuning_bit_for_bit(method: str, kind: str, tmp_path: Path) -> None:
+def test_zero_strength_is_exactly_plain_fine_tuning(method: str, kind: str, tmp_path: Path) -> None:
     plain = plainly_trained(kind)
     model, _ = train(tmp_path, kind, [make_method(method, SETTINGS[method].zero)], strength="zero")
-    assert same(model, plain)
+    assert same_parameters(model, plain)
 
 
 @each_case
-def test_evaluation_is_untouched(method: str, kind: str) -> None:
+def test_evaluation_is_unchanged(method: str, kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     before = model(**batch).logits
     engine = Engine(model, [make_method(method, SETTINGS[method].usual)])
@@ -82,25 +47,23 @@ def test_evaluation_is_untouched(method: str, kind: str) -> None:
 
 
 @each_case
-def test_it_trains_leaves_nothing_behind_and_resumes_as_if_uninterrupted(
-    method: str, kind: str, tmp_path: Path
-) -> None:
+def test_training_leaves_no_traces_and_resumes_exactly(method: str, kind: str, tmp_path: Path) -> None:
     regularizers = [make_method(method, SETTINGS[method].usual)]
     whole, trainer = train(tmp_path / "a", kind, regularizers, save_strategy="steps", save_steps=4)
     assert trainer.state.global_step == 6
     assert all(torch.tensor(entry["loss"]).isfinite() for entry in trainer.state.log_history if "loss" in entry)
-    assert not same(whole, plainly_trained(kind))
+    assert not same_parameters(whole, plainly_trained(kind))
     assert traces(whole) == []
     # by its name: the Trainer saves one at the end too, from which nothing would be left to train
     checkpoint = str(tmp_path / "a" / "checkpoint-4")
     resumed, trainer = train(tmp_path / "a", kind, regularizers, resume=checkpoint, save_strategy="no")
     assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry][-2:] == [5, 6]
-    assert same(whole, resumed)
+    assert same_parameters(whole, resumed)
     assert load_regularizers(tmp_path / "a" / "checkpoint-4") == regularizers
 
 
 @each_case
-def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
+def test_gradient_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
     if kind in zoo.NO_CHECKPOINTING:
         pytest.skip("transformers does not support checkpointing here")
     batch = zoo.make_batch(kind)
@@ -123,7 +86,7 @@ def test_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
 
 
 @each_case
-def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
+def test_lora_trains_only_its_adapters(method: str, kind: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     targets = {"gpt2": ["c_attn"], "bert": ["query", "value"], "mpnet": ["q", "v"]}.get(kind, ["q_proj", "v_proj"])
@@ -138,9 +101,8 @@ def test_it_works_with_lora(method: str, kind: str, tmp_path: Path) -> None:
 
 
 @each_case
-def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str) -> None:
-    """`make test-long` takes 200 steps."""
-    steps = 200 if LONG else 20
+@pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.slow)])
+def test_bfloat16_at_the_highest_strength_stays_finite(method: str, kind: str, steps: int) -> None:
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     batch |= SETTINGS[method].columns(batch, "strongest")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -163,23 +125,22 @@ def test_bfloat16_has_no_nan_at_full_strength(method: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_the_configuration_survives_json(method: str) -> None:
+def test_configuration_survives_json(method: str) -> None:
     for fields in (SETTINGS[method].usual, SETTINGS[method].zero, SETTINGS[method].strongest):
         regularizer = make_method(method, fields)
         plain = json.loads(json.dumps(regularizer.to_dict()))
         assert make_method(plain.pop("method"), plain) == regularizer
 
 
-def test_every_method_is_in_its_five_places() -> None:
-    """Its file, its line in METHODS, its row of settings, its test, its card — and its row in the README."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_every_method_has_its_files_and_entries() -> None:
+    """Its module, its line in `__init__.pyi`, its row of settings, its test, its card."""
+    stub = (ROOT / "src/attendrop/__init__.pyi").read_text(encoding="utf-8")
     for name, cls in METHODS.items():
         assert cls.name == name
-        assert (ROOT / "src/attendrop/methods" / f"{name}.py").is_file()
+        assert f"from .methods.{name} import {cls.__name__} as {cls.__name__}\n" in stub
         assert name in SETTINGS
         assert (ROOT / "tests" / f"test_{name}.py").is_file()
         assert (ROOT / "docs/methods" / f"{name}.md").is_file()
-        assert f"docs/methods/{name}.md" in readme
-    files = {path.stem for path in (ROOT / "src/attendrop/methods").glob("*.py")} - {"__init__"}
-    assert files == set(METHODS)
+    modules = {path.stem for path in (ROOT / "src/attendrop/methods").iterdir() if not path.name.startswith("_")}
+    assert modules == set(METHODS)
     assert set(SETTINGS) == set(METHODS)

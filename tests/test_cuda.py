@@ -1,21 +1,21 @@
-"""What only a GPU can show: the same draws and masks as the CPU, and fp16 with loss scaling."""
+"""Tests that need a GPU: the same draws and masks as on the CPU, and fp16 with loss scaling."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 from transformers import TrainingArguments
 
 from attendrop import ADDrop, RegularizedTrainer, attribute
 from attendrop.kernels.attribution_mask import keep_mask
 from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
+from helpers import zoo
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 
-def test_draws_and_masks_are_those_of_the_cpu() -> None:
+def test_draws_and_masks_match_the_cpu() -> None:
     key, positions = key_of(3, 14, 2), torch.tensor([0, 5, 900])
     draws = uniform(key, positions, (4, 33, 33))
     assert torch.equal(draws, uniform(key, positions, (4, 33, 33), "cuda").cpu())
@@ -30,7 +30,7 @@ def test_draws_and_masks_are_those_of_the_cpu() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("strength", [0.5, 1.0])
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5", "mpnet", "deberta_v2"])
-def test_half_precision_trains(kind: str, strength: float, precision: str, tmp_path) -> None:
+def test_half_precision_training_stays_finite(kind: str, strength: float, precision: str, tmp_path) -> None:
     batch = zoo.make_batch(kind, size=16, seed=4)
     data = [{k: v[i] for k, v in batch.items()} for i in range(16)]
     args = TrainingArguments(
@@ -50,7 +50,7 @@ def test_half_precision_trains(kind: str, strength: float, precision: str, tmp_p
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_attribution_in_half_precision_ranks_as_in_full(dtype: torch.dtype) -> None:
+def test_attribution_in_half_precision_correlates_with_float32(dtype: torch.dtype) -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval().cuda(), zoo.make_batch("bert")
     batch = {name: value.cuda() for name, value in batch.items()}
     exact = attribute(model, batch)

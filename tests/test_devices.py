@@ -1,5 +1,7 @@
-"""What methods make is where the model is. torch's meta device has shapes and no values, and needs no GPU: an operation
-on two devices fails on it as it would on one."""
+"""Methods create their tensors on the device of the model.
+
+Checked on torch's meta device, which has shapes but no values: like a GPU, it refuses tensors of another device.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,20 @@ from typing import Any
 import pytest
 import torch
 import transformers.masking_utils
-import zoo
-from settings import SETTINGS
 
 from attendrop import Engine, Loop
 from attendrop.methods import make_method
+from helpers import zoo
+from helpers.settings import SETTINGS
 
 # They read a value on the host: whether something is finite, all True, or equal.
 READS_VALUES = {"concrete_dropout", "rdrop", "structure_mask", "supertickets"}
 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name not in READS_VALUES])
-def test_a_step_stays_on_the_device_of_the_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_method_creates_its_tensors_on_the_device_of_the_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transformers.masking_utils, "is_tracing", lambda *_: True)  # it would look for padding
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which meta has not
     model = zoo.make_model("bert").train().to("meta")
@@ -40,6 +44,6 @@ def test_a_step_stays_on_the_device_of_the_model(name: str, monkeypatch: pytest.
             engine.after_optimizer()
 
 
-def test_that_two_devices_do_not_mix() -> None:
+def test_meta_device_refuses_tensors_of_another_device() -> None:
     with pytest.raises(RuntimeError, match="device"):
         torch.ones(2, device="meta") * torch.ones(2)

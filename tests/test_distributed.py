@@ -1,4 +1,4 @@
-"""Two real processes train as one does: replicas (DDP), and shards (FSDP2, by accelerate and by transformers)."""
+"""Two processes train like one: with replicas (DDP) and with shards (FSDP2, by accelerate and by transformers)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from data import LONG, largest_difference, same_bits, weights_of
+
+from helpers.data import largest_difference, same_bits, weights_of
+from helpers.zoo import make_model
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
-from zoo import make_model
 
 # one process runs them all, so that what they share is made once
 pytestmark = pytest.mark.xdist_group("distributed")
@@ -23,7 +24,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "train_distributed.py")
 
 
 def _on_two_processes(mode: str, folder: Path, method: str = "addrop", *options: str) -> list[dict[str, Any]]:
-    """What each of the two ranks left behind."""
+    """Runs the script on two processes; returns the results of each rank."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
         [*launch, SCRIPT, mode, method, str(folder), *options],
@@ -49,8 +50,10 @@ def _losses(history: list[dict[str, float]]) -> list[float]:
     return [entry["loss"] for entry in history if "loss" in entry]
 
 
-def test_dropping_matters_here(tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]]) -> None:
-    """Otherwise the equalities below would say nothing about AD-DROP."""
+def test_addrop_changes_the_weights_in_these_runs(
+    tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]]
+) -> None:
+    """Otherwise the equalities below would not test AD-DROP."""
     plain = make_trainer("alone", "addrop", str(tmp_path), q=0)
     plain.train()
     assert largest_difference(weights_of(plain.model), alone[0]) > 1e-3
@@ -60,7 +63,7 @@ def test_dropping_matters_here(tmp_path: Path, alone: tuple[dict[str, torch.Tens
     ("mode", "strategy", "sharded"),
     [("ddp", "MULTI_CPU", False), ("fsdp", "FSDP", True), ("sharded_at_load", "MULTI_CPU", True)],
 )
-def test_two_processes_train_as_one(
+def test_two_processes_match_one_process(
     tmp_path: Path, alone: tuple[dict[str, torch.Tensor], list[float]], mode: str, strategy: str, sharded: bool
 ) -> None:
     first, second = _on_two_processes(mode, tmp_path)
@@ -80,8 +83,8 @@ def test_two_processes_train_as_one(
     assert first["logs"][0]["addrop/drop_rate_layer_0"] == second["logs"][0]["addrop/drop_rate_layer_0"]
 
 
-@pytest.mark.parametrize("method", ["cached", *(["dev"] if LONG else [])])
-def test_two_processes_train_the_three_networks_of_attendout_as_one_does(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["cached", pytest.param("dev", marks=pytest.mark.slow)])
+def test_two_processes_match_one_process_for_all_networks_of_attendout(tmp_path: Path, method: str) -> None:
     first, second = _on_two_processes("ddp_saved", tmp_path / "two", method)
     assert (first["world"], first["strategy"]) == (2, "MULTI_CPU")
     assert first["networks"].keys() == {"model", "defender", "generator"}

@@ -1,18 +1,18 @@
-"""DropConnect against its equation: weights, mean, gradient."""
+"""DropConnect compared with its equation: weights, their mean, gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import zoo
 from torch import Tensor
 from torch.func import functional_call
 
 from attendrop import DropConnect, Engine, Progress
+from helpers import zoo
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "mpnet"])
-def test_weights_and_gradients_are_those_of_the_equation(kind: str) -> None:
+def test_weights_and_gradients_match_the_equation(kind: str) -> None:
     p = 0.3
     model, batch = zoo.make_model(kind, dropout=False).double().train(), zoo.make_batch(kind)
     true = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -41,7 +41,7 @@ def test_weights_and_gradients_are_those_of_the_equation(kind: str) -> None:
     assert not any("classifier" in name or "lm_head" in name or "embed" in name for name in masks)
 
 
-def test_the_mean_of_the_dropped_weights_is_the_true_weight() -> None:
+def test_mean_of_the_dropped_weights_is_the_true_weight() -> None:
     p, steps, name = 0.4, 120, "bert.encoder.layer.1.output.dense.weight"
     model = zoo.make_model("bert").train()
     true = model.get_parameter(name).detach().clone()
@@ -55,7 +55,7 @@ def test_the_mean_of_the_dropped_weights_is_the_true_weight() -> None:
     assert abs(deviations.square().mean() - 1) < 5 * (2 / true.numel()) ** 0.5
 
 
-def test_with_lora_the_adapters_are_dropped() -> None:
+def test_lora_adapters_are_dropped() -> None:
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["query"], init_lora_weights=False)
     model = peft.get_peft_model(zoo.make_model("bert"), config).train()
@@ -68,7 +68,7 @@ def test_with_lora_the_adapters_are_dropped() -> None:
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 
 
-def test_p_out_of_range() -> None:
+def test_p_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"DropConnect\.p is 1\.0; it must be below 1"):
         DropConnect(p=1.0)
     with pytest.raises(ValueError, match=r"DropConnect\.p is 'much'; it must be a number from 0 to 1"):

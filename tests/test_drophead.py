@@ -1,3 +1,5 @@
+"""Scheduled DropHead compared with its equation: drop rates, expectation, schedule, draws."""
+
 from __future__ import annotations
 
 import copy
@@ -5,11 +7,11 @@ import math
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 
 from attendrop import DropHead, Engine, Plan, Progress
 from attendrop.methods.drophead import head_factors, v_shape
+from helpers import zoo
+from helpers.oracles import ChangedAttention
 
 
 def factors_of(
@@ -25,7 +27,7 @@ def factors_of(
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
-def test_forward_and_gradient_are_those_of_the_equation(kind: str) -> None:
+def test_forward_and_gradients_match_the_equation(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     with Engine(model, [DropHead(0.6, "constant")]) as engine, engine.micro_batch(batch) as inputs:
@@ -54,8 +56,8 @@ def test_forward_and_gradient_are_those_of_the_equation(kind: str) -> None:
 
 
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
-def test_heads_are_dropped_as_often_as_p_says_and_the_expectation_stays(p: float) -> None:
-    """All heads dropped means that one is kept: P(dropped) = p − p^H / H."""
+def test_heads_are_dropped_with_probability_p_and_the_expected_factor_is_one(p: float) -> None:
+    """If all heads would be dropped, one is kept: P(dropped) = p − p^H / H."""
     factors = torch.cat([x for found in factors_of(DropHead(p, "constant"), 400) for x in found.values()]).flatten(1)
     assert factors.shape == (2400, 4)
     dropped = (factors == 0).float()
@@ -68,7 +70,7 @@ def test_heads_are_dropped_as_often_as_p_says_and_the_expectation_stays(p: float
     assert ((by_head - expected).abs() < 4 * math.sqrt(expected * (1 - expected) / 2400)).all()
 
 
-def test_the_output_of_a_layer_keeps_its_expectation() -> None:
+def test_expected_output_of_a_layer_is_unchanged() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=2)
     outputs, steps = [], 200
     with Engine(model, [DropHead(0.5, "constant")], seed=7) as engine, torch.no_grad():
@@ -87,7 +89,7 @@ def test_the_output_of_a_layer_keeps_its_expectation() -> None:
     assert away.abs().max() < 5
 
 
-def test_one_head_always_stays() -> None:
+def test_at_least_one_head_is_kept() -> None:
     for found in factors_of(DropHead(1, "constant"), 20):
         for factor in found.values():
             assert sorted(factor[0].flatten().tolist()) == [0.0, 0.0, 0.0, 4.0]
@@ -100,7 +102,7 @@ def test_one_head_always_stays() -> None:
     assert set(which) == {0, 1, 2, 3}
 
 
-def test_the_schedule_is_v_shaped() -> None:
+def test_schedule_is_v_shaped() -> None:
     assert [round(v_shape(0.4, 0.25, t), 6) for t in (0, 0.125, 0.25, 0.625, 1)] == [0.4, 0.2, 0.0, 0.2, 0.4]
     assert [v_shape(0.4, 0, t) for t in (0, 0.5, 1)] == [0.0, 0.2, 0.4]
     assert [v_shape(0.4, 1, t) for t in (0, 0.5, 1)] == [0.4, 0.2, 0.0]
@@ -114,7 +116,7 @@ def test_the_schedule_is_v_shaped() -> None:
     assert used == [0.8, 0.6, 0.4, 0.2, 0.0, 0.2, 0.4, 0.6, 0.8]
 
 
-def test_draws_differ_between_examples_layers_and_steps_and_not_between_processes() -> None:
+def test_draws_depend_on_example_layer_and_step_but_not_on_the_process() -> None:
     first, second = factors_of(DropHead(0.5, "constant"), 2)
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[0], second[0])
@@ -130,7 +132,7 @@ def test_draws_differ_between_examples_layers_and_steps_and_not_between_processe
         assert torch.equal(engine.seams.plan.scale[0], whole[2:])
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"DropHead\.p is 2; it must be from 0 to 1"):
         DropHead(p=2)
     with pytest.raises(ValueError, match=r"DropHead\.schedule is 'w'; it must be one of 'v', 'constant'"):

@@ -1,4 +1,4 @@
-"""The step itself, with toy methods that use the verbs AD-DROP does not: views, penalties, edits, gradients."""
+"""The engine, with toy methods that use hooks which AD-DROP does not: views, penalties, edits, gradients."""
 
 from __future__ import annotations
 
@@ -8,29 +8,18 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-import zoo
-from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
-from test_seams import traces
 from transformers import Trainer
 
 from attendrop import ADDrop, AttendOut, Engine, Plan, RegularizedTrainer, Regularizer, regularized
-
-
-@dataclass
-class TwoViews(Regularizer):
-    """As R-Drop: the two views of each example shall agree."""
-
-    views: ClassVar[int] = 2
-    weight: float = 1.0
-
-    def penalty(self, outputs: Any, batch: Any) -> torch.Tensor:
-        first, second = outputs["logits"].chunk(2)
-        return self.weight * (first - second).square().mean()
+from helpers import zoo
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.methods import TwoViews
+from helpers.traces import traces
 
 
 @dataclass
 class Halved(Regularizer):
-    """Halves all gradients, and counts its verbs."""
+    """Halves all gradients and records which hooks are called."""
 
     edits_weights: ClassVar[bool] = True
 
@@ -54,7 +43,7 @@ class Halved(Regularizer):
         self.calls.append("end")
 
 
-def test_views_share_the_plan_and_the_penalty_is_added() -> None:
+def test_views_share_the_plan_and_the_penalty_is_added_to_the_loss() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     engine = Engine(model, [TwoViews(weight=2.0), ADDrop(p=0.5, q=0.5, cross_tuning=False)])
     with engine.micro_batch(batch) as inputs:
@@ -70,7 +59,7 @@ def test_views_share_the_plan_and_the_penalty_is_added() -> None:
     engine.close()
 
 
-def test_the_verbs_come_in_their_order() -> None:
+def test_hooks_are_called_in_order() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     model(**batch).loss.backward()
     plain = [p.grad.clone() for p in model.parameters()]
@@ -93,7 +82,7 @@ def test_two_methods_that_edit_weights_are_refused() -> None:
         Engine(zoo.make_model("bert"), [Halved(), Halved()])
 
 
-def test_a_bare_loop_moves_through_epochs_by_itself() -> None:
+def test_engine_counts_epochs_in_a_bare_loop() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     engine = Engine(model, [ADDrop(p=0.5, q=0.5)], epochs=3, steps_per_epoch=2)
     dropped = []
@@ -109,7 +98,7 @@ def test_a_bare_loop_moves_through_epochs_by_itself() -> None:
 
 @dataclass
 class SecondView(Regularizer):
-    """As HiddenCut: the second view is edited behind the feed-forward of the first block, and one token alone."""
+    """Like HiddenCut: one token of the second view is edited after the feed-forward of the first block."""
 
     strength: float = 1.0
 
@@ -132,7 +121,7 @@ class SecondView(Regularizer):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart"])
-def test_the_second_view_alone_is_edited(kind: str) -> None:
+def test_plan_can_edit_the_second_view_only(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     method = SecondView()
     with Engine(model, [method]) as engine, engine.micro_batch(batch) as inputs:
@@ -175,7 +164,7 @@ class Reader(Regularizer):
 
 @dataclass
 class Plain(Regularizer):
-    """Sees no column of others."""
+    """Checks that it does not get the columns of other methods."""
 
     def plan(self, batch: Any) -> Plan:
         assert set(batch.examples) == {"input_ids", "attention_mask", "labels"}
@@ -183,11 +172,11 @@ class Plain(Regularizer):
 
 
 def without_column(module: Any, args: Any, kwargs: Any) -> None:
-    """Many models would swallow it with their **kwargs."""
+    """The model must not get the column; many models would accept it silently in their **kwargs."""
     assert "how_much" not in kwargs
 
 
-def test_columns_reach_their_method_and_not_the_model() -> None:
+def test_extra_columns_reach_the_method_and_not_the_model() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     scale = torch.tensor([0.5, 1.0, 2.0])
     model.register_forward_pre_hook(without_column, with_kwargs=True)
@@ -209,7 +198,7 @@ def with_column(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("as_dataset", [False, True])
-def test_the_trainer_keeps_columns_in_training_alone(tmp_path: Path, as_dataset: bool) -> None:
+def test_trainer_keeps_extra_columns_for_training_only(tmp_path: Path, as_dataset: bool) -> None:
     def run(data: Any, regularizers: list[Regularizer], evaluated: Any = None) -> tuple[Any, Any]:
         if as_dataset:
             datasets = pytest.importorskip("datasets")
@@ -244,7 +233,7 @@ def test_the_trainer_keeps_columns_in_training_alone(tmp_path: Path, as_dataset:
 
 @dataclass
 class Mutator(Regularizer):
-    """As mixout: the weights are others between the beginning of a step and its gradients."""
+    """Like mixout: changes a weight from the beginning of a step until its gradients are ready."""
 
     def __post_init__(self) -> None:
         self.original: torch.Tensor | None = None
@@ -270,7 +259,7 @@ class Mutator(Regularizer):
 
 @dataclass
 class Dying(Regularizer):
-    """Dies in the second step, as Ctrl-C would."""
+    """Raises KeyboardInterrupt in the second step, like Ctrl-C."""
 
     at: str = "plan"
     error: ClassVar[type[BaseException]] = KeyboardInterrupt
@@ -290,7 +279,7 @@ class Dying(Regularizer):
 
 
 @pytest.mark.parametrize("at", ["plan", "penalty", "close"])
-def test_every_method_puts_back_what_it_changed_when_a_run_dies(at: str, tmp_path: Path) -> None:
+def test_every_method_restores_its_changes_when_a_run_fails(at: str, tmp_path: Path) -> None:
     model = zoo.make_model("bert")
     methods = [Dying(at), Mutator()]
     args = make_arguments(tmp_path, max_steps=3, learning_rate=0.0)
@@ -312,7 +301,7 @@ def test_every_method_puts_back_what_it_changed_when_a_run_dies(at: str, tmp_pat
     assert traces(model) == []
 
 
-def test_an_engine_closes_once() -> None:
+def test_closing_an_engine_twice_closes_its_methods_once() -> None:
     method = Mutator()
     engine = Engine(zoo.make_model("bert"), [method])
     engine.close()
@@ -367,8 +356,8 @@ def tokenizer() -> Any:
     )
 
 
-def test_a_penalty_is_the_mean_over_the_micro_batches_of_a_step(tmp_path: Path) -> None:
-    """Losses of token models are divided by the items of the whole step, and a penalty is not."""
+def test_penalty_is_averaged_over_the_micro_batches_of_a_step(tmp_path: Path) -> None:
+    """Losses of language models are divided by the number of items in the whole step; a penalty is not."""
 
     @dataclass
     class Decay(Regularizer):
@@ -390,8 +379,8 @@ def test_a_penalty_is_the_mean_over_the_micro_batches_of_a_step(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_views_leave_attendouts_defender_on_the_plain_batch(kind: str, tmp_path: Path) -> None:
-    """The defender takes the step that the model would take alone, whatever the views of the others."""
+def test_defender_of_attendout_trains_on_the_batch_without_views(kind: str, tmp_path: Path) -> None:
+    """The defender takes the step of plain fine-tuning, also when other methods add views."""
     examples = make_examples(kind, 16)
     options = {"max_steps": 2, **SGD}
 
@@ -412,7 +401,7 @@ def test_views_leave_attendouts_defender_on_the_plain_batch(kind: str, tmp_path:
     assert largest_difference(weights_of(attacked), weights_of(plain)) > 1e-5
 
 
-def test_zero_strength_asks_for_one_view() -> None:
+def test_zero_strength_needs_one_view() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     with Engine(model, [SecondView(strength=0.0)]) as engine, engine.micro_batch(batch) as inputs:
         assert inputs["input_ids"].shape == (3, 9)

@@ -1,4 +1,4 @@
-"""A user's mistake gets one `ValueError` before training starts: the field, the value and what is allowed."""
+"""Mistakes of the user raise a `ValueError` before training starts that names field, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 
 import pytest
 import torch
-import zoo
-from test_seams import traces
 from transformers import TrainingArguments
 
 from attendrop import ADDrop, Engine, RegularizedTrainer, attribute, load_regularizers, parse_method
 from attendrop.report.masks import main as draw
+from helpers import zoo
+from helpers.traces import traces
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from attendrop.report.masks import main as draw
         ({"ig_steps": 0}, r"ADDrop\.ig_steps is 0; .*at least 1"),
     ],
 )
-def test_fields_out_of_range(fields: dict, message: str) -> None:
+def test_fields_of_addrop_out_of_range_are_refused(fields: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ADDrop(**fields)
 
@@ -48,7 +48,7 @@ def test_fields_out_of_range(fields: dict, message: str) -> None:
         ("addrop:p=3", r"ADDrop\.p is 3"),
     ],
 )
-def test_parse_method_says_what_is_wrong(text: str, message: str) -> None:
+def test_parse_method_names_the_mistake(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_method(text)
 
@@ -81,7 +81,7 @@ def make_trainer(tmp_path, model=None, regularizer=None, drop=(), examples=4, **
         (ADDrop, r"which is not a regulariser"),
     ],
 )
-def test_the_trainer_refuses_when_it_is_built(tmp_path, regularizer, message: str) -> None:
+def test_trainer_refuses_bad_regularizers_when_it_is_created(tmp_path, regularizer, message: str) -> None:
     model = zoo.make_model("bert")
     with pytest.raises(ValueError, match=message):
         make_trainer(tmp_path, model, regularizer)
@@ -98,7 +98,7 @@ def test_reentrant_checkpointing_is_refused(tmp_path) -> None:
         Engine(model, [ADDrop()], epochs=2)
 
 
-def test_a_flash_model_is_refused_by_the_trainer(tmp_path) -> None:
+def test_flash_attention_is_refused_by_the_trainer(tmp_path) -> None:
     model = zoo.make_model("bert")
     model.config._attn_implementation_internal = "flash_attention_2"
     with pytest.raises(ValueError, match="flash_attention_2"):
@@ -113,7 +113,7 @@ def test_missing_labels_are_refused_before_training(tmp_path) -> None:
     assert traces(trainer.model) == []
 
 
-def test_a_run_without_an_addrop_epoch_is_refused(tmp_path) -> None:
+def test_cross_tuning_with_one_epoch_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=1)
     with pytest.raises(
         ValueError, match=r"num_train_epochs is 1 .* at least 2 epochs or set ADDrop\(cross_tuning=False"
@@ -122,7 +122,7 @@ def test_a_run_without_an_addrop_epoch_is_refused(tmp_path) -> None:
     assert traces(trainer.model) == []
 
 
-def test_a_model_in_eval_mode_is_refused() -> None:
+def test_model_in_eval_mode_is_refused() -> None:
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     engine = Engine(model, [ADDrop(cross_tuning=False)])
     with (
@@ -132,7 +132,7 @@ def test_a_model_in_eval_mode_is_refused() -> None:
         pass
 
 
-def test_gold_labels_must_be_there() -> None:
+def test_attribution_without_needed_labels_is_refused() -> None:
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     del batch["labels"]
     with pytest.raises(ValueError, match="the batch has no labels .*label='gold' needs"):
@@ -147,31 +147,31 @@ def test_gold_labels_must_be_there() -> None:
         attribute(model, batch)
 
 
-def test_a_model_without_a_head_is_refused() -> None:
+def test_model_without_a_head_is_refused() -> None:
     model = zoo.make_model("bert").bert
     with pytest.raises(ValueError, match="BertModel has no head whose prediction is known; supported are"):
         Engine(model, [ADDrop()], epochs=2)
     assert traces(model) == []
 
 
-def test_a_folder_without_a_configuration_is_refused(tmp_path) -> None:
+def test_folder_without_a_configuration_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"regularizers\.json does not exist"):
         load_regularizers(tmp_path)
 
 
-def test_the_command_line_figure_fails_in_one_sentence(tmp_path, monkeypatch, capsys) -> None:
+def test_drawing_command_fails_with_one_sentence(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["hello", "--model", str(tmp_path / "none")], ["hello", "--p", "3"], [" "]):
         with pytest.raises(SystemExit, match="2"):
             draw(arguments)
         assert capsys.readouterr().err.strip().splitlines()[-1].startswith("error: ")
-    done = subprocess.run([sys.executable, "-m", "attendrop.methods.addrop", " "], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "attendrop.report.masks", " "], capture_output=True, text=True)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_import_is_light() -> None:
+def test_importing_attendrop_loads_neither_torch_nor_transformers() -> None:
     code = "import sys, attendrop; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     assert torch is not None

@@ -1,4 +1,4 @@
-"""Every method on two real processes: replicas stay equal, and equal to one process with the batches of both."""
+"""Every method on two processes: replicas stay equal, and match one process that takes the batches of both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from data import largest_difference, same_bits
+
+from helpers.data import largest_difference, same_bits
+from helpers.settings import SETTINGS
 from scripts.train_family import NEEDS_DROPOUT, train
-from settings import SETTINGS
 
 # one process runs them all, so that what they share is made once
 pytestmark = pytest.mark.xdist_group("family")
@@ -38,7 +39,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_two_processes_stay_equal_and_train_as_one(method: str, ranks: list[dict[str, Any]]) -> None:
+def test_replicas_stay_equal_and_match_one_process(method: str, ranks: list[dict[str, Any]]) -> None:
     first, second = (rank[method] for rank in ranks)
     assert same_bits(first, second)
     # otherwise the equality would say nothing

@@ -1,20 +1,20 @@
-"""The PNG that a person looks at is drawn, from a folder, without a network."""
+"""The figure of a sentence is drawn with a model from a folder, without a network."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import zoo
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from attendrop.report.masks import main
+from helpers import zoo
 
 WORDS = ["[PAD]", "[UNK]", "the", "film", "is", "not", "bad", "at", "all"]
 
 
-def test_a_sentence_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_sentence_with_its_dropped_positions_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("matplotlib")
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,3 +1,5 @@
+"""HeadMask compared with a model without the masked heads, and importance with one backward pass per example."""
+
 from __future__ import annotations
 
 import copy
@@ -5,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 from transformers import BertModel
 
 from attendrop import Engine, HeadMask, Progress
+from helpers import zoo
+from helpers.oracles import ChangedAttention
 
 
 def masked(method: HeadMask, kind: str = "bert", steps: int = 1, **sizes: int) -> list[list[int]]:
@@ -31,7 +33,7 @@ def numbers(engine: Engine) -> list[int]:
 
 
 def losses_of_examples(kind: str, batch: dict[str, torch.Tensor], logits: torch.Tensor) -> list[torch.Tensor]:
-    """Each example by itself: the mean cross-entropy of its labels."""
+    """The mean cross-entropy of each example, one by one."""
     labels = batch["labels"]
     if kind in ("gpt2", "llama"):
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -44,7 +46,7 @@ def losses_of_examples(kind: str, batch: dict[str, torch.Tensor], logits: torch.
 
 
 def literal_importance(kind: str, model: Any, batch: dict[str, torch.Tensor]) -> list[float]:
-    """I_h with a pass and a backward for each example, from an untouched copy."""
+    """I_h from a copy of the model, with one forward and backward pass for each example."""
     outputs: list[torch.Tensor] = []
 
     def keep_output(call: int, output: torch.Tensor) -> torch.Tensor:
@@ -71,7 +73,7 @@ def literal_importance(kind: str, model: Any, batch: dict[str, torch.Tensor]) ->
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize("by", ["random", "importance"])
-def test_forward_and_gradient_are_those_of_a_model_without_the_heads(kind: str, by: str) -> None:
+def test_forward_and_gradients_match_a_model_without_the_masked_heads(kind: str, by: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     with Engine(model, [HeadMask(n=3, by=by)]) as engine, engine.micro_batch(batch) as inputs:
@@ -95,19 +97,17 @@ def test_forward_and_gradient_are_those_of_a_model_without_the_heads(kind: str, 
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "choice"])
-def test_importance_is_that_of_each_example_by_itself(kind: str) -> None:
+def test_importance_matches_one_backward_pass_per_example(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     expected = torch.tensor(literal_importance(kind, model, batch))
     before = [p.grad for p in model.parameters()]
     with Engine(model, [HeadMask(by="importance")]) as engine:
-        engine.begin_step()
-        engine._step.batch_size = 3
-        found = engine.regularizers[0]._importance(batch, engine._step)
+        found = engine.regularizers[0]._importance(engine.begin_micro_batch(batch))
     torch.testing.assert_close(found / 3, expected, rtol=1e-3, atol=1e-5)
     assert all(a is b for a, b in zip(before, (p.grad for p in model.parameters()), strict=True))
 
 
-def test_every_head_is_masked_as_often_as_any_other() -> None:
+def test_heads_are_masked_equally_often() -> None:
     found = masked(HeadMask(n=2), steps=1500)
     assert all(len(heads) == 2 for heads in found)
     counts = torch.bincount(torch.tensor(found).flatten(), minlength=8) / 1500
@@ -115,7 +115,7 @@ def test_every_head_is_masked_as_often_as_any_other() -> None:
     assert masked(HeadMask(n=2), steps=1500) == found
 
 
-def test_one_mask_for_all_micro_batches_and_processes_of_a_step() -> None:
+def test_micro_batches_and_processes_of_a_step_share_one_mask() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     found = []
     for rank in (0, 1):
@@ -126,7 +126,7 @@ def test_one_mask_for_all_micro_batches_and_processes_of_a_step() -> None:
     assert all(heads == found[0] for heads in found)
 
 
-def test_share_counts_the_heads_of_the_whole_model_and_one_always_stays() -> None:
+def test_share_counts_heads_of_the_whole_model_and_keeps_at_least_one() -> None:
     assert [len(heads) for heads in masked(HeadMask(share=0.25))] == [2]
     assert [len(heads) for heads in masked(HeadMask(share=0.25), "bart")] == [6]
     assert [len(heads) for heads in masked(HeadMask(share=1.0))] == [7]
@@ -134,7 +134,7 @@ def test_share_counts_the_heads_of_the_whole_model_and_one_always_stays() -> Non
     assert [len(heads) for heads in masked(HeadMask(n=5, share=0.1))] == [5]
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"HeadMask\.n is -1; it must be a whole number of at least 0"):
         HeadMask(n=-1)
     with pytest.raises(ValueError, match=r"HeadMask\.share is 1\.5; it must be from 0 to 1"):

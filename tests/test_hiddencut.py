@@ -1,4 +1,4 @@
-"""HiddenCut against two passes by hand: spans by loops over tokens, from maps of eager attention."""
+"""HiddenCut compared with two manual passes: spans by loops over tokens, from maps of eager attention."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import copy
 from contextlib import ExitStack
 from typing import Any
 
-import oracles
 import pytest
 import torch
-import zoo
-from literal import (
+
+from attendrop import ADDrop, Engine, HiddenCut, Progress
+from attendrop.kernels.draws import uniform
+from attendrop.methods.hiddencut import span
+from attendrop.random import key_of
+from helpers import oracles, zoo
+from helpers.literal import (
     FEED_FORWARD,
     FIRST_BLOCK,
-    Told,
+    FixedNoise,
     assert_same_gradients,
     giving,
     in_double,
@@ -21,11 +25,6 @@ from literal import (
     mean_over_rows,
     reading,
 )
-
-from attendrop import ADDrop, Engine, HiddenCut, Progress
-from attendrop.kernels.draws import uniform
-from attendrop.methods.hiddencut import span
-from attendrop.random import key_of
 
 KINDS = ["bert", "gpt2", "llama", "bart", "mpnet"]
 
@@ -39,7 +38,7 @@ def literal_span(importance: list[float], real: list[bool], draw: float, ratio: 
 
 
 @pytest.mark.parametrize(("ratio", "pool"), [(0.1, 0.4), (0.3, 0.5), (0.05, 0.0), (1.0, 1.0), (0.62, 0.77)])
-def test_spans_equal_loops(ratio: float, pool: float) -> None:
+def test_spans_match_a_slow_reference(ratio: float, pool: float) -> None:
     g = torch.Generator().manual_seed(0)
     importance, draws = torch.rand(40, 25, generator=g), torch.rand(40, generator=g)
     real = torch.arange(25) < torch.randint(1, 26, (40, 1), generator=g)
@@ -52,11 +51,11 @@ def test_spans_equal_loops(ratio: float, pool: float) -> None:
     assert found.any(-1).all()
 
 
-def test_a_row_of_padding_alone_has_no_span() -> None:
+def test_row_of_padding_has_no_span() -> None:
     assert not span(torch.rand(2, 4), torch.zeros(2, 4, dtype=torch.bool), torch.tensor([0.0, 0.99]), 1.0, 1.0).any()
 
 
-def test_starts_are_drawn_evenly_from_the_pool() -> None:
+def test_span_starts_are_drawn_evenly_from_the_pool() -> None:
     importance = torch.tensor([0.1, 0.9, 0.3, 0.8, 0.2, 0.7, 0.4, 0.0, 0.5, 0.6]).expand(6000, 10)
     draws = uniform(key_of(0, 1, 2), torch.arange(6000), (1,)).flatten()
     found = span(importance, torch.ones(6000, 10, dtype=torch.bool), draws, 0.1, 0.4).float().mean(0)
@@ -74,14 +73,14 @@ def self_sites(engine: Engine) -> list[Any]:
 
 @pytest.mark.parametrize("by", ["attention", "gradient", "random"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_equals_two_passes_by_hand(kind: str, by: str) -> None:
+def test_whole_step_matches_two_manual_passes(kind: str, by: str) -> None:
     ratio, pool, weight = 0.3, 0.5, 0.8
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
     # the second view attends otherwise than the first
     noise = torch.randn(6, 1, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     noise[:3] = 0
-    with Engine(model, [Told(noise), HiddenCut(ratio, by, pool, weight)], seed=7) as engine:
+    with Engine(model, [FixedNoise(noise), HiddenCut(ratio, by, pool, weight)], seed=7) as engine:
         engine.begin_step(Progress(step=3, total_steps=10))
         with engine.micro_batch(batch) as inputs:
             total = engine.loss(model(**inputs))
@@ -136,7 +135,7 @@ def test_a_step_equals_two_passes_by_hand(kind: str, by: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["multilabel", "regression", "token", "choice", "masked", "albert", "vit", "t5", "modernbert"]
 )
-def test_every_head_and_other_blocks_take_a_step(kind: str) -> None:
+def test_every_head_and_other_architectures_train(kind: str) -> None:
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     with Engine(model, [HiddenCut(ratio=0.5)]) as engine, engine.micro_batch(batch) as inputs:
         loss = engine.loss(model(**inputs))
@@ -145,7 +144,7 @@ def test_every_head_and_other_blocks_take_a_step(kind: str) -> None:
         assert engine.loss(model(**inputs), torch.zeros(())) > 0  # the views differ
 
 
-def test_chosen_layers_and_composition_with_addrop() -> None:
+def test_selected_layers_are_cut_and_addrop_composes() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     methods = [ADDrop(p=0.5, q=0.5, cross_tuning=False), HiddenCut(ratio=0.3, layers=[1])]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
@@ -155,7 +154,7 @@ def test_chosen_layers_and_composition_with_addrop() -> None:
         engine.loss(model(**inputs)).backward()
 
 
-def test_padding_does_not_change_the_step() -> None:
+def test_padding_does_not_change_the_loss() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     longer = {k: torch.nn.functional.pad(v, (0, 4)) if v.dim() == 2 else v for k, v in batch.items()}
     losses = []
@@ -165,7 +164,7 @@ def test_padding_does_not_change_the_step() -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_what_is_refused() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     assert HiddenCut(ratio=0).views == 1
     with pytest.raises(ValueError, match=r"HiddenCut\.ratio is 1\.5; it must be from 0 to 1"):
         HiddenCut(ratio=1.5)

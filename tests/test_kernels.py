@@ -1,8 +1,8 @@
-"""The implementations of the mask kernel against its reference; without a GPU Triton's runs in its interpreter.
+"""The implementations of each kernel compared with its reference. Without a GPU, Triton runs in its interpreter.
 
-Gradients and values of small integers have exact products in every precision and many ties: there the implementations
-must agree everywhere. So they must on a given map. Real scores may stand on either side of their row's threshold,
-within rounding.
+Gradients and values of small integers have exact products in every precision and many ties: there all implementations
+must agree exactly, as on given scores. Scores of random numbers may differ by rounding, so a position whose score is
+next to the threshold of its row may be kept by one implementation and dropped by another.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-import oracles
 import pytest
 import torch
 
@@ -21,17 +20,22 @@ from attendrop.kernels.attribution_mask import api, cpu, reference
 from attendrop.kernels.draws import bernoulli, uniform
 from attendrop.kernels.draws.reference import signed, words_torch
 from attendrop.random import as_keys, key_of
+from helpers import oracles
 
 HAS_GPU = torch.cuda.is_available()
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 DEVICE = "cuda" if HAS_GPU else "cpu"
 
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs triton (pip install triton)")
-needs_gpu = pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
 # numpy, in the interpreter, on arithmetic with infinities and NaN
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 KEY = key_of(3, 14, 2)
+
+
+def on_gpu(*values: Any, id: str | None = None) -> Any:
+    """Parameters of a case that needs a GPU, because the interpreter is too slow."""
+    return pytest.param(*values, id=id, marks=pytest.mark.gpu)
 
 
 def valid_of(kind: str, batch: int, heads: int, queries: int, keys: int) -> torch.Tensor:
@@ -70,7 +74,7 @@ def run(impl: str, device: str, gradient: Any, value: Any, valid: Any, p: float,
 
 
 @pytest.mark.parametrize("direction", ["high", "low"])
-def test_the_reference_is_the_literal_sort_of_gradient_times_value(direction: str) -> None:
+def test_reference_matches_a_slow_sort_of_gradient_times_value(direction: str) -> None:
     gradient, value = integers(2, 5, 4, 6), integers(2, 2, 7, 6, seed=1)
     valid = valid_of("any", 2, 4, 5, 7)
     scores = torch.zeros(2, 4, 5, 7)
@@ -82,7 +86,7 @@ def test_the_reference_is_the_literal_sort_of_gradient_times_value(direction: st
     assert torch.equal(run("reference", "cpu", gradient, value, valid, 0.4, 0.6, direction=direction), expected)
 
 
-def test_a_nan_is_never_a_candidate_and_ranks_above_all_numbers() -> None:
+def test_nan_is_never_a_candidate_and_ranks_above_all_numbers() -> None:
     row = torch.tensor([3.0, float("nan"), 1.0, 2.0, float("inf"), 0.0]).view(1, 1, 1, 6)
     valid = torch.tensor([True, True, True, True, True, False])
     assert kernel.candidates(row, valid, 0.6).flatten().tolist() == [True, False, False, False, True, False]
@@ -90,7 +94,7 @@ def test_a_nan_is_never_a_candidate_and_ranks_above_all_numbers() -> None:
     assert not kernel.candidates(row, valid, 0.2).any()  # the threshold is the NaN
 
 
-def test_half_precision_is_attributed_in_full() -> None:
+def test_half_precision_scores_are_computed_in_float32() -> None:
     gradient, value = torch.randn(1, 64, 2, 16).bfloat16(), torch.randn(1, 2, 64, 16).bfloat16()
     assert kernel.scores(gradient, value).dtype == torch.float32
     dropped = ~run("reference", "cpu", gradient, value, valid_of("full", 1, 2, 64, 64), 0.3, 1.0)
@@ -103,7 +107,7 @@ def test_half_precision_is_attributed_in_full() -> None:
 @pytest.mark.parametrize("direction", ["high", "low"])
 @pytest.mark.parametrize("kind", ["full", "padding", "causal", "any"])
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (2, 2), (3, 17), (40, 40), (5, 129)])
-def test_the_cpu_equals_the_reference(
+def test_cpu_matches_the_reference(
     queries: int, keys: int, kind: str, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpu, "_CHUNK", 200)  # several chunks, the last one short
@@ -119,7 +123,7 @@ def test_the_cpu_equals_the_reference(
             assert torch.equal(found[0], found[2])
 
 
-def test_the_cpu_equals_the_reference_on_real_scores() -> None:
+def test_cpu_matches_the_reference_on_random_scores() -> None:
     torch.manual_seed(0)
     gradient, value = torch.randn(4, 64, 3, 16), torch.randn(4, 3, 64, 16)
     valid = valid_of("padding", 4, 3, 64, 64)
@@ -144,22 +148,20 @@ SHAPES = [  # queries, keys, width, and why
     pytest.param(2, 1030, 16, "padding", "high", "float32", id="keys in tiles"),
 ]
 LARGE = [
-    pytest.param(47, 47, 64, "padding", "high", "bfloat16", id="CoLA"),
-    pytest.param(128, 128, 64, "full", "high", "bfloat16", id="RTE"),
-    pytest.param(256, 256, 64, "padding", "high", "bfloat16", id="the benchmark's"),
-    pytest.param(256, 256, 64, "causal", "low", "bfloat16", id="causal"),
-    pytest.param(256, 256, 64, "full", "high", "float32", id="single precision"),
-    pytest.param(100, 1000, 128, "any", "low", "bfloat16", id="a long row in registers"),
-    pytest.param(64, 4096, 64, "causal", "high", "float16", id="the longest row"),
-    pytest.param(9, 2500, 256, "padding", "low", "bfloat16", id="wide heads"),
+    on_gpu(47, 47, 64, "padding", "high", "bfloat16", id="CoLA"),
+    on_gpu(128, 128, 64, "full", "high", "bfloat16", id="RTE"),
+    on_gpu(256, 256, 64, "padding", "high", "bfloat16", id="the benchmark's"),
+    on_gpu(256, 256, 64, "causal", "low", "bfloat16", id="causal"),
+    on_gpu(256, 256, 64, "full", "high", "float32", id="single precision"),
+    on_gpu(100, 1000, 128, "any", "low", "bfloat16", id="a long row in registers"),
+    on_gpu(64, 4096, 64, "causal", "high", "float16", id="the longest row"),
+    on_gpu(9, 2500, 256, "padding", "low", "bfloat16", id="wide heads"),
 ]
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    ("queries", "keys", "width", "kind", "direction", "dtype"), SHAPES + (LARGE if HAS_GPU else [])
-)
-def test_triton_equals_the_reference_on_exact_products(
+@pytest.mark.parametrize(("queries", "keys", "width", "kind", "direction", "dtype"), SHAPES + LARGE)
+def test_triton_matches_the_reference_on_exact_products(
     queries: int, keys: int, width: int, kind: str, direction: str, dtype: str
 ) -> None:
     batch, heads, groups = (2, 4, 2) if HAS_GPU else (1, 2, 1)
@@ -175,8 +177,8 @@ def test_triton_equals_the_reference_on_exact_products(
 
 
 @needs_triton
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16] if HAS_GPU else [torch.float32])
-def test_triton_equals_the_reference_but_for_rounding(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, on_gpu(torch.float16), on_gpu(torch.bfloat16)])
+def test_triton_matches_the_reference_up_to_rounding(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     batch, heads, length, width = (8, 12, 256, 64) if HAS_GPU else (1, 1, 40, 32)
     gradient, value = torch.randn(batch, length, heads, width), torch.randn(batch, heads, length, width)
@@ -196,8 +198,8 @@ def test_triton_equals_the_reference_but_for_rounding(dtype: torch.dtype) -> Non
 
 
 @needs_triton
-def test_mixed_precision_is_multiplied_in_full() -> None:
-    """An fp16 gradient comes scaled back, in fp32, and meets values in fp16."""
+def test_mixed_precision_is_multiplied_in_float32() -> None:
+    """With fp16 the gradient is unscaled to fp32, while the values are fp16."""
     gradient, value = integers(1, 9, 2, 16) * 2.0**-40, integers(1, 2, 9, 16, seed=1).half()
     valid = valid_of("full", 1, 2, 9, 9)
     expected, found = (run(impl, DEVICE, gradient, value, valid, 0.4, 0.7) for impl in ("reference", "triton"))
@@ -206,7 +208,7 @@ def test_mixed_precision_is_multiplied_in_full() -> None:
 
 
 def wild_rows(keys: int) -> torch.Tensor:
-    """Rows on which guesses about the threshold go wrong: [1, 1, Q, K]."""
+    """Extreme rows, on which an approximate threshold would be wrong: [1, 1, Q, K]."""
     g = torch.Generator().manual_seed(2)
     normal = torch.randn(keys, generator=g)
     rows = [
@@ -226,8 +228,8 @@ def wild_rows(keys: int) -> torch.Tensor:
 
 @needs_triton
 @pytest.mark.parametrize("direction", ["high", "low"])
-@pytest.mark.parametrize("keys", [33, 1030, 4096] if HAS_GPU else [33])
-def test_triton_selects_exactly_from_any_row(keys: int, direction: str) -> None:
+@pytest.mark.parametrize("keys", [33, on_gpu(1030), on_gpu(4096)])
+def test_triton_selects_exactly_from_extreme_rows(keys: int, direction: str) -> None:
     scores = wild_rows(keys)
     valid = valid_of("full", 1, 1, 10, keys)
     positions = torch.tensor([5])
@@ -241,8 +243,8 @@ def test_triton_selects_exactly_from_any_row(keys: int, direction: str) -> None:
 
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_triton_draws_what_the_others_draw(dtype: torch.dtype) -> None:
-    """With p = 1 all positions are candidates, and the mask is the draws'."""
+def test_triton_mask_uses_the_reference_draws(dtype: torch.dtype) -> None:
+    """With p = 1 all positions are candidates, so the mask depends on the draws only."""
     positions = torch.tensor([0, 900_000])
     scores, valid = integers(2, 1, 6, 19).to(dtype), valid_of("full", 2, 1, 6, 19)
     draws = uniform(KEY, positions, (1, 6, 19))
@@ -255,7 +257,7 @@ def test_triton_draws_what_the_others_draw(dtype: torch.dtype) -> None:
 
 
 @needs_triton
-def test_a_nan_is_kept_and_hurts_no_other_row() -> None:
+def test_nan_is_kept_and_leaves_other_rows_unchanged() -> None:
     scores, valid = integers(1, 1, 4, 20), valid_of("full", 1, 1, 4, 20)
     expected = kernel.keep_from_scores(scores, valid, rule_of(0.5, 1.0, KEY, torch.tensor([0])), "reference")
     scores[0, 0, 2, ::2] = float("nan")
@@ -267,13 +269,13 @@ def test_a_nan_is_kept_and_hurts_no_other_row() -> None:
 
 
 @needs_triton
-def test_an_empty_batch_has_an_empty_mask() -> None:
+def test_empty_batch_gives_an_empty_mask() -> None:
     empty = run("triton", DEVICE, integers(0, 3, 2, 8), integers(0, 2, 3, 8), valid_of("full", 1, 2, 3, 3), 0.3, 0.3)
     assert empty.shape == (0, 2, 3, 3)
 
 
-@needs_gpu
-def test_no_map_is_ever_in_memory() -> None:
+@pytest.mark.gpu
+def test_attribution_map_is_never_written_to_memory() -> None:
     x = torch.randn(16, 256, 12, 64, device="cuda", dtype=torch.bfloat16)
     valid, positions = valid_of("full", 16, 12, 256, 256).cuda(), torch.arange(16, device="cuda")
     for _ in range(2):
@@ -285,8 +287,8 @@ def test_no_map_is_ever_in_memory() -> None:
     assert keep.numel() <= peak < 1.1 * keep.numel()  # one byte for each position, where a map in bf16 takes two
 
 
-@needs_gpu
-def test_a_captured_launch_reads_its_key_when_it_is_replayed() -> None:
+@pytest.mark.gpu
+def test_captured_launch_reads_its_key_at_replay() -> None:
     x = torch.randn(2, 64, 4, 32, device="cuda")
     valid, positions = valid_of("full", 2, 4, 64, 64).cuda(), torch.arange(2, device="cuda")
     key = torch.zeros((), dtype=torch.int32, device="cuda")
@@ -309,7 +311,7 @@ def test_a_captured_launch_reads_its_key_when_it_is_replayed() -> None:
 
 @needs_triton
 @pytest.mark.parametrize("shape", [(1, 1), (2, 5, 7), (3, 1030), (0, 4)], ids=str)
-def test_triton_draws_what_random_draws(shape: tuple[int, ...]) -> None:
+def test_triton_draws_match_the_reference(shape: tuple[int, ...]) -> None:
     from attendrop.kernels.draws import triton
 
     positions = torch.tensor([0, 3, 70_000])
@@ -323,8 +325,8 @@ def test_triton_draws_what_random_draws(shape: tuple[int, ...]) -> None:
         assert torch.equal(bernoulli(p, key, positions), expected < p)
 
 
-@needs_gpu
-def test_the_gpu_draws_what_the_cpu_draws() -> None:
+@pytest.mark.gpu
+def test_gpu_draws_match_the_cpu() -> None:
     positions, keys = torch.tensor([0, 3, 70_000]), as_keys([7, KEY]).unsqueeze(1)
     p = torch.rand(2, 3, 5, 7)
     assert torch.equal(uniform(KEY, positions.cuda(), (5, 7), "cuda").cpu(), uniform(KEY, positions, (5, 7)))
@@ -349,7 +351,9 @@ def test_the_gpu_draws_what_the_cpu_draws() -> None:
     ],
     ids=str,
 )
-def test_triton_works_the_mask_out(keep_shape: tuple[int, ...], valid_shape: tuple[int, ...], dtype: Any) -> None:
+def test_triton_attention_mask_matches_the_reference(
+    keep_shape: tuple[int, ...], valid_shape: tuple[int, ...], dtype: Any
+) -> None:
     from attendrop.kernels.attention_mask.triton import mask_of
 
     g = torch.Generator().manual_seed(3)
@@ -362,7 +366,7 @@ def test_triton_works_the_mask_out(keep_shape: tuple[int, ...], valid_shape: tup
     assert not keep.numel() or expected.empty.any()
 
 
-def test_a_mask_that_is_worked_out_says_what_it_was_made_of() -> None:
+def test_attention_mask_has_bias_empty_rows_and_keep() -> None:
     keep = torch.tensor([[True, False, True], [False, False, True], [True, True, True]])
     mask = Mask.of(keep, torch.tensor([True, True, False]), torch.float32)
     inf = float("inf")
@@ -374,7 +378,7 @@ def test_a_mask_that_is_worked_out_says_what_it_was_made_of() -> None:
 # --- the choice
 
 
-def test_what_an_implementation_cannot_do_it_refuses() -> None:
+def test_unsupported_inputs_are_refused() -> None:
     gradient, value, valid = integers(1, 3, 2, 4), integers(1, 2, 3, 4), valid_of("full", 1, 2, 3, 3)
     for changes, message in (
         ({"impl": "cuda"}, "impl is 'cuda'; it must be one of 'auto', 'reference', 'cpu', 'triton'"),
@@ -398,7 +402,7 @@ def test_what_an_implementation_cannot_do_it_refuses() -> None:
     assert reference.rank(torch.tensor([10, 7, 1, 0]), 0.3, "low").tolist() == [2, 1, -1, -1]
 
 
-def test_without_triton_the_log_says_what_takes_its_place(
+def test_missing_triton_is_logged_once_with_its_replacement(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpu = torch.device("cuda")

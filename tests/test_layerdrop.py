@@ -1,4 +1,4 @@
-"""LayerDrop against blocks left out by hand, and the shallower model that is made of it afterwards."""
+"""LayerDrop compared with a model from which blocks were removed, and the shallower model that `drop_layers` makes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from literal import in_double
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
 from attendrop import ADDrop, Engine, LayerDrop, Plan, Progress, bind, prune
+from helpers import zoo
+from helpers.literal import in_double
 
 STACKS = {
     "bert": ["bert.encoder.layer"],
@@ -23,7 +23,7 @@ STACKS = {
 }
 
 
-def test_blocks_are_left_out_as_often_as_p_says_and_the_same_on_every_process() -> None:
+def test_blocks_are_skipped_with_probability_p_and_equally_on_every_process() -> None:
     model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
     chosen = []
     with Engine(model, [LayerDrop(p=0.2)], seed=1) as engine:
@@ -43,7 +43,7 @@ def test_blocks_are_left_out_as_often_as_p_says_and_the_same_on_every_process() 
 
 
 @pytest.mark.parametrize("kind", STACKS)
-def test_a_step_equals_the_model_without_those_blocks(kind: str) -> None:
+def test_whole_step_matches_a_model_without_the_skipped_blocks(kind: str) -> None:
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     for step in range(20):  # until one block goes and one stays
         literal = copy.deepcopy(model)
@@ -78,7 +78,7 @@ def test_a_step_equals_the_model_without_those_blocks(kind: str) -> None:
     assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in found.values())
 
 
-def test_all_blocks_left_out_is_the_head_on_the_embeddings() -> None:
+def test_skipping_all_blocks_applies_the_head_to_the_embeddings() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     with Engine(model, [LayerDrop(p=1)]) as engine, engine.micro_batch(batch) as inputs:
         found = model(**inputs).logits
@@ -86,7 +86,7 @@ def test_all_blocks_left_out_is_the_head_on_the_embeddings() -> None:
     torch.testing.assert_close(found, model.classifier(model.bert.pooler(hidden)))
 
 
-def test_albert_leaves_out_single_calls_of_its_only_block() -> None:
+def test_single_calls_of_the_shared_block_of_albert_are_skipped() -> None:
     model, batch = zoo.make_model("albert", dropout=False).train(), zoo.make_batch("albert")
     seams = bind(model)
     with seams.applied(Plan(skip=frozenset({0, 2}))):
@@ -96,7 +96,7 @@ def test_albert_leaves_out_single_calls_of_its_only_block() -> None:
     seams.unbind()
 
 
-def test_it_composes_with_addrop() -> None:
+def test_layerdrop_composes_with_addrop() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     methods = [ADDrop(p=0.5, q=0.5, cross_tuning=False), LayerDrop(p=1)]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
@@ -104,7 +104,7 @@ def test_it_composes_with_addrop() -> None:
         engine.loss(model(**inputs)).backward()
 
 
-def test_p_out_of_range() -> None:
+def test_p_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"LayerDrop\.p is 1\.2; it must be from 0 to 1"):
         LayerDrop(p=1.2)
 
@@ -124,7 +124,7 @@ AUTO: dict[str, Any] = {
 @pytest.mark.parametrize(
     "kind", ["bert", "roberta", "gpt2", "llama", "bart", "distilbert", "modernbert", "t5", "qwen2"]
 )
-def test_the_shallower_model_is_the_one_that_skipped_and_plain_transformers_loads_it(kind: str, tmp_path: Path) -> None:
+def test_shallower_model_equals_skipping_and_loads_in_transformers(kind: str, tmp_path: Path) -> None:
     kept = 0 if kind in ("modernbert", "t5") else 1  # the first block of these two has weights that the others lack
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     seams = bind(model)
@@ -149,7 +149,7 @@ def test_the_shallower_model_is_the_one_that_skipped_and_plain_transformers_load
         )
 
 
-def test_which_layers_stay() -> None:
+def test_kept_layers_for_each_form_of_keep() -> None:
     assert prune.every_other(6) == [0, 2, 4]
     assert prune.every_other(12, 0.25) == [0, 1, 2, 4, 5, 6, 8, 9, 10]
     assert prune.every_other(2, 0.5) == [0]
@@ -166,7 +166,7 @@ def test_which_layers_stay() -> None:
         assert model.config.num_hidden_layers == len(expected)
 
 
-def test_one_stack_of_two(tmp_path: Path) -> None:
+def test_layers_can_be_dropped_from_one_stack(tmp_path: Path) -> None:
     model, batch = zoo.make_model("bart").eval(), zoo.make_batch("bart")
     assert prune.drop_layers(model, stack="decoder") == {"model.decoder.layers": [0]}
     assert (model.config.encoder_layers, model.config.decoder_layers) == (2, 1)
@@ -175,7 +175,7 @@ def test_one_stack_of_two(tmp_path: Path) -> None:
     torch.testing.assert_close(again(**batch).logits, model(**batch).logits)
 
 
-def test_types_of_layers_go_with_them() -> None:
+def test_layer_types_of_the_configuration_are_dropped_too() -> None:
     model = zoo.make_model("modernbert")
     types = list(model.config.layer_types)
     assert len(set(types)) == 2
@@ -183,7 +183,7 @@ def test_types_of_layers_go_with_them() -> None:
     assert model.config.layer_types == types[:1]
 
 
-def test_a_shallower_model_can_be_trained_further() -> None:
+def test_shallower_model_can_be_trained_further() -> None:
     model, batch = zoo.make_model("llama").train(), zoo.make_batch("llama")
     prune.drop_layers(model)
     with Engine(model, [LayerDrop(p=0.5)]) as engine, engine.micro_batch(batch) as inputs:
@@ -204,7 +204,7 @@ def test_a_shallower_model_can_be_trained_further() -> None:
         ("albert", {}, r"does not call the blocks of 'albert.* one after the other, each once"),
     ],
 )
-def test_what_is_refused_changes_nothing(kind: str, options: dict[str, Any], message: str) -> None:
+def test_refused_drop_layers_changes_nothing(kind: str, options: dict[str, Any], message: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     before, config = model(**batch).logits, model.config.to_dict()
     with pytest.raises(ValueError, match=message):
@@ -213,7 +213,7 @@ def test_what_is_refused_changes_nothing(kind: str, options: dict[str, Any], mes
     assert model.config.to_dict() == config
 
 
-def test_a_bound_model_and_one_that_is_wrapped_are_refused() -> None:
+def test_bound_and_wrapped_models_are_refused() -> None:
     model = zoo.make_model("bert")
     engine = Engine(model, [LayerDrop()])
     with pytest.raises(ValueError, match="is bound already"):

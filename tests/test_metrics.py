@@ -1,4 +1,4 @@
-"""Metrics: values worked out by hand, the libraries' own, and what is not defined."""
+"""Metrics: values computed by hand, values of the libraries, and undefined values."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import sklearn.metrics
 from attendrop.tasks import METRICS, TASKS
 
 GOLD = [1, 1, 1, 0, 0, 1, 0, 0]
-SAID = [1, 1, 0, 0, 0, 1, 1, 0]  # 3 true and 1 false positive, 1 false and 3 true negatives
+PREDICTED = [1, 1, 0, 0, 0, 1, 1, 0]  # 3 true and 1 false positive, 1 false and 3 true negatives
 TAGS = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]
-TAGGED = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]  # one of three entities is cut short
+TAGGED = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]  # one of three entities is too short
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "gold", "value"),
+    ("name", "predicted", "gold", "value"),
     [
-        ("accuracy", SAID, GOLD, 6 / 8),
+        ("accuracy", PREDICTED, GOLD, 6 / 8),
         ("f1", [1, 0, 0, 0], [1, 1, 1, 0], 0.5),  # of label 1: precision 1, recall 1/3
         ("macro_f1", [1, 0, 0, 0], [1, 1, 1, 0], 0.5),  # of label 0: precision 1/3, recall 1
         ("macro_f1", [2, 1, 0, 0], [2, 1, 1, 0], (1 + 2 / 3 + 2 / 3) / 3),
-        ("mcc", SAID, GOLD, (3 * 3 - 1 * 1) / math.sqrt(4 * 4 * 4 * 4)),
+        ("mcc", PREDICTED, GOLD, (3 * 3 - 1 * 1) / math.sqrt(4 * 4 * 4 * 4)),
         ("pearson", [1.0, 2.0, 4.0], [1.0, 2.0, 3.0], 3 / math.sqrt(14 / 3 * 2)),
         ("spearman", [1.0, 2.0, 40.0, 3.0], [1.0, 2.0, 3.0, 4.0], 1 - 6 * 2 / (4 * 15)),
         ("rmse", [1.0, 4.0], [2.0, 2.0], math.sqrt((1 + 4) / 2)),
@@ -43,18 +43,18 @@ TAGGED = [["B-PER", "O", "O", "B-LOC"], ["O", "B-ORG", "I-ORG"]]  # one of three
         ("bleu", ["a b c x"], ["a b c d"], 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25),
     ],
 )
-def test_a_metric_is_what_its_definition_says(name: str, said: Any, gold: Any, value: float) -> None:
-    assert METRICS[name](said, gold) == pytest.approx(value, abs=1e-9)
+def test_a_metric_is_what_its_definition_says(name: str, predicted: Any, gold: Any, value: float) -> None:
+    assert METRICS[name](predicted, gold) == pytest.approx(value, abs=1e-9)
 
 
-def test_metrics_equal_a_direct_call_of_their_library() -> None:
+def test_metrics_match_a_direct_call_of_their_library() -> None:
     generator = np.random.default_rng(0)
-    gold, said = generator.integers(0, 2, 200), generator.integers(0, 2, 200)
+    gold, predicted = generator.integers(0, 2, 200), generator.integers(0, 2, 200)
     x, y = generator.normal(size=200), generator.normal(size=200)
-    assert METRICS["accuracy"](said, gold) == sklearn.metrics.accuracy_score(gold, said)
-    assert METRICS["f1"](said, gold) == sklearn.metrics.f1_score(gold, said)
-    assert METRICS["macro_f1"](said, gold) == sklearn.metrics.f1_score(gold, said, average="macro")
-    assert METRICS["mcc"](said, gold) == sklearn.metrics.matthews_corrcoef(gold, said)
+    assert METRICS["accuracy"](predicted, gold) == sklearn.metrics.accuracy_score(gold, predicted)
+    assert METRICS["f1"](predicted, gold) == sklearn.metrics.f1_score(gold, predicted)
+    assert METRICS["macro_f1"](predicted, gold) == sklearn.metrics.f1_score(gold, predicted, average="macro")
+    assert METRICS["mcc"](predicted, gold) == sklearn.metrics.matthews_corrcoef(gold, predicted)
     assert METRICS["pearson"](x, y) == scipy.stats.pearsonr(x, y).statistic
     assert METRICS["spearman"](x, y) == scipy.stats.spearmanr(x, y).statistic
     assert METRICS["entity_f1"](TAGGED, TAGS) == seqeval.metrics.f1_score(TAGS, TAGGED)
@@ -62,7 +62,7 @@ def test_metrics_equal_a_direct_call_of_their_library() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "gold"),
+    ("name", "predicted", "gold"),
     [
         ("pearson", [2.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
         ("spearman", [2.0, 2.0, 2.0], [1.0, 2.0, 3.0]),
@@ -78,13 +78,13 @@ def test_metrics_equal_a_direct_call_of_their_library() -> None:
         ("entity_recall", [["B-PER", "O"]], [["O", "O"]]),
     ],
 )
-def test_what_is_not_defined_is_zero_and_silent(name: str, said: Any, gold: Any) -> None:
+def test_an_undefined_value_is_zero_without_a_warning(name: str, predicted: Any, gold: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert METRICS[name](said, gold) == 0.0
+        assert METRICS[name](predicted, gold) == 0.0
 
 
-def test_a_model_that_has_diverged_has_the_worst_error() -> None:
+def test_rmse_of_a_diverged_model_is_infinite() -> None:
     assert METRICS["rmse"]([math.nan, 1.0], [1.0, 1.0]) == math.inf
 
 

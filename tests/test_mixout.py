@@ -1,4 +1,4 @@
-"""mixout against its equation: the mixed weights, their mean, and the gradient that the true weights get."""
+"""mixout compared with its equation: the mixed weights, their mean, and the gradients of the true weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -16,6 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import Engine, Mixout, Progress, RegularizedTrainer
 from attendrop.methods import make_method
+from helpers import zoo
 
 CONV1D = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # GPT-2 stores these as [inputs, outputs]
 
@@ -25,7 +25,7 @@ def literal(u: Tensor, w: Tensor, m: Tensor, p: float) -> Tensor:
 
 
 def mask_of(found: Tensor, u: Tensor, w: Tensor, p: float) -> Tensor:
-    """m, read off the mixed weight: each element is as one of the two that are possible, and not as the other."""
+    """Recovers m from the mixed weight: each element must equal exactly one of the two possible values."""
     kept, dropped = ((found - literal(u, w, torch.full_like(w, m), p)).abs() < 1e-12 for m in (1.0, 0.0))
     assert (kept ^ dropped).all()
     return kept.double()
@@ -36,7 +36,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def first_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> None:
-    """A step behind which no weight is as it was at the start. The optimizer is a random one."""
+    """Takes a step with random updates, after which every weight differs from its initial value."""
     g = torch.Generator().manual_seed(8)
     with engine.micro_batch(batch) as inputs:
         engine.loss(model(**inputs)).backward()
@@ -49,7 +49,7 @@ def first_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "pattern"), [("bert", "column"), ("gpt2", "column"), ("bart", "element")])
-def test_weights_and_gradients_are_those_of_the_equation(kind: str, pattern: str) -> None:
+def test_weights_and_gradients_match_the_equation(kind: str, pattern: str) -> None:
     p = 0.6
     model, batch = zoo.make_model(kind, dropout=False).double().train(), zoo.make_batch(kind)
     start = weights_of(model)
@@ -94,7 +94,7 @@ def test_weights_and_gradients_are_those_of_the_equation(kind: str, pattern: str
 
 
 @pytest.mark.parametrize("pattern", ["column", "element"])
-def test_the_mean_of_the_mixed_weights_is_the_true_weight(pattern: str) -> None:
+def test_mean_of_the_mixed_weights_is_the_true_weight(pattern: str) -> None:
     p, steps = 0.7, 150
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     total: dict[str, Tensor] = {}
@@ -123,7 +123,7 @@ def test_the_mean_of_the_mixed_weights_is_the_true_weight(pattern: str) -> None:
     assert abs(dropped / drawn - p) < 5 * (p * (1 - p) / (independent * steps)) ** 0.5
 
 
-def test_one_draw_for_all_micro_batches_and_every_process() -> None:
+def test_micro_batches_and_processes_of_a_step_share_one_draw() -> None:
     batch = zoo.make_batch("llama")
     found = []
     for rank, world in ((0, 1), (1, 2)):
@@ -144,7 +144,7 @@ def test_one_draw_for_all_micro_batches_and_every_process() -> None:
 
 
 class Stops(TrainerCallback):
-    """Between the two micro-batches of the second step, in which W is no longer U."""
+    """Interrupts training between the two micro-batches of the second step, where W differs from U."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
         self.true = weights_of(model)
@@ -165,7 +165,7 @@ def trainer_of(model: Any, regularizers: list, folder: Path, **arguments: Any) -
     return RegularizedTrainer(model=model, args=args, train_dataset=data, eval_dataset=data, regularizers=regularizers)
 
 
-def test_an_interrupted_step_leaves_the_true_weights(tmp_path: Path) -> None:
+def test_interrupted_step_restores_the_true_weights(tmp_path: Path) -> None:
     model, stops = zoo.make_model("bert"), Stops()
     trainer = trainer_of(model, [Mixout(p=0.5)], tmp_path, gradient_accumulation_steps=2)
     trainer.add_callback(stops)
@@ -188,7 +188,7 @@ def test_evaluation_between_steps_sees_the_true_weights(tmp_path: Path) -> None:
         assert logged == pytest.approx(loss, rel=1e-5)
 
 
-def test_with_lora_the_sum_is_mixed_with_the_pretrained_weight() -> None:
+def test_lora_mixes_the_merged_weight_with_the_pretrained_weight() -> None:
     peft = pytest.importorskip("peft")
     p = 0.5
     base = zoo.make_model("bert", dropout=False)
@@ -223,7 +223,7 @@ def test_with_lora_the_sum_is_mixed_with_the_pretrained_weight() -> None:
         Engine(model, [Mixout(pattern="element")])
 
 
-def test_a_weight_that_is_an_embedding_too_is_left_alone() -> None:
+def test_weights_tied_to_an_embedding_are_not_changed() -> None:
     model = zoo.make_model("t5")  # its base model is itself, with the tied head in it
     before = weights_of(model)
     with Engine(model.train(), [make_method("dropconnect", {"p": 0.5})]) as engine:
@@ -234,15 +234,15 @@ def test_a_weight_that_is_an_embedding_too_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["column", "element"])
-def test_it_starts_as_the_pretrained_model_to_the_bit(pattern: str) -> None:
-    """Where W is U, W̃ is U, whatever the draw."""
+def test_first_step_equals_the_pretrained_model_exactly(pattern: str) -> None:
+    """While W equals U, W̃ equals U for every draw."""
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     before = model(**batch).loss
     with Engine(model, [Mixout(p=0.7, pattern=pattern)]) as engine, engine.micro_batch(batch) as inputs:
         assert torch.equal(model(**inputs).loss, before)
 
 
-def test_a_schedule_that_starts_at_zero_still_mixes_with_the_weights_of_the_start() -> None:
+def test_schedule_from_zero_mixes_with_the_initial_weights() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     start = weights_of(model)
     with Engine(model, [Mixout(p="0..0.9")], epochs=2, steps_per_epoch=1) as engine:
@@ -259,7 +259,7 @@ def test_a_schedule_that_starts_at_zero_still_mixes_with_the_weights_of_the_star
     assert 0 < is_pretrained.sum() < 32
 
 
-def test_a_resumed_run_mixes_with_the_weights_of_the_start(tmp_path: Path) -> None:
+def test_resumed_run_mixes_with_the_initial_weights(tmp_path: Path) -> None:
     whole = trainer_of(zoo.make_model("bert"), [Mixout(p=0.5)], tmp_path, save_strategy="steps", save_steps=2)
     whole.train()
     resumed = trainer_of(zoo.make_model("bert"), [Mixout(p=0.5)], tmp_path)
@@ -295,7 +295,7 @@ def test_sharded_weights_are_refused(method: str, process_group: None) -> None:
         Engine(model, [make_method(method, fields)])
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Mixout\.p is 1; it must be below 1"):
         Mixout(p=1)
     with pytest.raises(ValueError, match=r"Mixout\.p is '0\.\.1'; it must be below 1"):

@@ -1,4 +1,4 @@
-"""NoisyTune: what is added, to what, and when."""
+"""NoisyTune: the distribution of the noise, the weights that get it, and when it is added."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from test_contract import same, train
 from torch import Tensor
 
 from attendrop import Engine, Mixout, NoisyTune, Progress
+from helpers import zoo
+from helpers.training import same_parameters, train
 
 
 def noised(kind: str = "bert", strength: float = 0.3, **where: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights before and inside of the first step."""
+    """The weights before and during the first step."""
     model = zoo.make_model(kind).train()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with Engine(model, [NoisyTune(strength)], **where) as engine:
@@ -23,7 +23,7 @@ def noised(kind: str = "bert", strength: float = 0.3, **where: int) -> tuple[dic
 
 
 @pytest.mark.parametrize(("kind", "head"), [("bert", "classifier"), ("gpt2", None), ("llama", "lm_head")])
-def test_the_noise_is_uniform_in_units_of_the_standard_deviation(kind: str, head: str | None) -> None:
+def test_noise_is_uniform_and_scaled_by_the_standard_deviation(kind: str, head: str | None) -> None:
     before, after = noised(kind)
     units = []
     for name, weight in before.items():
@@ -46,13 +46,13 @@ def test_the_noise_is_uniform_in_units_of_the_standard_deviation(kind: str, head
         assert share == pytest.approx((edge + 0.15) / 0.3, abs=0.02)
 
 
-def test_every_process_adds_the_same_and_every_seed_another() -> None:
+def test_noise_depends_on_the_seed_and_not_on_the_process() -> None:
     first, second, other = (noised(seed=seed, rank=rank, world=2)[1] for seed, rank in ((1, 0), (1, 1), (2, 0)))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
 
-def test_once_and_never_in_a_run_that_is_resumed() -> None:
+def test_noise_is_added_once_and_not_when_a_run_is_resumed() -> None:
     model = zoo.make_model("bert").train()
     method = NoisyTune(0.5)
     with Engine(model, [method], steps_per_epoch=3) as engine:
@@ -69,16 +69,16 @@ def test_once_and_never_in_a_run_that_is_resumed() -> None:
     assert all(torch.equal(a, b) for a, b in zip(after, model.parameters(), strict=True))
 
 
-def test_the_order_in_the_list_does_not_matter_to_mixout(tmp_path: Path) -> None:
+def test_order_with_mixout_does_not_matter(tmp_path: Path) -> None:
     runs = [
         train(tmp_path, "bert", regularizers)[0]
         for regularizers in ([NoisyTune(0.5), Mixout(0.5)], [Mixout(0.5), NoisyTune(0.5)], [Mixout(0.5)])
     ]
-    assert same(runs[0], runs[1])
-    assert not same(runs[0], runs[2])
+    assert same_parameters(runs[0], runs[1])
+    assert not same_parameters(runs[0], runs[2])
 
 
-def test_mixout_mixes_with_the_noisy_weights() -> None:
+def test_mixout_uses_the_noisy_weights() -> None:
     model = zoo.make_model("bert").train()
     with Engine(model, [Mixout(0.5), NoisyTune(0.5)], seed=1) as engine:
         engine.begin_step()
@@ -90,6 +90,6 @@ def test_mixout_mixes_with_the_noisy_weights() -> None:
 
 
 @pytest.mark.parametrize("strength", [-0.1, 1.5, "much", True])
-def test_strength_out_of_range(strength: object) -> None:
+def test_strength_out_of_range_is_refused(strength: object) -> None:
     with pytest.raises(ValueError, match=r"NoisyTune\.strength is .*; it must be a number from 0 to 1"):
         NoisyTune(strength)  # type: ignore[arg-type]

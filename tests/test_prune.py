@@ -1,4 +1,4 @@
-"""Pruned layers: equal to uniform attention, saved and loaded, counted, scored, and refused where they cannot be."""
+"""Pruned attention layers: equal to uniform attention, saved and loaded, measured, scored, and refused."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ import pickle
 import pytest
 import torch
 import transformers as hf
-import zoo
 from safetensors.torch import load_file, save_file
 
 from attendrop import Plan, bind, prune
+from attendrop.prune.constant_attention import mean_weights
+from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
-from attendrop.prune.surgery import LAYOUTS, encoder_layers, mean_weights
+from attendrop.prune.surgery import encoder_layers
+from helpers import zoo
 
 ENCODERS = sorted(set(zoo.ARCHITECTURES) - {"gpt2", "llama", "qwen2"})
 BIASED = {"mpnet", "t5"}  # relative positions add to the scores: zero queries are not uniform attention
 
 
 def prunable(model) -> list[int]:
-    """The layers that may go: not those with a sliding window."""
+    """The layers that can be pruned: those without a sliding window."""
     return [x.site.layer for x in encoder_layers(model) if getattr(x.module, "sliding_window", None) is None]
 
 
 def sharpened(model):
-    """With larger queries and values, so that it shows whether attention is uniform; ELECTRA's states are small."""
+    """Enlarges queries and values, so that attention is far from uniform; ELECTRA needs more, its states are small."""
     factor = 16 if model.config.model_type == "electra" else 4
     with torch.no_grad():
         for layer in {x.site.name: x for x in encoder_layers(model)}.values():
@@ -42,7 +44,7 @@ def logits(model, batch) -> torch.Tensor:
 
 
 def uniform_logits(model, batch, layers) -> torch.Tensor:
-    """The same model, unpruned, under a plan that makes the attention of these encoder layers uniform."""
+    """The outputs of the model under a plan that makes the attention of these encoder layers uniform."""
     sites = frozenset(x.site.index for x in encoder_layers(model) if x.site.layer in layers)
     seams = bind(model)
     try:
@@ -67,7 +69,7 @@ def padded_left(batch):
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_a_pruned_model_equals_uniform_attention(kind: str, attention: str) -> None:
+def test_pruned_model_equals_uniform_attention(kind: str, attention: str) -> None:
     batch = zoo.make_batch(kind)
     everything = prunable(zoo.make_model(kind))
     for layers in [everything] if kind == "albert" else [everything[:1], everything[-1:], everything]:
@@ -80,7 +82,7 @@ def test_a_pruned_model_equals_uniform_attention(kind: str, attention: str) -> N
 
 
 @pytest.mark.parametrize("kind", zoo.HEADS)
-def test_every_head_equals_uniform_attention(kind: str) -> None:
+def test_every_pruned_task_head_equals_uniform_attention(kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     expected = uniform_logits(model, batch, [0, 1])
     prune.prune(model, [0, 1])
@@ -88,7 +90,7 @@ def test_every_head_equals_uniform_attention(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "deberta_v2", "mpnet", "t5"])
-def test_padding_on_the_left_is_left_out_too(kind: str) -> None:
+def test_padding_on_the_left_is_ignored(kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), padded_left(zoo.make_batch(kind))
     batch["attention_mask"][:, 0] = 1  # the token that classifiers read, so that there is padding in the middle too
     expected = uniform_logits(model, batch, [0, 1])
@@ -99,7 +101,7 @@ def test_padding_on_the_left_is_left_out_too(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_queries_and_keys_are_gone_and_one_matrix_is_left(kind: str) -> None:
+def test_pruned_layer_keeps_one_projection_matrix(kind: str) -> None:
     model = zoo.make_model(kind)
     layer = encoder_layers(model)[0]
     before = sum(p.numel() for p in model.parameters())
@@ -118,7 +120,7 @@ def test_queries_and_keys_are_gone_and_one_matrix_is_left(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_a_pruned_model_can_be_trained_further(kind: str) -> None:
+def test_pruned_model_can_be_trained_further(kind: str) -> None:
     model, batch = pruned_model(kind, dropout=False).train(), zoo.make_batch(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
@@ -134,8 +136,8 @@ def test_a_pruned_model_can_be_trained_further(kind: str) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_the_gradient_of_the_product_is_that_of_uniform_attention() -> None:
-    """With respect to the embeddings, which both models have."""
+def test_gradient_of_the_embeddings_equals_that_of_uniform_attention() -> None:
+    """Compared at the embeddings, which both models have."""
     model, batch = zoo.make_model("bert", dropout=False), zoo.make_batch("bert")
     twin = copy.deepcopy(model)
     seams = bind(twin)
@@ -147,7 +149,7 @@ def test_the_gradient_of_the_product_is_that_of_uniform_attention() -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
 
 
-def test_dropout_behind_a_pruned_layer_still_draws_for_each_token() -> None:
+def test_dropout_after_a_pruned_layer_differs_between_tokens() -> None:
     model, batch = pruned_model("bert").train(), zoo.make_batch("bert")
     seen = []
     dropout = model.bert.encoder.layer[0].attention.output.dropout
@@ -157,7 +159,7 @@ def test_dropout_behind_a_pruned_layer_still_draws_for_each_token() -> None:
     assert not torch.equal(seen[0][:, 0] == 0, seen[0][:, 1] == 0)
 
 
-def test_layers_can_go_one_after_the_other_and_copies_stand_on_their_own() -> None:
+def test_layers_can_be_pruned_one_by_one_and_copies_are_independent() -> None:
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     expected = uniform_logits(model, batch, [0, 1])
     assert prune.prune(model, [1]).remaining == (0,)
@@ -168,13 +170,13 @@ def test_layers_can_go_one_after_the_other_and_copies_stand_on_their_own() -> No
     assert torch.equal(logits(pickle.loads(pickle.dumps(model)), batch), logits(model, batch))
 
 
-def test_numbers_may_be_negative_or_of_numpy_or_torch() -> None:
+def test_layers_may_be_negative_or_numpy_or_torch_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     for layers in (-1, [-1], numpy.array([1]), torch.tensor([1]), numpy.int64(1), slice(1, None), {1}):
         assert prune.prune(zoo.make_model("bert"), layers).layers == (1,)
 
 
-def test_what_is_left_can_be_bound() -> None:
+def test_remaining_layers_can_be_bound() -> None:
     model, batch = pruned_model("bert", [0]), zoo.make_batch("bert")
     plain = logits(model, batch)
     seams = bind(model)
@@ -184,13 +186,13 @@ def test_what_is_left_can_be_bound() -> None:
         prune.prune(model, [1])
 
 
-def test_a_pruned_model_compiles_in_one_graph() -> None:
+def test_pruned_model_compiles_in_one_graph() -> None:
     model, batch = pruned_model("bert", [0]), zoo.make_batch("bert")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(logits(compiled, batch), logits(model, batch))
 
 
-def test_frozen_weights_stay_frozen_and_half_precision_stays() -> None:
+def test_pruning_keeps_frozen_weights_and_half_precision() -> None:
     model = zoo.make_model("bert").requires_grad_(False).to(torch.bfloat16).eval()
     prune.prune(model, [0, 1])
     assert not any(p.requires_grad for p in model.parameters())
@@ -215,7 +217,7 @@ def test_frozen_weights_stay_frozen_and_half_precision_stays() -> None:
         ("llama", [0], "LlamaForCausalLM has no bidirectional self attention"),
     ],
 )
-def test_layers_that_cannot_go_are_refused_and_nothing_changes(kind: str, layers, message: str) -> None:
+def test_layers_that_cannot_be_pruned_are_refused_and_nothing_changes(kind: str, layers, message: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     before = logits(model, batch)
     with pytest.raises(ValueError, match=message):
@@ -224,7 +226,7 @@ def test_layers_that_cannot_go_are_refused_and_nothing_changes(kind: str, layers
     assert not any(isinstance(x, prune.ConstantAttention) for x in model.modules())
 
 
-def test_decoders_are_refused_and_never_touched() -> None:
+def test_decoders_are_refused_and_never_changed() -> None:
     config = hf.BertConfig(**zoo.SMALL, **zoo.TEXT, is_decoder=True)
     with pytest.raises(ValueError, match="BertLMHeadModel has no bidirectional self attention"):
         prune.prune(hf.BertLMHeadModel(config), [0])
@@ -244,7 +246,7 @@ def test_pruning_twice_and_unknown_projections_are_refused(monkeypatch) -> None:
         prune.prune(zoo.make_model("bert"), [0])
 
 
-def test_adapters_must_be_merged_first() -> None:
+def test_unmerged_adapters_are_refused() -> None:
     peft = pytest.importorskip("peft")
     model = peft.get_peft_model(zoo.make_model("bert"), peft.LoraConfig(target_modules=["value"]))
     with pytest.raises(ValueError, match=r"must be torch.nn.Linear \(merge adapters"):
@@ -256,7 +258,7 @@ def test_adapters_must_be_merged_first() -> None:
 # ---------------------------------------------------------------------------------------------------- masks
 
 
-def test_masks_of_every_kind_mean_the_same() -> None:
+def test_every_mask_format_gives_the_same_mean_weights() -> None:
     valid = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
     expected = torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0], [1 / 2, 1 / 2, 0, 0]]).unsqueeze(1)
     rows = valid.bool()[:, None, None, :]
@@ -278,14 +280,14 @@ def test_masks_of_every_kind_mean_the_same() -> None:
     torch.testing.assert_close(mean_weights(pairs.float(), torch.float32, binary=True), expected)
 
 
-def test_a_sequence_of_padding_alone_stays_finite() -> None:
+def test_sequence_of_padding_stays_finite() -> None:
     torch.testing.assert_close(mean_weights(torch.zeros(1, 4), torch.float32), torch.full((1, 1, 4), 0.25))
     model, batch = pruned_model("bert"), zoo.make_batch("bert")
     batch["attention_mask"][2] = 0
     assert logits(model, batch).isfinite().all()
 
 
-def test_a_mask_that_is_written_to_is_read_again() -> None:
+def test_mask_changed_in_place_is_read_again() -> None:
     mask = torch.tensor([[1, 1, 1, 0]])
     mean_weights(mask, torch.float32)
     mask[0, 2] = 0
@@ -308,7 +310,7 @@ def test_packed_sequences_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_round_trips(kind: str, tmp_path) -> None:
+def test_saved_model_loads_with_the_same_outputs(kind: str, tmp_path) -> None:
     model, batch = pruned_model(kind), zoo.make_batch(kind)
     expected = logits(model, batch)
     folder = prune.save(model, tmp_path / "pruned")
@@ -336,7 +338,7 @@ def test_round_trips(kind: str, tmp_path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["pruned"]
 
 
-def test_auto_classes_read_it_and_a_loaded_model_can_be_saved_again(tmp_path) -> None:
+def test_auto_classes_load_it_and_a_loaded_model_can_be_saved_again(tmp_path) -> None:
     model, batch = pruned_model("roberta", [1]), zoo.make_batch("roberta")
     again = prune.load(prune.save(prune.load(prune.save(model, tmp_path / "a")), tmp_path / "b" / "c"))
     assert torch.equal(logits(again, batch), logits(model, batch))
@@ -346,7 +348,7 @@ def test_auto_classes_read_it_and_a_loaded_model_can_be_saved_again(tmp_path) ->
 
 
 @pytest.mark.parametrize("kind", ["bert", "masked", "modernbert", "t5"])
-def test_a_model_trained_after_pruning_round_trips(kind: str, tmp_path) -> None:
+def test_model_trained_after_pruning_loads_with_the_same_outputs(kind: str, tmp_path) -> None:
     model, batch = pruned_model(kind, [0]), zoo.make_batch(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     model(**batch).loss.backward()
@@ -359,7 +361,7 @@ def test_a_model_trained_after_pruning_round_trips(kind: str, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("width", "bias"), [(4, True), (16, True), (16, False), (4, False)])
-def test_heads_narrower_or_wider_than_the_model_round_trip(width: int, bias: bool, tmp_path) -> None:
+def test_models_with_narrower_or_wider_heads_load_with_the_same_outputs(width: int, bias: bool, tmp_path) -> None:
     """Four heads of 4 or 16 in a model of 32: the projections are not square, and biases may be missing."""
     torch.manual_seed(0)
     config = hf.ViTConfig(**zoo.SMALL, image_size=16, patch_size=4, qkv_bias=bias, num_labels=3)
@@ -376,14 +378,14 @@ def test_heads_narrower_or_wider_than_the_model_round_trip(width: int, bias: boo
     torch.testing.assert_close(logits(stock, batch), logits(model, batch), atol=1e-5, rtol=0)
 
 
-def test_a_half_precision_model_round_trips(tmp_path) -> None:
+def test_half_precision_model_loads_with_the_same_outputs(tmp_path) -> None:
     model, batch = pruned_model("bert", [0]).to(torch.bfloat16), zoo.make_batch("bert")
     loaded = prune.load(prune.save(model, tmp_path / "x"))
     assert loaded.dtype == torch.bfloat16
     assert torch.equal(logits(loaded, batch), logits(model, batch))
 
 
-def test_saving_refuses_and_leaves_nothing(tmp_path, monkeypatch) -> None:
+def test_refused_or_failed_save_leaves_no_files(tmp_path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="without pruned layers"):
         prune.save(zoo.make_model("bert"), tmp_path / "x")
     model = pruned_model("bert", [0])
@@ -393,14 +395,14 @@ def test_saving_refuses_and_leaves_nothing(tmp_path, monkeypatch) -> None:
         prune.save(model, tmp_path / "full")
     with pytest.raises(ValueError, match="which is a file"):
         prune.save(model, tmp_path / "full" / "notes.txt", overwrite=True)
-    monkeypatch.setattr("attendrop.prune.storage._card", lambda *_: 1 / 0)
+    monkeypatch.setattr("attendrop.prune.storage.pruned_card", lambda *_: 1 / 0)
     for overwrite in (False, True):
         with pytest.raises(ZeroDivisionError):
             prune.save(model, tmp_path / ("full" if overwrite else "x"), overwrite=overwrite)
     assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == ["full", "full/notes.txt"]
 
 
-def test_overwriting_takes_older_weights_away_and_nothing_else(tmp_path) -> None:
+def test_overwriting_removes_only_older_weights(tmp_path) -> None:
     for name in ("notes.txt", "model-00001-of-00002.safetensors", "model.safetensors.index.json"):
         (tmp_path / name).write_text("{}")
     model = pruned_model("bert", [0])
@@ -415,7 +417,7 @@ def set_config(folder, **fields) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-def test_loading_what_is_no_pruned_model_is_refused(tmp_path) -> None:
+def test_loading_a_folder_without_a_pruned_model_is_refused(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"nowhere', which has no config.json"):
         prune.load(tmp_path / "nowhere")
     zoo.make_model("bert").save_pretrained(tmp_path / "stock")
@@ -466,7 +468,7 @@ def test_loading_incomplete_or_pickled_weights_is_refused(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_flops_are_those_of_the_shapes(attention: str) -> None:
+def test_flops_match_the_shapes(attention: str) -> None:
     model = zoo.make_model("bert", attention=attention)
     before = prune.cost_of(model, batch=2, length=10, rounds=1)
     prune.prune(model, [0])
@@ -484,7 +486,7 @@ def test_flops_are_those_of_the_shapes(attention: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_pruning_costs_less_everywhere(kind: str) -> None:
+def test_pruning_reduces_flops_and_parameters(kind: str) -> None:
     model = zoo.make_model(kind)
     before = prune.cost_of(model, batch=2, length=12, rounds=0)
     prune.prune(model, prunable(model))
@@ -500,7 +502,7 @@ def test_pruning_costs_less_everywhere(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ENCODERS)
 @pytest.mark.parametrize("by", ["similarity", "gradient"])
-def test_there_is_a_score_for_each_layer_and_the_model_is_left_alone(kind: str, by: str) -> None:
+def test_scoring_gives_one_score_per_layer_and_changes_nothing(kind: str, by: str) -> None:
     model, batch = zoo.make_model(kind), zoo.make_batch(kind)
     before = {name: x.clone() for name, x in model.state_dict().items()}
     state = torch.get_rng_state()
@@ -517,7 +519,7 @@ def test_there_is_a_score_for_each_layer_and_the_model_is_left_alone(kind: str, 
 
 @pytest.mark.parametrize("kind", sorted(set(ENCODERS) - {"albert"}))
 @pytest.mark.parametrize("silent", [0, 1])
-def test_a_layer_that_adds_nothing_goes_first(kind: str, silent: int) -> None:
+def test_layer_with_zero_output_has_the_highest_score(kind: str, silent: int) -> None:
     model, batch = zoo.make_model(kind), zoo.make_batch(kind)
     layer = encoder_layers(model)[silent]
     owner = model.get_submodule(layer.site.name.rpartition(".")[0]) if layer.layout.o_outside else layer.module
@@ -532,8 +534,8 @@ def test_a_layer_that_adds_nothing_goes_first(kind: str, silent: int) -> None:
     assert effects[1 - silent] < 0
 
 
-def test_similarity_is_that_of_the_residual_stream() -> None:
-    """Written out for a block that normalises after the residual and one that does so before."""
+def test_similarity_compares_the_residual_stream_before_and_after() -> None:
+    """Computed by hand for a block that normalises after the residual and for one that normalises before."""
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     x = model.bert.embeddings(batch["input_ids"])
     block = model.bert.encoder.layer[0]
@@ -550,7 +552,7 @@ def test_similarity_is_that_of_the_residual_stream() -> None:
     assert prune.score_layers(model, [batch])[0] == pytest.approx(cosine.item(), abs=1e-6)
 
 
-def test_tokens_and_not_batches_are_averaged() -> None:
+def test_scores_are_averaged_over_tokens() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
     apart = [{name: x[i : i + 1] for name, x in batch.items()} for i in range(3)]
     assert prune.score_layers(model, apart) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-6)
@@ -559,7 +561,7 @@ def test_tokens_and_not_batches_are_averaged() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5", "mpnet", "vit", "choice"])
-def test_the_gradient_foretells_how_the_loss_changes(kind: str) -> None:
+def test_gradient_score_estimates_the_change_of_the_loss(kind: str) -> None:
     """To first order: with small query weights attention is nearly uniform, and the estimate is nearly exact."""
     model, batch = zoo.make_model(kind, dropout=False).eval().double(), zoo.make_batch(kind)
     batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
@@ -583,19 +585,19 @@ def test_the_gradient_foretells_how_the_loss_changes(kind: str) -> None:
 
 
 class Gate:
-    """As AttendOut's generator: the mean drop probability of each layer on a batch."""
+    """Like the generator of AttendOut: the mean drop probability of each layer on a batch."""
 
     def drop_probabilities(self, batch) -> torch.Tensor:
         return batch["input_ids"].float().mean() * torch.tensor([0.01, 0.02])
 
 
-def test_a_generator_is_averaged_over_the_examples() -> None:
+def test_generator_scores_are_averaged_over_examples() -> None:
     model = zoo.make_model("bert")
     data = [{"input_ids": torch.full((1, 4), 10)}, {"input_ids": torch.full((3, 4), 30)}]
     assert prune.score_layers(model, data, by="gate", generator=Gate()) == pytest.approx([0.25, 0.5])
 
 
-def test_pruned_layers_are_never_first_again() -> None:
+def test_pruned_layers_have_the_lowest_score() -> None:
     model, batch = pruned_model("bert", [1]), zoo.make_batch("bert")
     for by, generator in (("similarity", None), ("gradient", None), ("gate", Gate())):
         first, second = prune.score_layers(model, [batch], by=by, generator=generator)
@@ -604,7 +606,7 @@ def test_pruned_layers_are_never_first_again() -> None:
     assert prune.score_layers(model, [batch], by="gradient") == [float("-inf")] * 2
 
 
-def test_scores_that_cannot_be_are_refused() -> None:
+def test_impossible_scores_are_refused() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
     with pytest.raises(ValueError, match="by is 'size'; it must be one of 'similarity', 'gradient', 'gate'"):
         prune.score_layers(model, [batch], by="size")
@@ -628,7 +630,7 @@ def test_scores_that_cannot_be_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5", "vit"])
-def test_onnx_runs_on_other_sizes(kind: str, tmp_path) -> None:
+def test_exported_onnx_model_runs_on_other_sizes(kind: str, tmp_path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
 

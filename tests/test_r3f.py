@@ -1,4 +1,4 @@
-"""R3F against two passes by hand, and an accumulated step against the whole batch."""
+"""R3F compared with two manual passes, and an accumulated step with the whole batch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import SGD, largest_difference, make_arguments, make_examples, pad, weights_of
-from literal import FIRST_BLOCK, assert_same_gradients, in_double, kl, mean_over_rows, reading
 
 from attendrop import R3F, ADDrop, Engine, HiddenCut, Progress, RDrop, RegularizedTrainer
 from attendrop.kernels.draws import uniform
 from attendrop.methods.r3f import noise_of
 from attendrop.random import key_of
+from helpers import zoo
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, weights_of
+from helpers.literal import FIRST_BLOCK, assert_same_gradients, in_double, kl, mean_over_rows, reading
 
 EPSILON, WEIGHT = 0.3, 0.7
 
@@ -27,7 +27,7 @@ def both(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "kind", ["bert", "gpt2", "llama", "bart", "mpnet", "multilabel", "regression", "token", "choice", "masked"]
 )
-def test_a_step_equals_two_passes_by_hand(kind: str, loss: str) -> None:
+def test_whole_step_matches_two_manual_passes(kind: str, loss: str) -> None:
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
     with Engine(model, [R3F(EPSILON, WEIGHT, loss=loss)], seed=5) as engine:
@@ -51,7 +51,7 @@ def test_a_step_equals_two_passes_by_hand(kind: str, loss: str) -> None:
     assert_same_gradients(model, literal, rtol=1e-4, atol=1e-7)
 
 
-def test_the_noise_has_the_size_that_it_is_said_to_have() -> None:
+def test_noise_has_the_stated_size() -> None:
     draws = uniform(key_of(0, 1, 2), torch.arange(100), (1, 30, 30))
     for kind, size in (("uniform", 3**-0.5), ("normal", 1.0)):
         noise = noise_of(draws, 0.2, kind)
@@ -65,10 +65,10 @@ def test_the_noise_has_the_size_that_it_is_said_to_have() -> None:
 
 
 @pytest.mark.parametrize("kind", ["llama", "bert"])
-def test_an_accumulated_step_equals_the_whole_batch(kind: str, tmp_path: Path) -> None:
-    """Examples of different lengths. Llama's loss is divided by the tokens of the whole step, and so is the penalty.
+def test_accumulated_step_matches_the_whole_batch(kind: str, tmp_path: Path) -> None:
+    """Examples have different lengths. Llama's loss is divided by the tokens of the whole step, and so is the penalty.
 
-    BERT's is the mean over the micro-batch, and the Trainer adds up four of them: loss and penalty alike.
+    BERT's loss is the mean over a micro-batch; the Trainer adds up four of them, both loss and penalty.
     """
     whole = kind == "llama"
     examples = make_examples(kind, 8)
@@ -89,7 +89,7 @@ def test_an_accumulated_step_equals_the_whole_batch(kind: str, tmp_path: Path) -
     assert largest_difference(found, run(1, 4, weight=1.0)) > 1e-4
 
 
-def test_beside_another_method_with_two_views_it_trains_on_both() -> None:
+def test_loss_both_is_needed_beside_another_method_with_two_views() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     for other in (RDrop(), HiddenCut()):
         with pytest.raises(
@@ -102,7 +102,7 @@ def test_beside_another_method_with_two_views_it_trains_on_both() -> None:
     Engine(model, [RDrop(alpha=0), R3F()]).close()
 
 
-def test_a_loss_that_is_not_the_models_own_is_refused(tmp_path: Path) -> None:
+def test_clean_loss_with_label_smoothing_is_refused(tmp_path: Path) -> None:
     def run(method: R3F) -> None:
         args = make_arguments(tmp_path, max_steps=1, label_smoothing_factor=0.1)
         examples = make_examples("bert", 4)
@@ -115,7 +115,7 @@ def test_a_loss_that_is_not_the_models_own_is_refused(tmp_path: Path) -> None:
         run(R3F())
 
 
-def test_what_is_refused() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     assert R3F(weight=0).views == 1
     with pytest.raises(ValueError, match=r"R3F\.epsilon is -1; it must be a number from 0"):
         R3F(epsilon=-1)

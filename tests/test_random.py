@@ -1,4 +1,4 @@
-"""Counter-based draws: uniform, independent of how the batch is dealt out, the same on every device."""
+"""Counter-based draws: uniform, independent of how a batch is split, the same on every device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attendrop.core.step import MicroBatch, Step
 from attendrop.kernels.draws import reference, uniform
 
 
-def test_numpy_and_torch_draw_the_same() -> None:
+def test_numpy_and_torch_draws_are_equal() -> None:
     positions = torch.tensor([0, 3, 70_000])
     for key in (0, 1, 2**31, 2**32 - 1):
         a = reference.uniform_numpy(key, positions, (2, 5, 7))
@@ -22,7 +22,7 @@ def test_numpy_and_torch_draw_the_same() -> None:
         assert a.max() < 1
 
 
-def test_several_keys_draw_at_once_what_each_draws_alone() -> None:
+def test_draws_of_several_keys_match_those_of_each_key() -> None:
     words, positions = [0, 7, 2**31, 2**32 - 1], torch.tensor([2, 70_000, 5])
     keys = random.as_keys(words)
     assert keys.dtype == torch.int32
@@ -37,7 +37,7 @@ def test_several_keys_draw_at_once_what_each_draws_alone() -> None:
         assert torch.equal(draw(keys[1], positions, (5, 7), "cpu"), uniform(7, positions, (5, 7)))
 
 
-def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
+def test_keys_of_a_step_match_those_in_device_memory() -> None:
     device = torch.device("cpu")
     step = Step(None, None, Progress(step=14), seed=3)  # type: ignore[arg-type]
     batch = MicroBatch(step, first_position=8, size=2)
@@ -49,14 +49,14 @@ def test_keys_of_sites_in_a_step_and_in_device_memory() -> None:
         step.progress = Progress(step=number)
         draws.write(batch)
         alone = torch.stack([batch.uniform(site, (4, 2, 5, 7), device, "x") for site in sites])
-        for either in (batch, static):
-            keys, positions = either.keys(sites, "x", device), either.positions(4, device)
+        for source in (batch, static):
+            keys, positions = source.keys(sites, "x", device), source.positions(4, device)
             assert keys.shape == (3, 1)
             for draw in (uniform, reference.uniform_torch):
                 assert torch.equal(draw(keys, positions, (2, 5, 7), device), alone)
 
 
-def test_a_draw_belongs_to_its_example_not_to_its_batch() -> None:
+def test_draws_depend_on_the_example_and_not_on_the_batch() -> None:
     key = random.key_of(seed=7, step=3, site=1)
     whole = uniform(key, torch.arange(6), (4, 9, 9))
     half = uniform(key, torch.arange(3, 6), (4, 9, 9))
@@ -87,7 +87,7 @@ def test_draws_are_uniform_and_neighbours_are_independent() -> None:
         assert abs(correlation) < 4 / a.numel() ** 0.5
 
 
-def test_the_shared_stream_is_the_same_everywhere_and_changes_with_the_step() -> None:
+def test_shared_generator_is_reproducible_and_changes_with_the_step() -> None:
     a, b, c = (torch.rand(8, generator=random.shared_generator(1, step, "layers")) for step in (5, 5, 6))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)

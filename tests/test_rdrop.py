@@ -1,4 +1,4 @@
-"""R-Drop against two passes by hand: the divergence by loops over examples and positions, loss and gradients."""
+"""R-Drop compared with two manual passes: divergence by loops over examples and positions, loss and gradients."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import make_arguments
-from literal import FIRST_BLOCK, Told, assert_same_gradients, in_double, kl, mean_over_rows, reading, rows_of
 
 from attendrop import ADDrop, Engine, Progress, RDrop, RegularizedTrainer, parse_method
 from attendrop.methods._shared.divergence import Pair, jensen_shannon, symmetric_kl
+from helpers import zoo
+from helpers.data import make_arguments
+from helpers.literal import (
+    FIRST_BLOCK,
+    FixedNoise,
+    assert_same_gradients,
+    in_double,
+    kl,
+    mean_over_rows,
+    reading,
+    rows_of,
+)
 
 HEADS = ["multilabel", "regression", "token", "choice", "masked"]
 
@@ -24,13 +33,13 @@ def both(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", ["batchmean", "sum"])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "mpnet", *HEADS])
-def test_a_step_equals_two_passes_by_hand(kind: str, reduction: str) -> None:
+def test_whole_step_matches_two_manual_passes(kind: str, reduction: str) -> None:
     alpha = 0.7
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
     rows = batch["input_ids"].numel() // batch["input_ids"].shape[-1]
     noise = torch.randn(2 * rows, 1, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.3
-    with Engine(model, [RDrop(alpha, reduction), Told(noise)]) as engine, engine.micro_batch(batch) as inputs:
+    with Engine(model, [RDrop(alpha, reduction), FixedNoise(noise)]) as engine, engine.micro_batch(batch) as inputs:
         total = engine.loss(model(**inputs))
         total.backward()
 
@@ -52,7 +61,7 @@ def test_a_step_equals_two_passes_by_hand(kind: str, reduction: str) -> None:
     assert_same_gradients(model, literal)
 
 
-def test_divergences_by_hand() -> None:
+def test_divergences_match_values_computed_by_hand() -> None:
     p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.25, 0.5])
     # ½ ln 2 − ¼ ln 2 both ways; M = (⅜, ¼, ⅜)
     assert symmetric_kl(p.log(), q.log()).item() == pytest.approx(0.25 * torch.tensor(2.0).log().item(), rel=1e-5)
@@ -61,7 +70,7 @@ def test_divergences_by_hand() -> None:
     assert jensen_shannon(p.log(), p.log()).item() == pytest.approx(0, abs=1e-7)
 
 
-def test_the_divergence_of_bfloat16_logits_is_computed_in_float32() -> None:
+def test_divergence_of_bfloat16_logits_is_computed_in_float32() -> None:
     model, batch = zoo.make_model("bert").to(torch.bfloat16).train(), zoo.make_batch("bert")
     with Engine(model, [RDrop(alpha=3)]) as engine, engine.micro_batch(batch) as inputs:
         outputs = model(**inputs)
@@ -73,7 +82,7 @@ def test_the_divergence_of_bfloat16_logits_is_computed_in_float32() -> None:
         torch.testing.assert_close(penalty.double(), expected, rtol=1e-4, atol=1e-7)
 
 
-def test_far_logits_stay_finite() -> None:
+def test_divergence_of_extreme_logits_stays_finite() -> None:
     z = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
     for kind in ("kl", "js"):
         for head in ("classification", "multilabel"):
@@ -83,8 +92,8 @@ def test_far_logits_stay_finite() -> None:
             assert gradient.isfinite().all()
 
 
-def test_it_composes_with_addrop() -> None:
-    """Both views run under AD-DROP's mask, and ordinary dropout tells them apart."""
+def test_rdrop_composes_with_addrop() -> None:
+    """Both views use the mask of AD-DROP, and ordinary dropout makes them differ."""
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     addrop = ADDrop(p=0.5, q=0.5, cross_tuning=False)
     with Engine(model, [addrop, RDrop(alpha=2)]) as engine, engine.micro_batch(batch) as inputs:
@@ -98,7 +107,7 @@ def test_it_composes_with_addrop() -> None:
         assert expected > outputs.loss + 1e-4
 
 
-def test_alpha_may_follow_a_schedule() -> None:
+def test_alpha_follows_a_schedule() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     with Engine(model, [RDrop(alpha="0..2")]) as engine:
         found = []
@@ -114,28 +123,28 @@ def test_alpha_may_follow_a_schedule() -> None:
     assert (RDrop(alpha=0).views, RDrop(alpha="0..1").views) == (1, 2)
 
 
-def test_views_that_are_alike_are_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_views_are_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     from attendrop.methods import rdrop
 
     monkeypatch.setattr(rdrop, "logger", logging.getLogger("here"))
-    for dropout, told in ((False, 1), (True, 1)):  # the second adds nothing
+    for dropout, count in ((False, 1), (True, 1)):  # the second adds nothing
         model, batch = zoo.make_model("gpt2", dropout=dropout).train(), zoo.make_batch("gpt2")
         with Engine(model, [RDrop()]) as engine:
             for _ in range(2):
                 with engine.micro_batch(batch) as inputs:
                     engine.loss(model(**inputs))
-        assert sum("views of the first batch are equal" in record.message for record in caplog.records) == told
+        assert sum("views of the first batch are equal" in record.message for record in caplog.records) == count
 
 
 @pytest.mark.parametrize("name", ["rdrop", "hiddencut", "r3f"])
-def test_a_span_head_is_refused_when_the_trainer_is_built(name: str, tmp_path: Path) -> None:
+def test_span_head_is_refused_when_the_trainer_is_created(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="compares the predictions of two views and is not defined for a span head"):
         RegularizedTrainer(
             model=zoo.make_model("span"), args=make_arguments(tmp_path), regularizers=[parse_method(name)]
         )
 
 
-def test_what_is_refused() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"RDrop\.alpha is -1; it must be from 0 to inf"):
         RDrop(alpha=-1)
     with pytest.raises(ValueError, match=r"RDrop\.reduction is 'mean'; it must be one of 'batchmean', 'sum'"):

@@ -1,4 +1,4 @@
-"""A run that is killed goes on from its last checkpoint as if nothing had happened."""
+"""A killed run continues from its last checkpoint exactly as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from data import LONG, same_bits, weights_of
 from safetensors.torch import load_file
-from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, train
-from zoo import make_model
 
 from attendrop import parse_method
 from attendrop.core.schedule import is_method_epoch
+from helpers.data import same_bits, weights_of
+from helpers.zoo import make_model
+from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, train
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_tiny.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -28,7 +28,7 @@ Found = tuple[dict[str, torch.Tensor], Any]
 
 
 def kill_in_step(method: str, folder: Path, step: int) -> None:
-    """A run that is killed between a backward and the optimizer's step."""
+    """Starts a run and kills it between a backward pass and the optimizer step."""
     child = subprocess.Popen(
         [sys.executable, SCRIPT, method, str(folder), "--pause-in-step", str(step)],
         env=ENVIRONMENT,
@@ -58,11 +58,11 @@ def assert_same(one: Found, other: Found) -> None:
     [
         ("addrop", 12),  # two steps after the second checkpoint, in the middle of the epoch that is AD-DROP's
         # the second checkpoint is two steps into the third round
-        *([("dev", 12)] if LONG else []),
+        pytest.param("dev", 12, marks=pytest.mark.slow),
         ("cached", 7),  # the first checkpoint is one step into the second round of an update that takes two
     ],
 )
-def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, method: str, killed_in: int) -> None:
+def test_killed_run_resumes_exactly(tmp_path: Path, method: str, killed_in: int) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     saved = killed_in - killed_in % SAVE_STEPS
     kill_in_step(method, killed, killed_in)
@@ -93,7 +93,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, method: str, killed_in
 
 
 def check_the_middle_of_a_round(method: str, checkpoint: Path, saved: int) -> None:
-    """What is resumed from has a cache, both moving averages and, where an update takes two rounds, a gradient."""
+    """The checkpoint has a cache, both moving averages and, where an update takes two rounds, a gradient."""
     tensors, values = read(checkpoint / "attendout.safetensors")
     regularizer: Any = parse_method(METHODS[method])
     rounds, steps = divmod(saved, regularizer.T)

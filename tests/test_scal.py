@@ -1,4 +1,4 @@
-"""SCAL against three passes by hand: the adversarial step, both losses and the contrastive term by loops."""
+"""SCAL compared with three manual passes: the adversarial step, both losses, and the contrastive term by loops."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-import zoo
-from literal import FIRST_BLOCK, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 from attendrop import SCAL, ADDrop, Engine, RDrop
 from attendrop.methods.scal import adversarial, info_nce, pooled
+from helpers import zoo
+from helpers.literal import FIRST_BLOCK, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 EPSILON, ALPHA, TAU = 0.4, 0.6, 0.3
 
@@ -36,7 +36,7 @@ def contrast_by_hand(one: list[torch.Tensor], two: list[torch.Tensor]) -> torch.
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "mpnet"])
-def test_a_step_equals_three_passes_by_hand(kind: str) -> None:
+def test_whole_step_matches_three_manual_passes(kind: str) -> None:
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
     with Engine(model, [SCAL(EPSILON, ALPHA, TAU)]) as engine, engine.micro_batch(batch) as inputs:
@@ -65,7 +65,7 @@ def test_a_step_equals_three_passes_by_hand(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", ["multilabel", "regression", "token", "choice", "span", "masked", "albert", "vit", "t5", "modernbert"]
 )
-def test_every_head_and_other_models_take_a_step(kind: str) -> None:
+def test_every_head_and_other_architectures_train(kind: str) -> None:
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     with Engine(model, [SCAL(tau=1.0)]) as engine, engine.micro_batch(batch) as inputs:
         outputs = model(**inputs)
@@ -75,7 +75,7 @@ def test_every_head_and_other_models_take_a_step(kind: str) -> None:
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-def test_the_step_of_an_example_without_gradient_is_zero() -> None:
+def test_adversarial_step_of_an_example_without_gradient_is_zero() -> None:
     gradient = torch.randn(3, 4, 5)
     gradient[1] = 0
     found = adversarial(gradient, 2.0)
@@ -83,7 +83,7 @@ def test_the_step_of_an_example_without_gradient_is_zero() -> None:
     assert torch.equal(found[1], torch.zeros(4, 5))
 
 
-def test_pooling_knows_padding_on_either_side() -> None:
+def test_pooling_ignores_padding_on_either_side() -> None:
     hidden = torch.arange(8.0).view(2, 4, 1)
     real = torch.tensor([[True, True, False, False], [False, True, True, True]])
     assert pooled(hidden, real, "first").flatten().tolist() == [0, 5]
@@ -91,7 +91,7 @@ def test_pooling_knows_padding_on_either_side() -> None:
     assert pooled(hidden, real, "mean").flatten().tolist() == [0.5, 6]
 
 
-def test_the_contrast_is_computed_in_float32() -> None:
+def test_contrastive_term_is_computed_in_float32() -> None:
     h = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         found = info_nce(h, h.flip(0), TAU)
@@ -101,8 +101,8 @@ def test_the_contrast_is_computed_in_float32() -> None:
     assert info_nce(h[:1], h[1:2], TAU) == 0  # a batch of one has no negatives
 
 
-def test_it_leaves_the_random_state_of_the_tracked_pass_alone() -> None:
-    """The probe draws dropout and puts the state back: without a step the loss is that of two plain views."""
+def test_probe_does_not_change_the_random_state_of_the_training_pass() -> None:
+    """The probe restores the random state after its dropout: without a step the loss is that of two plain views."""
     losses = []
     for methods in ([SCAL(epsilon=1e-30, alpha=0)], [RDrop(alpha=1e-30)]):
         model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
@@ -112,7 +112,7 @@ def test_it_leaves_the_random_state_of_the_tracked_pass_alone() -> None:
     assert losses[0] == losses[1]
 
 
-def test_it_composes_with_addrop_and_rdrop() -> None:
+def test_scal_composes_with_addrop_and_rdrop() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     methods = [ADDrop(p=0.5, q=0.5, cross_tuning=False), RDrop(), SCAL()]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
@@ -120,7 +120,7 @@ def test_it_composes_with_addrop_and_rdrop() -> None:
         engine.loss(model(**inputs)).backward()
 
 
-def test_what_is_refused() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     assert (SCAL(epsilon=0, alpha=0).views, SCAL(epsilon=0).views, SCAL(alpha=0).views) == (1, 2, 2)
     with pytest.raises(ValueError, match=r"SCAL\.epsilon is -1; it must be from 0 to inf"):
         SCAL(epsilon=-1)

@@ -1,3 +1,5 @@
+"""Schedules of strengths, and the alternation of epochs in cross-tuning."""
+
 from __future__ import annotations
 
 import pytest
@@ -6,7 +8,7 @@ from attendrop import Progress, Schedule
 from attendrop.core.schedule import is_method_epoch, value_at
 
 
-def test_a_schedule_is_piecewise_linear() -> None:
+def test_schedule_is_piecewise_linear() -> None:
     schedule = Schedule([(0, 0.0), (0.5, 1.0), (1, 0.5)])
     assert [schedule(t) for t in (0, 0.25, 0.5, 0.75, 1)] == [0, 0.5, 1, 0.75, 0.5]
     assert Schedule.parse("0.1..0.5") == Schedule([(0, 0.1), (1, 0.5)])
@@ -15,7 +17,7 @@ def test_a_schedule_is_piecewise_linear() -> None:
 
 
 @pytest.mark.parametrize("points", [[(0, 1)], [(0, 1), (0, 2), (1, 1)], [(0.1, 1), (1, 1)], [(0, 1), (0.9, 1)]])
-def test_points_that_make_no_function_are_refused(points: list) -> None:
+def test_invalid_points_are_refused(points: list) -> None:
     with pytest.raises(ValueError, match="Schedule.points"):
         Schedule(points)
 
@@ -32,6 +34,6 @@ def test_points_that_make_no_function_are_refused(points: list) -> None:
         ("either", 4, "-x-x"),
     ],
 )
-def test_cross_tuning_alternates_and_ends_on_the_wanted_kind(end_on: str, epochs: int, expected: str) -> None:
+def test_cross_tuning_alternates_and_ends_as_requested(end_on: str, epochs: int, expected: str) -> None:
     found = "".join("x" if is_method_epoch(epoch, epochs, end_on) else "-" for epoch in range(epochs))
     assert found == expected

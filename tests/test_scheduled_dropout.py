@@ -1,15 +1,17 @@
+"""Scheduled dropout: measured rates, shapes of the masks, and schedules fitted to a run of AttendOut."""
+
 from __future__ import annotations
 
 import json
 
 import pytest
-import zoo
 
 from attendrop import Engine, Progress, ScheduledDropout, fit_schedule
 from attendrop.methods import make_method
+from helpers import zoo
 
 
-def test_the_measured_rate_follows_the_schedule_of_each_layer() -> None:
+def test_measured_rate_follows_the_schedule_of_each_layer() -> None:
     model, batch = zoo.make_model("albert").train(), zoo.make_batch("albert", size=16, length=32)
     method = ScheduledDropout(start=0.6, slopes=(-0.4, 0.2))
     engine = Engine(model, [method])
@@ -24,7 +26,7 @@ def test_the_measured_rate_follows_the_schedule_of_each_layer() -> None:
 
 
 @pytest.mark.parametrize("kind", [*zoo.ARCHITECTURES, "choice"])
-def test_masks_fit_every_attention_map(kind: str) -> None:
+def test_masks_fit_every_architecture(kind: str) -> None:
     model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
     engine = Engine(model, [ScheduledDropout()])
     with engine.micro_batch(batch) as inputs:
@@ -33,7 +35,7 @@ def test_masks_fit_every_attention_map(kind: str) -> None:
     engine.close()
 
 
-def test_a_schedule_is_fitted_to_learned_curves_and_survives_json() -> None:
+def test_schedule_is_fitted_to_learned_curves_and_survives_json() -> None:
     # layer 0 falls, layer 1 rises and then stays: both are piecewise linear with corners at 0, 1/2 and 1
     history = []
     for step in range(1, 101):
@@ -47,7 +49,7 @@ def test_a_schedule_is_fitted_to_learned_curves_and_survives_json() -> None:
     assert make_method(plain.pop("method"), plain) == found
 
 
-def test_what_is_refused() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"ScheduledDropout\.start is 1\.5"):
         ScheduledDropout(start=1.5)
     with pytest.raises(ValueError, match=r"ScheduledDropout\.slopes is \[1\]"):

@@ -1,14 +1,17 @@
+"""Scores dropout and DropKey compared with their equation: drop rates, patterns, draws."""
+
 from __future__ import annotations
 
 import copy
 
 import pytest
 import torch
-import zoo
-from oracles import ChangedAttention
 
 from attendrop import Engine, Progress, ScoresDropout
 from attendrop.methods._shared.patterns import keep_pattern, shape_of_draws
+from helpers import zoo
+from helpers.methods import TwoViews
+from helpers.oracles import ChangedAttention
 
 
 def planned(method: ScoresDropout, kind: str = "bert", steps: int = 1, **sizes: int) -> list[dict[int, torch.Tensor]]:
@@ -24,7 +27,7 @@ def planned(method: ScoresDropout, kind: str = "bert", steps: int = 1, **sizes: 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize("pattern", ["element", "column", "span"])
-def test_forward_and_gradient_are_those_of_the_equation(kind: str, pattern: str) -> None:
+def test_forward_and_gradients_match_the_equation(kind: str, pattern: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     with Engine(model, [ScoresDropout(p=0.6, pattern=pattern, span=2)]) as engine, engine.micro_batch(batch) as inputs:
@@ -53,7 +56,7 @@ def test_forward_and_gradient_are_those_of_the_equation(kind: str, pattern: str)
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize(("pattern", "span"), [("element", 3), ("column", 3), ("span", 1), ("span", 2), ("span", 5)])
-def test_each_key_is_dropped_as_often_as_p_says(p: float, pattern: str, span: int) -> None:
+def test_each_key_is_dropped_with_probability_p(p: float, pattern: str, span: int) -> None:
     masks = [mask for keep in planned(ScoresDropout(p, pattern, span=span), steps=60) for mask in keep.values()]
     dropped = torch.cat([~mask.expand(-1, -1, 9, -1) for mask in masks]).float()
     independent = dropped[:, :, :1] if pattern != "element" else dropped
@@ -67,7 +70,7 @@ def test_each_key_is_dropped_as_often_as_p_says(p: float, pattern: str, span: in
     assert not torch.equal(dropped[:, 0], dropped[:, 1])  # each head has its own
 
 
-def test_spans_are_runs_of_that_length() -> None:
+def test_span_pattern_drops_runs_of_the_given_length() -> None:
     shape = shape_of_draws((1, 1, 5, 9), "span", 3)
     assert shape == (1, 1, 1, 11)
     draws = torch.ones(shape)
@@ -85,7 +88,7 @@ def test_spans_are_runs_of_that_length() -> None:
     assert torch.equal(keep_pattern(random, 0.4, "span", 1), keep_pattern(random, 0.4, "column", 3))
 
 
-def test_masks_are_the_same_however_the_batch_is_dealt_out_and_padded() -> None:
+def test_masks_do_not_depend_on_processes_or_padding() -> None:
     batch = zoo.make_batch("bert", size=4)
     model, method = zoo.make_model("bert").train(), ScoresDropout(0.5, "element")
     with Engine(model, [method], seed=2) as engine, engine.micro_batch(batch):
@@ -103,7 +106,7 @@ def test_masks_are_the_same_however_the_batch_is_dealt_out_and_padded() -> None:
         assert torch.equal(short, long[:, :, : short.shape[2], :6])
 
 
-def test_it_may_act_in_some_layers_and_differently_in_each() -> None:
+def test_selected_layers_get_their_own_masks() -> None:
     keep = planned(ScoresDropout(0.5, "element", layers=[1]))[0]
     assert list(keep) == [1]
     keep = planned(ScoresDropout(0.5, "element"), "bart")[0]
@@ -113,9 +116,7 @@ def test_it_may_act_in_some_layers_and_differently_in_each() -> None:
     assert not torch.equal(keep[0], keep[1])
 
 
-def test_views_draw_masks_of_their_own() -> None:
-    from test_engine import TwoViews
-
+def test_views_draw_independent_masks() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     with Engine(model, [ScoresDropout(0.5), TwoViews()]) as engine, engine.micro_batch(batch) as inputs:
         both = engine.seams.plan.keep[0]
@@ -126,12 +127,12 @@ def test_views_draw_masks_of_their_own() -> None:
         assert torch.equal(engine.seams.plan.keep[0], both[:3])
 
 
-def test_a_schedule_moves_p() -> None:
+def test_p_follows_a_schedule() -> None:
     rates = [1 - keep[0].float().mean() for keep in planned(ScoresDropout("0..1", "element"), steps=5)[1:]]
     assert [round(float(rate), 1) for rate in rates] == [0.2, 0.4, 0.6, 0.8]
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"ScoresDropout\.p is 1\.2; it must be from 0 to 1"):
         ScoresDropout(p=1.2)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The two seams: the identity under an empty plan, nothing left after unbind, copies that stand on their own."""
+"""The seams: every field of a plan; an empty plan changes nothing; no traces after unbinding; independent copies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import copy
 
 import pytest
 import torch
-import zoo
-from oracles import LiteralAttention
 from transformers import (
     BertModel,
     DeepseekV3Config,
@@ -23,28 +21,18 @@ from transformers import (
 from attendrop import Plan, Seams, attribute, bind
 from attendrop.kernels.attention_mask import Mask, as_keep
 from attendrop.model.attention import zero_rows
+from helpers import zoo
+from helpers.oracles import LiteralAttention
+from helpers.traces import traces
 
 
 def logits(outputs) -> torch.Tensor:
     return outputs["start_logits"] if "start_logits" in outputs else outputs["logits"]
 
 
-def traces(model) -> list[str]:
-    """Whatever of ours is on the model: attributes, classes, the name of the attention function."""
-    found = []
-    for name, module in model.named_modules():
-        found += [f"{name}.{a}" for a in vars(module) if "attendrop" in a]
-        if hasattr(type(module), "_attendrop_original"):
-            found.append(f"{name} is of class {type(module)}")
-        config = getattr(module, "config", None)
-        if "attendrop" in str(getattr(config, "_attn_implementation", "")):
-            found.append(f"{name}.config")
-    return found
-
-
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
 @pytest.mark.parametrize("training", [True, False])
-def test_bound_with_an_empty_plan_is_stock_bit_for_bit(kind: str, training: bool) -> None:
+def test_bound_model_with_an_empty_plan_equals_the_stock_model_exactly(kind: str, training: bool) -> None:
     model, batch = zoo.make_model(kind).train(training), zoo.make_batch(kind)
     torch.manual_seed(0)
     stock = model(**batch)
@@ -82,7 +70,7 @@ def test_padding_is_never_attended_to() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "t5", "mpnet", "deberta_v2"])
-def test_uniform_equals_a_plan_that_keeps_nothing(kind: str) -> None:
+def test_uniform_equals_a_plan_that_drops_everything(kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     seams = bind(model)
     with seams.applied(Plan(keep={0: torch.zeros(1, 1, 1, 1, dtype=torch.bool)})):
@@ -92,7 +80,7 @@ def test_uniform_equals_a_plan_that_keeps_nothing(kind: str) -> None:
     assert not torch.allclose(nothing, model(**batch).logits)
 
 
-def test_a_causal_row_is_uniform_over_its_past() -> None:
+def test_uniform_causal_row_averages_over_its_past() -> None:
     model, batch = zoo.make_model("gpt2").eval(), zoo.make_batch("gpt2", size=1)
     seams = bind(model)
     with seams.applied(Plan(uniform=frozenset({0}), record=frozenset({0}))):
@@ -104,8 +92,8 @@ def test_a_causal_row_is_uniform_over_its_past() -> None:
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5", "mpnet"])
-def test_a_mask_that_is_worked_out_is_the_same(kind: str, attention: str) -> None:
-    """Also where it has to be taken apart again: beside a bias of the model's, and with what needs the map."""
+def test_precomputed_mask_equals_the_keep_mask(kind: str, attention: str) -> None:
+    """Also where it has to be converted back: with a bias of the model, and with fields that need the map."""
     if kind == "mpnet" and attention == "eager":
         pytest.skip("its adapter knows one kernel")
     model, batch = zoo.make_model(kind, attention=attention).eval(), zoo.make_batch(kind)
@@ -147,13 +135,13 @@ def test_zeroed_rows_keep_their_layout_and_have_no_gradient(width: int, dtype: t
         assert torch.equal(gradient, torch.ones_like(given).masked_fill(some, 0))
 
 
-def test_views_repeat_a_mask_that_is_worked_out() -> None:
+def test_views_repeat_a_precomputed_mask() -> None:
     keep, valid = torch.rand(3, 2, 4, 4) > 0.5, torch.ones(4, dtype=torch.bool)
     both = [Plan(keep={0: mask}).repeated(2, 3).keep[0] for mask in (keep, Mask.of(keep, valid, torch.float32))]
     assert torch.equal(as_keep(both[0]), as_keep(both[1]))
 
 
-def test_an_exception_in_the_middle_of_a_pass_leaves_nothing() -> None:
+def test_exception_during_a_pass_leaves_no_traces() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
 
     def explode(hidden: torch.Tensor) -> torch.Tensor:
@@ -171,7 +159,7 @@ def test_an_exception_in_the_middle_of_a_pass_leaves_nothing() -> None:
     assert traces(model) == []
 
 
-def test_a_copy_has_seams_of_its_own() -> None:
+def test_copied_model_has_independent_seams() -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
     seams = bind(model)
     twin = copy.deepcopy(model)
@@ -194,7 +182,7 @@ def test_a_copy_has_seams_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES)
-def test_a_skipped_block_hands_on_its_input_and_keeps_the_graph(kind: str) -> None:
+def test_skipped_block_returns_its_input_and_keeps_parameters_in_the_graph(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     model(**batch).loss.backward()
     with_gradient = {name for name, p in model.named_parameters() if p.grad is not None}
@@ -212,7 +200,7 @@ def test_a_skipped_block_hands_on_its_input_and_keeps_the_graph(kind: str) -> No
     assert {name for name, p in model.named_parameters() if p.grad is not None} == with_gradient
 
 
-def test_edits_run_in_order_behind_their_block() -> None:
+def test_edits_run_in_order_after_their_block() -> None:
     model, batch = zoo.make_model("bert", dropout=False).eval(), zoo.make_batch("bert")
     seams = bind(model)
     double, add = (lambda h: h * 2), (lambda h: h + 1)
@@ -223,7 +211,7 @@ def test_edits_run_in_order_behind_their_block() -> None:
     torch.testing.assert_close(edited, plain * 2 + 1)
 
 
-def test_plans_merge() -> None:
+def test_plans_are_merged_field_by_field() -> None:
     a = Plan(keep={0: torch.tensor([True, True, False])}, uniform=frozenset({1}), scale={0: 2.0})
     b = Plan(keep={0: torch.tensor([True, False, True]), 1: torch.tensor([True])}, skip=frozenset({3}), scale={0: 3.0})
     merged = a | b
@@ -236,7 +224,7 @@ def test_plans_merge() -> None:
         a.uniform = frozenset()  # type: ignore[misc]
 
 
-def test_albert_tells_the_calls_of_its_one_module_apart() -> None:
+def test_calls_of_the_shared_attention_module_of_albert_are_separate_sites() -> None:
     model, batch = zoo.make_model("albert", dropout=False).eval(), zoo.make_batch("albert")
     seams = bind(model)
     found = []
@@ -248,7 +236,7 @@ def test_albert_tells_the_calls_of_its_one_module_apart() -> None:
     assert not torch.equal(found[1], found[2])
 
 
-def test_models_that_cannot_be_reached_are_refused_by_name() -> None:
+def test_unsupported_models_are_refused_by_name() -> None:
     model = XLNetForSequenceClassification(XLNetConfig(vocab_size=60, d_model=32, n_layer=2, n_head=4, d_inner=48))
     with pytest.raises(ValueError, match="XLNetForSequenceClassification does not call .* would need an adapter"):
         bind(model)
@@ -273,7 +261,7 @@ def test_binding_twice_is_refused() -> None:
         bind(model)
 
 
-def test_a_saved_model_knows_nothing_of_us(tmp_path) -> None:
+def test_saved_model_has_no_traces_of_attendrop(tmp_path) -> None:
     model = zoo.make_model("bert").eval()
     bind(model)
     model.save_pretrained(tmp_path)
@@ -288,7 +276,7 @@ def test_a_saved_model_knows_nothing_of_us(tmp_path) -> None:
 
 
 def random_factors(model, batch, seams: Seams) -> dict[int, torch.Tensor]:
-    """A factor for each map of the model, each of its own."""
+    """Random factors for each attention map of the model."""
     with seams.applied(Plan(record=frozenset(range(len(seams.sites))))), torch.no_grad():
         model(**batch)
         shapes = {i: (*r.query.shape[:3], r.key.shape[2]) for i, r in seams.records.items()}
@@ -312,7 +300,7 @@ class Factored(LiteralAttention):
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_weights_are_factors_behind_the_softmax(kind: str, attention: str) -> None:
+def test_weights_multiply_attention_after_the_softmax(kind: str, attention: str) -> None:
     if kind in zoo.ADAPTED and attention == "eager":
         pytest.skip("transformers has one implementation here")
     model, batch = zoo.make_model(kind, dropout=False, attention=attention).train(), zoo.make_batch(kind)
@@ -338,7 +326,7 @@ def bare_loss(kind: str, attention: str, batch) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5", "mpnet", "deberta_v2"])
-def test_weights_go_with_keep_uniform_scale_and_record(kind: str) -> None:
+def test_weights_combine_with_keep_uniform_scale_and_record(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     seams = bind(model)
     factors = random_factors(model, batch, seams)
@@ -367,7 +355,7 @@ def test_weights_go_with_keep_uniform_scale_and_record(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5", "mpnet", "deberta_v2"])
-def test_maps_are_edited_in_order_where_they_may_attend(kind: str) -> None:
+def test_map_edits_run_in_order_and_get_the_allowed_positions(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     seams = bind(model)
     seen = []
@@ -415,8 +403,8 @@ def projection_names(kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart", "t5", "mpnet", "deberta_v2", "distilbert", "llama"])
-def test_projections_are_factors_of_query_key_and_value(kind: str) -> None:
-    """A factor for each head, constant where rotary positions mix, so that a hook on the linear map can do the same."""
+def test_projections_multiply_query_key_and_value(kind: str) -> None:
+    """Matches hooks on the linear layers. Rotary positions mix the features of a head, so Llama gets one factor."""
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     seams = bind(model)
@@ -474,7 +462,7 @@ ENCODER_AND_DECODER = {
 
 
 def last_maps(kind: str) -> list[str]:
-    """The names of the last maps of all feed-forwards, in calling order; from transformers' source."""
+    """The names of the last linear layers of all feed-forwards, in calling order, read in transformers' source."""
     if kind in ENCODER_AND_DECODER:
         return [pattern.format(i) for pattern in ENCODER_AND_DECODER[kind] for i in range(2)]
     return [LAST_MAP[kind].format(i) for i in range(3 if kind == "albert" else 2)]
@@ -485,7 +473,7 @@ def edits_of(block: int) -> tuple:
 
 
 def literal_feed_forward(model, names: list[str]) -> None:
-    """The same edits as hooks, which count the calls of each module."""
+    """Makes the same edits with hooks, which count the calls of each module."""
     turns: dict[str, list[int]] = {}
     for block, name in enumerate(names):
         turns.setdefault(name, []).append(block)
@@ -518,7 +506,7 @@ def feed_forward_plan(blocks: int) -> Plan:
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES)
-def test_the_feed_forward_is_edited_before_and_behind_its_last_map(kind: str) -> None:
+def test_feed_forward_is_edited_before_and_after_its_last_linear(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     seams = bind(model)
@@ -545,7 +533,7 @@ def test_the_feed_forward_is_edited_before_and_behind_its_last_map(kind: str) ->
 
 
 def everything(seams: Seams) -> Plan:
-    """A plan that uses every place, without a draw."""
+    """A plan that changes every place, without random numbers."""
     sites, blocks = range(len(seams.sites)), range(len(seams.blocks))
     return feed_forward_plan(len(blocks)) | Plan(
         weights={site: torch.linspace(0.5, 1.5, 4).view(1, 4, 1, 1) for site in sites},
@@ -555,7 +543,7 @@ def everything(seams: Seams) -> Plan:
 
 
 @pytest.mark.parametrize("kind", sorted(set(zoo.ARCHITECTURES) - zoo.NO_CHECKPOINTING))
-def test_a_replay_follows_the_whole_plan(kind: str) -> None:
+def test_gradient_checkpointing_applies_the_whole_plan_again(kind: str) -> None:
     gradients = []
     for checkpointing in (False, True):
         model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)
@@ -571,7 +559,7 @@ def test_a_replay_follows_the_whole_plan(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "albert", "bart"])
-def test_the_feed_forward_of_a_copy_is_its_own(kind: str) -> None:
+def test_copied_model_has_independent_feed_forward_seams(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     seams = bind(model)
     twin = copy.deepcopy(model)
@@ -595,7 +583,7 @@ def test_the_feed_forward_of_a_copy_is_its_own(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "targets"), [("bert", ["output.dense", "query"]), ("gpt2", ["c_proj", "c_attn"]), ("llama", ["down_proj"])]
 )
-def test_with_lora_the_whole_tuned_map_is_the_last_one(kind: str, targets: list[str]) -> None:
+def test_lora_layer_as_a_whole_counts_as_the_last_linear(kind: str, targets: list[str]) -> None:
     peft = pytest.importorskip("peft")
     base, batch = zoo.make_model(kind, dropout=False), zoo.make_batch(kind)
     config = peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False, fan_in_fan_out=kind == "gpt2")
@@ -620,7 +608,7 @@ def test_with_lora_the_whole_tuned_map_is_the_last_one(kind: str, targets: list[
     assert traces(model) == []
 
 
-def test_a_model_without_one_feed_forward_is_refused_only_when_it_is_needed() -> None:
+def test_missing_feed_forward_is_refused_only_when_it_is_needed() -> None:
     config = MixtralConfig(
         vocab_size=60, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, num_local_experts=4, pad_token_id=0,
@@ -661,7 +649,7 @@ def test_a_model_without_one_feed_forward_is_refused_only_when_it_is_needed() ->
         bind(opt).needs_feed_forward("HiddenCut")
 
 
-def test_albert_skips_and_edits_one_call_of_its_one_block() -> None:
+def test_single_calls_of_the_shared_block_of_albert_can_be_edited() -> None:
     model, batch = zoo.make_model("albert", dropout=False).eval(), zoo.make_batch("albert")
     seams = bind(model)
     assert len(seams.blocks) == 3
@@ -679,14 +667,14 @@ def test_albert_skips_and_edits_one_call_of_its_one_block() -> None:
     assert len(seen) == 1
 
 
-def test_layers_name_blocks_as_they_name_sites() -> None:
+def test_blocks_are_selected_like_sites() -> None:
     seams = bind(zoo.make_model("bart"))
     assert seams.select_blocks("first") == [0, 2]
     assert seams.select_blocks([1]) == [1, 3]
     assert seams.select_blocks("all") == [0, 1, 2, 3]
 
 
-def test_factors_multiply_and_views_repeat_them() -> None:
+def test_factors_multiply_and_are_repeated_for_views() -> None:
     a = Plan(weights={0: torch.full((3, 1, 1, 1), 2.0)}, projections={0: (torch.full((3, 1, 1, 1), 2.0), None, None)})
     b = Plan(
         weights={0: torch.full((1, 4, 1, 1), 3.0), 1: torch.ones(1)},

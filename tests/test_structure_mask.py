@@ -1,3 +1,5 @@
+"""Structure masks compared with their equation, the collator, and training on trees."""
+
 from __future__ import annotations
 
 import copy
@@ -5,12 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-import zoo
-from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
-from oracles import ChangedAttention
-from test_seams import traces
 
 from attendrop import Engine, RegularizedTrainer, StructureMask, collate_structure
+from helpers import zoo
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.methods import TwoViews
+from helpers.oracles import ChangedAttention
+from helpers.traces import traces
 
 
 def random_structure(rows: int, length: int, seed: int = 0) -> torch.Tensor:
@@ -20,7 +23,7 @@ def random_structure(rows: int, length: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
-def test_forward_and_gradient_are_those_of_the_equation(kind: str) -> None:
+def test_forward_and_gradients_match_the_equation(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     mask = random_structure(3, 9)
@@ -56,8 +59,8 @@ def test_forward_and_gradient_are_those_of_the_equation(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2"])
-def test_a_token_that_nobody_may_see_does_not_matter(kind: str) -> None:
-    """Also where transformers' interface is not called: nothing flows from token 3 to the first one."""
+def test_token_hidden_from_all_others_does_not_change_the_output(kind: str) -> None:
+    """Also for models with an adapter: token 3 does not influence the first token."""
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind, size=1)
     mask = torch.ones(1, 9, 9, dtype=torch.bool)
     mask[..., 3] = False
@@ -71,7 +74,7 @@ def test_a_token_that_nobody_may_see_does_not_matter(kind: str) -> None:
         assert not torch.allclose(model(**inputs).logits, model(**batch).logits)
 
 
-def test_only_the_wanted_layers_and_only_the_encoder() -> None:
+def test_only_selected_layers_of_the_encoder_are_masked() -> None:
     batch = zoo.make_batch("bart") | {"structure_mask": random_structure(3, 9)}
     for layers, sites in (("all", [0, 1]), ("first", [0]), ([1], [1])):
         with (
@@ -83,9 +86,7 @@ def test_only_the_wanted_layers_and_only_the_encoder() -> None:
         Engine(zoo.make_model("bert"), [StructureMask(layers=[2])])
 
 
-def test_choices_and_views() -> None:
-    from test_engine import TwoViews
-
+def test_masks_fit_multiple_choice_and_views() -> None:
     batch = zoo.make_batch("choice") | {"structure_mask": random_structure(6, 9).view(3, 2, 9, 9)}
     with (
         Engine(zoo.make_model("choice").train(), [StructureMask(), TwoViews()]) as engine,
@@ -96,7 +97,7 @@ def test_choices_and_views() -> None:
 
 
 @pytest.mark.parametrize("shape", [(9, 9), (3, 9), (3, 8, 8), (2, 9, 9), (3, 9, 8), (3, 1, 9, 8)])
-def test_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
     batch = zoo.make_batch("bert") | {"structure_mask": torch.ones(shape)}
     sentence = (
         rf"column 'structure_mask' \(StructureMask\) has shape \[{', '.join(map(str, shape))}\]; it must be \[3, 9, 9\]"
@@ -122,7 +123,7 @@ def trees(examples: list[dict]) -> list[dict]:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_the_collator_lays_the_matrices_where_the_tokens_are(side: str) -> None:
+def test_collator_aligns_the_matrices_with_the_tokens(side: str) -> None:
     def pad_to(examples: list[dict]) -> dict:
         batch = pad(examples)
         if side == "left":
@@ -155,7 +156,7 @@ def test_the_collator_lays_the_matrices_where_the_tokens_are(side: str) -> None:
 
 
 @pytest.mark.parametrize("as_dataset", [False, True])
-def test_it_trains_on_trees_and_evaluates_without(tmp_path: Path, as_dataset: bool) -> None:
+def test_training_uses_the_trees_and_evaluation_ignores_them(tmp_path: Path, as_dataset: bool) -> None:
     def run(examples: list[dict], regularizers: list) -> tuple:
         if as_dataset:
             datasets = pytest.importorskip("datasets")
@@ -183,7 +184,7 @@ def test_it_trains_on_trees_and_evaluates_without(tmp_path: Path, as_dataset: bo
     assert same_bits(weights_of(free), weights_of(run(examples, [])[0]))
 
 
-def test_a_missing_column_is_refused_when_the_trainer_is_built(tmp_path: Path) -> None:
+def test_missing_column_is_refused_when_the_trainer_is_created(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"StructureMask reads the column 'tree', and the batch has only attention_mask"
     ):

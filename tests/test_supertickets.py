@@ -1,4 +1,4 @@
-"""Super tickets: importance and the masked network against literal versions with gates, and the whole search."""
+"""Super tickets: importance and the masked network compared with gates, and the whole search."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from test_contract import same, train
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification, TrainerCallback, TrainingArguments
 
 from attendrop import Engine, Mixout, NoisyTune, RegularizedTrainer, SuperTickets, Tickets, find_supertickets
 from attendrop.methods import make_method
 from attendrop.prune.tickets import Importance, importance
+from helpers import zoo
+from helpers.training import same_parameters, train
 
 TICKETS = Tickets(heads=[(0, 1), (0, 3), (1, 0)], feed_forwards=[1])
 
 
 def places(model: Any, kind: str) -> tuple[list[nn.Module], list[nn.Module]]:
-    """By hand: what takes the output of each attention, and what gives that of each feed-forward, in calling order."""
+    """The output projections of attention and the last linear layers of the feed-forwards, in calling order."""
     if kind == "bert":
         layers = model.bert.encoder.layer
         return [x.attention.output.dense for x in layers], [x.output.dense for x in layers]
@@ -113,7 +113,7 @@ def test_importance_is_the_gradient_of_a_gate(kind: str, per: str) -> None:
     assert heads.min() > 0
 
 
-def test_examples_count_the_same_however_they_are_batched() -> None:
+def test_importance_does_not_depend_on_the_batch_size() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert", size=5)
     whole = importance(model, [batch])
     parts = importance(model, [{k: v[:4] for k, v in batch.items()}, {k: v[4:] for k, v in batch.items()}])
@@ -121,7 +121,7 @@ def test_examples_count_the_same_however_they_are_batched() -> None:
     torch.testing.assert_close(whole.feed_forwards, parts.feed_forwards)
 
 
-def test_the_lowest_share_is_masked() -> None:
+def test_share_with_the_lowest_importance_is_masked() -> None:
     scores = Importance(
         # in units of the norm: .6 .8, then .28 .96, then 1 0: the second layer is large and not more important
         [torch.tensor([3.0, 4.0]), torch.tensor([280.0, 960.0]), torch.tensor([0.1, 0.0])],
@@ -150,7 +150,7 @@ def test_the_lowest_share_is_masked() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "mpnet", "t5"])
-def test_the_masked_model_is_the_gated_one_with_its_gradients(kind: str) -> None:
+def test_masked_model_matches_gates_in_outputs_and_gradients(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).double().train(), zoo.make_batch(kind)
     with gated(model, kind, *gates_of(TICKETS)):
         outputs = model(**batch)
@@ -178,7 +178,7 @@ def test_the_masked_model_is_the_gated_one_with_its_gradients(kind: str) -> None
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "sgd", "adafactor"])
-def test_what_is_masked_stays_zero_and_evaluation_is_masked(optimizer: str, tmp_path: Path) -> None:
+def test_masked_weights_stay_zero_in_training_and_evaluation(optimizer: str, tmp_path: Path) -> None:
     model, _ = train(tmp_path, "bert", [SuperTickets(TICKETS)], weight_decay=0.1, optim=optimizer)
     heads, feed_forwards = gates_of(TICKETS)
     batch = zoo.make_batch("bert")
@@ -197,22 +197,22 @@ def test_what_is_masked_stays_zero_and_evaluation_is_masked(optimizer: str, tmp_
         assert torch.equal(found, loaded(**batch).logits)
 
 
-def test_apply_masks_a_model_for_good_and_leaves_nothing_else() -> None:
+def test_apply_masks_the_weights_permanently_and_changes_nothing_else() -> None:
     one, other = zoo.make_model("bert").train(), zoo.make_model("bert").train()
     TICKETS.apply(one)
     with Engine(other, [SuperTickets(TICKETS)]) as engine:
         engine.begin_step()
-    assert same(one, other)
+    assert same_parameters(one, other)
     assert type(one.bert.encoder.layer[0]).__mro__[1] is type(zoo.make_model("bert").bert.encoder.layer[0]).__mro__[1]
     with Engine(one, [SuperTickets(TICKETS)]):
         pass
 
 
-def test_it_composes_with_mixout_in_any_order(tmp_path: Path) -> None:
+def test_supertickets_compose_with_mixout_in_any_order(tmp_path: Path) -> None:
     methods = [SuperTickets(TICKETS), Mixout(p=0.5)]
     one, _ = train(tmp_path, "bert", methods, weight_decay=0.1)
     other, _ = train(tmp_path, "bert", methods[::-1], weight_decay=0.1)
-    assert same(one, other)
+    assert same_parameters(one, other)
     attention, _ = places(one, "bert")
     assert not attention[0].weight[:, 8:16].any()
 
@@ -243,7 +243,7 @@ def test_tickets_are_saved_and_loaded(tmp_path: Path) -> None:
     }
 
 
-def test_bad_input(tmp_path: Path) -> None:
+def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"SuperTickets\.tickets is 3; it must be Tickets, a dictionary"):
         SuperTickets(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Tickets has heads .*they must be pairs"):
@@ -283,7 +283,7 @@ class Notes(TrainerCallback):
 
 
 @pytest.mark.parametrize(("one_model", "best"), [(True, 1), (False, 2)])
-def test_the_search_rewinds_trains_masked_and_keeps_the_best(one_model: bool, best: int, tmp_path: Path) -> None:
+def test_search_rewinds_trains_each_share_and_keeps_the_best(one_model: bool, best: int, tmp_path: Path) -> None:
     batch = zoo.make_batch("bert", size=12, seed=4)
     data = [{k: v[i] for k, v in batch.items()} for i in range(12)]
     notes, made, model = Notes(), [], zoo.make_model("bert")

@@ -1,4 +1,4 @@
-"""The user's own files: every format, what is guessed, and everything that can be wrong, each in one sentence."""
+"""The user's own files: every format, what is guessed, and a one-sentence error for everything that can be wrong."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def csv_of(rows: int, label: Any) -> str:
     return "text,label\n" + "".join(f"some words {i},{label(i)}\n" for i in range(rows))
 
 
-def rows_of(data: Data, part: str = "train") -> list[tuple[Any, ...]]:
+def rows_of(data: Data, split: str = "train") -> list[tuple[Any, ...]]:
     """Texts and label names."""
-    found = data.parts()[part]
-    names = [*data.task.text, *([data.task.label] if data.task.label in found.column_names else [])]
+    dataset = data.splits()[split]
+    names = [*data.task.text, *([data.task.label] if data.task.label in dataset.column_names else [])]
 
     def named(name: str, value: Any) -> Any:
         if name != data.task.label or not data.task.labels:
             return value
         return [data.task.labels[tag] for tag in value] if isinstance(value, list) else data.task.labels[value]
 
-    return [tuple(named(name, row[name]) for name in names) for row in found]
+    return [tuple(named(name, row[name]) for name in names) for row in dataset]
 
 
 def written(folder: Path, form: str) -> Path:
@@ -81,12 +81,12 @@ def test_every_format_gives_the_same_examples(form: str, tmp_path: Path) -> None
     assert data.test is None
 
 
-def test_quotation_marks_in_tab_separated_files_are_plain_where_they_do_not_pair(tmp_path: Path) -> None:
+def test_unpaired_quotation_marks_in_tab_separated_files_are_plain_characters(tmp_path: Path) -> None:
     path = file(tmp_path, "a.tsv", 'text\tlabel\n"oh\t1\nno"\t0\nsaid "so"\t1\n')
     assert rows_of(load_files(path)) == [('"oh', "1"), ('no"', "0"), ('said "so"', "1")]
 
 
-def test_conll_columns_are_sentences(tmp_path: Path) -> None:
+def test_conll_files_are_read_as_sentences(tmp_path: Path) -> None:
     lines = "-DOCSTART- -X- O\n\n# text = EU #\nEU NNP B-ORG\n# SYM O\n\n\nPeter\tNNP B-PER \nwon VBD O\n"
     data = load_files(file(tmp_path, "a.conll", lines))
     assert rows_of(data) == [(["EU", "#"], ["B-ORG", "O"]), (["Peter", "won"], ["B-PER", "O"])]
@@ -97,7 +97,7 @@ def test_conll_columns_are_sentences(tmp_path: Path) -> None:
     assert tagged.task.metrics == ("token_accuracy",)
 
 
-def test_lists_and_strings_of_words_are_sentences(tmp_path: Path) -> None:
+def test_lists_and_strings_of_words_are_read_as_sentences(tmp_path: Path) -> None:
     rows = '{"words": ["EU", "won"], "tags": ["B-ORG", "O"]}\n{"words": ["so"], "tags": ["O"]}\n'
     expected = [(["EU", "won"], ["B-ORG", "O"]), (["so"], ["O"])]
     assert rows_of(load_files(file(tmp_path, "a.jsonl", rows))) == expected
@@ -105,7 +105,7 @@ def test_lists_and_strings_of_words_are_sentences(tmp_path: Path) -> None:
     assert rows_of(load_files(strings, kind="tokens")) == expected
 
 
-def test_a_parquet_file_that_names_its_labels_keeps_the_names(tmp_path: Path) -> None:
+def test_label_names_in_a_parquet_file_are_kept(tmp_path: Path) -> None:
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "ja"])})
     dataset = datasets.Dataset.from_dict({"text": ["a b", "c d", "e f"], "label": [0, 1, 1]}, features=features)
     dataset.to_parquet(str(tmp_path / "a.parquet"))
@@ -124,10 +124,10 @@ def test_a_parquet_file_that_names_its_labels_keeps_the_names(tmp_path: Path) ->
         ("label,score,content", ("content",), "label"),
         ("what,label", ("what",), "label"),
         ("text,what", ("text",), "what"),
-        (",text,label", ("text",), "label"),  # a row number that was saved along
+        (",text,label", ("text",), "label"),  # a row number that pandas saved
     ],
 )
-def test_plain_columns_are_guessed_and_said(header: str, text: tuple[str, ...], label: str, tmp_path: Path) -> None:
+def test_obvious_columns_are_guessed_and_noted(header: str, text: tuple[str, ...], label: str, tmp_path: Path) -> None:
     names = header.split(",")
     lines = [",".join(f"{i % 2}" if name == label else f"some words {i}" for name in names) for i in range(4)]
     data = load_files(file(tmp_path, "a.csv", "\n".join([header, *lines])))
@@ -136,12 +136,12 @@ def test_plain_columns_are_guessed_and_said(header: str, text: tuple[str, ...], 
     assert any(repr(text[0]) in note for note in data.notes)
 
 
-def test_of_two_columns_the_one_with_sentences_is_the_text(tmp_path: Path) -> None:
+def test_column_with_sentences_is_taken_as_the_text(tmp_path: Path) -> None:
     data = load_files(file(tmp_path, "a.csv", "x,y\nno,it was dull\nyes,it was fun\nno,so so\n"))
     assert (data.task.text, data.task.label) == (("y",), "x")
 
 
-def test_what_the_user_names_is_not_guessed(tmp_path: Path) -> None:
+def test_named_columns_are_not_guessed(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", "sentence1,sentence2,label,topic\nab c,de f,1,x\ngh i,jk l,0,y\n")
     data = load_files(path, text="sentence2", label="topic", kind="classification")
     assert rows_of(data) == [("de f", "x"), ("jk l", "y")]
@@ -160,9 +160,7 @@ def test_what_the_user_names_is_not_guessed(tmp_path: Path) -> None:
         (["true", "false", "true"], "classification", ("false", "true")),
     ],
 )
-def test_the_kind_is_guessed_from_the_label(
-    values: list[str], kind: str, labels: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_kind_is_guessed_from_the_labels(values: list[str], kind: str, labels: tuple[str, ...], tmp_path: Path) -> None:
     data = load_files(file(tmp_path, "a.csv", csv_of(3, lambda i: values[i])))
     assert (data.task.kind, data.task.labels) == (kind, labels)
     assert data.train is not None
@@ -170,10 +168,10 @@ def test_the_kind_is_guessed_from_the_label(
         assert data.train["label"][:] == [float(value) for value in values]
         assert data.task.metrics[0] == "pearson"
     else:
-        assert [labels[place] for place in data.train["label"]] == values
+        assert [labels[index] for index in data.train["label"]] == values
 
 
-def test_the_kind_can_be_asked_for(tmp_path: Path) -> None:
+def test_the_kind_can_be_chosen(tmp_path: Path) -> None:
     scores = file(tmp_path, "a.csv", csv_of(60, lambda i: i % 30))
     assert load_files(scores, kind="regression").task.kind == "regression"
     assert load_files(scores, kind="classification").task.labels == tuple(map(str, range(30)))
@@ -186,7 +184,7 @@ def test_the_kind_can_be_asked_for(tmp_path: Path) -> None:
         assert rows_of(data) == [("a dog", "ein Hund"), ("a cat", "eine Katze")]
 
 
-def test_all_parts_share_labels_and_the_test_part_may_have_none(tmp_path: Path) -> None:
+def test_all_splits_share_labels_and_the_test_split_may_have_none(tmp_path: Path) -> None:
     train = file(tmp_path, "train.csv", "text,label\na b,x\nc d,y\ne f,z\n")
     validation = file(tmp_path, "dev.jsonl", '{"label": "z", "text": "g h", "more": 1}\n')
     for test in (
@@ -210,19 +208,19 @@ def test_inputs_of_a_trained_model_have_its_columns_and_labels(tmp_path: Path) -
     assert rows_of(load_inputs(numbered, rte), "test") == [("a b", "c d", "not_entailment")]
     assert rows_of(load_inputs(bare, rte), "test") == [("a b", "c d")]
     english = file(tmp_path, "d.csv", "en\na dog\n")
-    assert load_inputs(english, find_task("multi30k")).parts()["test"].column_names == ["en"]
+    assert load_inputs(english, find_task("multi30k")).splits()["test"].column_names == ["en"]
     words = file(tmp_path, "e.conll", "EU\nwon\n\nso\n")
     tagging = Task("mine", "tokens", ("tokens",), "tags", ("B-ORG", "O"))
     assert rows_of(load_inputs(words, tagging), "test") == [(["EU", "won"],), (["so"],)]
     own = Task("mine", "classification", ("sentence1", "sentence2"), "label", ("no", "yes"))
-    with pytest.raises(UserError, match="line 2 of .*b.csv has the label '1', which training does not have"):
+    with pytest.raises(UserError, match="line 2 of .*b.csv has the label '1', which the training data do not have"):
         load_inputs(numbered, own)
 
 
 GOOD = csv_of(6, lambda i: "ab"[i % 2])
 IDS = csv_of(1000, lambda i: f"id{i}")
 
-# file name, content, what the sentence must say
+# file name, content, pattern of the error message
 BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("empty.csv", "", "empty.csv is empty"),
     ("blank.csv", " \n\n", "blank.csv is empty"),
@@ -233,34 +231,38 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("utf16.csv", "text,label\nab,c\n".encode("utf-16"), "is not UTF-8: line 1"),
     ("twice.csv", "text,label,text\na b,1,c d\n", "has the column 'text' 2 times"),
     ("twice.jsonl", '{"text": "a", "label": 1, "text": "b"}', "line 1 of .* has the column 'text' twice"),
-    ("ragged.csv", "text,label\na b,1\nc, d,0\n", "line 3 of .*ragged.csv has 3 fields, its header 2"),
-    ("short.csv", 'text,label\n"a\nb",1\nc d\n', "line 4 of .*short.csv has 1 field, its header 2"),
-    ("ragged.tsv", "text\tlabel\na b\t1\nc\td\t0\n", "line 3 of .*ragged.tsv has 3 fields, its header 2"),
+    ("ragged.csv", "text,label\na b,1\nc, d,0\n", "line 3 of .*ragged.csv has 3 fields, but the header has 2"),
+    ("short.csv", 'text,label\n"a\nb",1\nc d\n', "line 4 of .*short.csv has 1 field, but the header has 2"),
+    ("ragged.tsv", "text\tlabel\na b\t1\nc\td\t0\n", "line 3 of .*ragged.tsv has 3 fields, but the header has 2"),
     ("open.csv", 'text,label\na b,1\n"c d,0\ne f,1\n', "line 3 of .*open.csv cannot be read: .*quotation mark"),
     ("broken.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "lab\n', "line 2 of .*broken.jsonl is not JSON"),
     ("broken.json", '[{"text": "a",\n "label": 1},\n {"text" "b"}]', "line 3 of .*broken.json is not JSON"),
     ("list.jsonl", '{"text": "a", "label": 1}\n["b", 2]\n', "line 2 of .*list.jsonl is not an object"),
-    ("broken.parquet", b"PAR1 this is not all of it", "broken.parquet is cut short or is no Parquet file"),
+    ("broken.parquet", b"PAR1 this is not all of it", "broken.parquet is incomplete or not a Parquet file"),
     ("empty.parquet", b"", "is empty"),
-    ("a.xlsx", b"PK", "unknown suffix '.xlsx'; known are .csv"),
-    ("ragged.conll", "EU B-ORG\nrejects O\nGerman\n", "line 3 of .*ragged.conll has 1 column, the lines before it 2"),
-    ("wide.conll", "EU B-ORG\n\na b c\n", "line 3 of .* has 3 columns, the lines before it 2"),
-    ("untagged.conll", "EU\nrejects\n", "has the columns tokens, and none of them is plainly the label"),
+    ("a.xlsx", b"PK", "unknown suffix '.xlsx'; the suffix selects the format and must be one of .csv"),
+    (
+        "ragged.conll",
+        "EU B-ORG\nrejects O\nGerman\n",
+        "line 3 of .*ragged.conll has 1 column, but the lines before it have 2",
+    ),
+    ("wide.conll", "EU B-ORG\n\na b c\n", "line 3 of .* has 3 columns, but the lines before it have 2"),
+    ("untagged.conll", "EU\nrejects\n", "has the columns tokens, and none is clearly the label"),
     (
         "texts.csv",
         "text,label\na b,1\n  ,0\nc d,1\n,0\n",
-        "line 3 of .* has no text in column 'text' .2 such rows in all.;",
+        "line 3 of .* has no text in column 'text' .2 such rows in total.;",
     ),
     ("text.jsonl", '{"text": "a", "label": 1}\n{"label": 0}\n', "line 2 of .* has no text in column 'text'"),
     (
         "number.jsonl",
         '{"text": 7, "label": 1}\n{"text": 8, "label": 2}\n',
-        "column 'text' is no text: line 1 of .* has 7",
+        "column 'text' does not hold text: line 1 of .* has 7",
     ),
     (
         "labels.csv",
         "text,label\na b,1\nc d,\ne f,0\ng h,nan\n",
-        "line 3 of .* has no label in column 'label' .2 such rows in all.;",
+        "line 3 of .* has no label in column 'label' .2 such rows in total.;",
     ),
     ("null.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": null}\n', "line 2 of .* has no label"),
     ("nan.jsonl", '{"text": "a", "label": 1.5}\n{"text": "b", "label": NaN}\n', "line 2 of .* has no label"),
@@ -274,23 +276,23 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("tag.conll", "a O\nb O\n", "one class only"),
     ("ids.csv", IDS, "'label' of .* has 1,000 different values in 1,000 rows, which looks like an id"),
     ("many.csv", csv_of(3003, lambda i: f"c{i % 1001}"), "has 1,001 different values in 3,003 rows"),
-    ("numbers.csv", csv_of(100, lambda i: i), "holds 100 different whole numbers; say --kind classification or"),
-    ("decimals.csv", csv_of(9, lambda i: f"{i % 3}.0"), "whole numbers, written as decimals; say --kind"),
-    ("columns.csv", "a,b,c\nx y,1,2\n", "has the columns a, b, c, and none of them is plainly the label; .*--label"),
+    ("numbers.csv", csv_of(100, lambda i: i), "holds 100 different whole numbers; choose --kind classification or"),
+    ("decimals.csv", csv_of(9, lambda i: f"{i % 3}.0"), "whole numbers, written as decimals; choose --kind"),
+    ("columns.csv", "a,b,c\nx y,1,2\n", "has the columns a, b, c, and none is clearly the label; .*--label"),
     ("two.csv", "text,target,class\nx y,1,2\n", "target and class could each be the label; name it with --label"),
     ("what.csv", "a,b,label\nx y,z w,2\n", "has the columns a, b, label, .* name it with --text"),
-    ("both.csv", "text,review,label\nx y,z w,2\n", "not plain which of them is the text"),
+    ("both.csv", "text,review,label\nx y,z w,2\n", "not clear which of them is the text"),
     ("dict.jsonl", '{"text": "a", "label": {"x": 1}}\n', "holds objects"),
-    ("count.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1 of .* has 2 words and 1 tag,"),
+    ("count.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}\n', "line 1 of .* has 2 words and 1 tag; each word needs"),
     ("tags.jsonl", '{"tokens": ["a", "b"], "tags": ["O", null]}\n', "line 1 of .* has the tag None"),
     ("words.jsonl", '{"tokens": [], "tags": []}\n', "line 1 of .* has no words"),
     ("mixed.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["b"], "tags": 3}\n', "line 2 of .* has 3"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "told"), BAD_FILES, ids=[name for name, *_ in BAD_FILES])
-def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told) as caught:
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES, ids=[name for name, *_ in BAD_FILES])
+def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
         load_files(file(tmp_path, name, content))
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -298,7 +300,7 @@ def test_bad_files_are_refused_in_one_sentence(name: str, content: str | bytes, 
     assert name in sentence
 
 
-def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_or_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="missing.csv does not exist"):
         load_files(tmp_path / "missing.csv")
     (tmp_path / "folder.csv").mkdir()
@@ -306,14 +308,14 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
         load_files(tmp_path / "folder.csv")
 
 
-def test_a_parquet_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_an_incomplete_parquet_file_is_named(tmp_path: Path) -> None:
     whole = written(tmp_path, "parquet").read_bytes()
     for length in (len(whole) - 1, len(whole) // 2, 4):
-        with pytest.raises(UserError, match=r"cut\.parquet is cut short or is no Parquet file"):
+        with pytest.raises(UserError, match=r"cut\.parquet is incomplete or not a Parquet file"):
             load_files(file(tmp_path, "cut.parquet", whole[:length]))
 
 
-def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
     table = pyarrow.table([["a b"], ["c d"], [1]], names=["text", "text", "label"])
     parquet.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(UserError, match="has the column 'text' 2 times"):
@@ -321,7 +323,7 @@ def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({"text": "txt"}, "--text is 'txt', but .* has the columns text, label"),
         ({"label": "lbl"}, "--label is 'lbl', but"),
@@ -333,39 +335,39 @@ def test_a_table_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None
         ({"kind": "regression"}, "line 2 of .* has the label 'a' in column 'label'; a regression needs numbers"),
     ],
 )
-def test_wrong_flags_are_refused(flags: dict[str, str], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_wrong_flags_are_refused(flags: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_files(file(tmp_path, "a.csv", GOOD), **flags)
 
 
 @pytest.mark.parametrize("value", ["many", "inf", "-Infinity", "1_000", "٣", "1,5"])
-def test_a_regression_takes_finite_numbers_only(value: str, tmp_path: Path) -> None:
+def test_regression_labels_must_be_finite_numbers(value: str, tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", f'text,label\na b,1.5\nc d,"{value}"\n')
     with pytest.raises(UserError, match="line 3 of .* a regression needs numbers"):
         load_files(path, kind="regression")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
-        ("text,label\na b,c\n", "line 2 of .*dev.csv has the label 'c', which training does not have .a, b."),
+        ("text,label\na b,c\n", "line 2 of .*dev.csv has the label 'c', which the training data do not have .a, b."),
         ("text,other\na b,a\n", "dev.csv has no column 'label'; it has text, other"),
         ("review,label\na b,a\n", "dev.csv has no column 'text'"),
         ("text,label\na b,\n", "line 2 of .*dev.csv has no label"),
         ("text,label\n,a\n", "line 2 of .*dev.csv has no text"),
     ],
 )
-def test_validation_must_fit_training(content: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_validation_must_fit_training(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_files(file(tmp_path, "a.csv", GOOD), file(tmp_path, "dev.csv", content))
 
 
-def test_a_tag_that_training_lacks_is_refused(tmp_path: Path) -> None:
+def test_a_tag_that_the_training_data_do_not_have_is_refused(tmp_path: Path) -> None:
     train = file(tmp_path, "a.conll", "EU B-ORG\nwon O\n")
     with pytest.raises(UserError, match="line 3 of .*dev.conll has the label 'B-LOC'"):
         load_files(train, file(tmp_path, "dev.conll", "so O\n\nit O\nRome B-LOC\n"))
 
 
-def test_a_test_file_with_some_labels_must_have_them_all(tmp_path: Path) -> None:
+def test_partly_labelled_test_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 3 of .*test.csv has no label"):
         load_files(file(tmp_path, "a.csv", GOOD), None, file(tmp_path, "test.csv", "text,label\na b,a\nc d,\n"))

@@ -1,4 +1,4 @@
-"""From examples to what a model takes and back: alignment by hand, every kind through a Trainer, every real task."""
+"""Examples to model inputs and back: alignment checked by hand, and every task with real data through a Trainer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import torch
 import transformers as hf
 from datasets import Dataset
 from tokenizers import ByteLevelBPETokenizer
-from wordpiece import make_tokenizer, save_model
 
 from attendrop.errors import UserError
 from attendrop.tasks import (
@@ -34,6 +33,7 @@ from attendrop.tasks import (
     write_predictions,
     write_submission,
 )
+from helpers.wordpiece import make_tokenizer, save_model
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 ROWS = 64
@@ -43,26 +43,26 @@ WORDS = ["EU", "rejects", "German", "call", "to", "boycott", "British", "lamb", 
 TAGS = ["B-ORG", "O", "B-MISC", "O", "O", "O", "B-MISC", "O", "O"]
 
 
-def tagging(words: list[list[str]], tags: list[list[str]] | None = None, part: str = "validation") -> Data:
+def tagging(words: list[list[str]], tags: list[list[str]] | None = None, split: str = "validation") -> Data:
     columns: dict[str, Any] = {"tokens": words}
     if tags:
         columns["ner_tags"] = [[CONLL.labels.index(tag) for tag in row] for row in tags]
-    parts = {"train": None, "validation": None, "test": None, part: Dataset.from_dict(columns)}
-    return Data(CONLL, **parts)
+    splits = {"train": None, "validation": None, "test": None, split: Dataset.from_dict(columns)}
+    return Data(CONLL, **splits)
 
 
-def logits_of(places: list[list[int]], classes: int) -> np.ndarray:
-    return np.eye(classes)[np.array(places)]
+def logits_of(classes: list[list[int]], count: int) -> np.ndarray:
+    return np.eye(count)[np.array(classes)]
 
 
-def test_the_tags_of_a_conll_sentence_survive_sub_words() -> None:
+def test_tags_are_aligned_with_the_first_sub_word() -> None:
     tokenizer = make_tokenizer(
         ["eu", "reject", "##s", "ger", "##man", "call", "to", "boy", "##co", "##tt", "british", "lamb", "."]
     )
     prepared = prepare(tagging([WORDS], [TAGS]), tokenizer)
     assert prepared.validation is not None
     row = prepared.validation[0]
-    # Written by hand: a tag at the first piece of its word, nothing at the other pieces and the special tokens.
+    # By hand: the tag at the first piece of its word, nothing at the other pieces and the special tokens.
     by_hand = [
         ("[CLS]", None), ("eu", "B-ORG"), ("reject", "O"), ("##s", None), ("ger", "B-MISC"), ("##man", None),
         ("call", "O"), ("to", "O"), ("boy", "O"), ("##co", None), ("##tt", None), ("british", "B-MISC"), ("lamb", "O"),
@@ -72,9 +72,9 @@ def test_the_tags_of_a_conll_sentence_survive_sub_words() -> None:
     assert row["labels"] == [-100 if tag is None else CONLL.labels.index(tag) for _, tag in by_hand]
     assert row["length"] == len(by_hand)
 
-    # A model that is right at first pieces and says B-PER everywhere else.
-    said = [CONLL.labels.index(tag or "B-PER") for _, tag in by_hand]
-    logits = logits_of([[*said, 1, 1]], 9)  # padded by the Trainer
+    # A model that is right at first pieces and predicts B-PER everywhere else.
+    predicted = [CONLL.labels.index(tag or "B-PER") for _, tag in by_hand]
+    logits = logits_of([[*predicted, 1, 1]], 9)  # padded by the Trainer
     assert prepared.decode(logits, "validation") == [TAGS]
     gold = np.array([[*row["labels"], -100, -100]])
     assert prepared.compute_metrics(hf.EvalPrediction(logits, gold)) == {
@@ -82,30 +82,30 @@ def test_the_tags_of_a_conll_sentence_survive_sub_words() -> None:
     }  # fmt: skip
 
 
-def test_words_that_are_cut_off_are_not_scored_and_decoded_as_outside() -> None:
+def test_truncated_words_are_not_scored_and_decoded_as_outside() -> None:
     tokenizer = make_tokenizer(["eu", "reject", "##s", "ger", "##man", "call"])
     prepared = prepare(tagging([WORDS, ["EU"]], [TAGS, ["B-ORG"]]), tokenizer, max_length=6)
     assert prepared.validation is not None
     assert tokenizer.convert_ids_to_tokens(prepared.validation[0]["input_ids"])[-2:] == ["ger", "[SEP]"]
     assert prepared.validation[0]["labels"] == [-100, 3, 0, -100, 7, -100]
-    assert prepared.notes == ["6 of 10 words of validation are cut off at 6 tokens and not scored"]
-    places = [[0, 3, 0, 0, 7, 0], [0, 3, 0, 0, 0, 0]]
-    decoded = prepared.decode(logits_of(places, 9), "validation")
+    assert prepared.notes == ["6 of 10 words of validation are truncated at 6 tokens and not scored"]
+    classes = [[0, 3, 0, 0, 7, 0], [0, 3, 0, 0, 0, 0]]
+    decoded = prepared.decode(logits_of(classes, 9), "validation")
     assert decoded == [["B-ORG", "O", "B-MISC", "O", "O", "O", "O", "O", "O"], ["B-ORG"]]
     pos = Task("mine", "tokens", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",))
     without = prepare(dataclasses.replace(tagging([WORDS], [TAGS]), task=pos), tokenizer, max_length=4)
     assert without.decode(logits_of([[0, 3, 0, 0]], 9), "validation") == [["T3", "T0", *["_"] * 7]]
 
 
-def test_a_word_without_a_piece_keeps_its_place() -> None:
-    prepared = prepare(tagging([["EU", "\u200b\u200d", "won"]], part="test"), make_tokenizer(["eu", "won"]))
+def test_a_word_without_a_sub_word_is_decoded_as_outside() -> None:
+    prepared = prepare(tagging([["EU", "\u200b\u200d", "won"]], split="test"), make_tokenizer(["eu", "won"]))
     assert prepared.test is not None
     assert "labels" not in prepared.test.column_names
     assert prepared.decode(logits_of([[0, 3, 5, 0]], 9), "test") == [["B-ORG", "O", "B-LOC"]]
 
 
 @pytest.mark.parametrize("of", [hf.RobertaTokenizer, hf.GPT2Tokenizer])
-def test_words_keep_their_spaces_where_the_tokenizer_spells_them(of: Any, tmp_path: Path) -> None:
+def test_words_are_tokenised_as_in_running_text(of: Any, tmp_path: Path) -> None:
     text = " ".join(WORDS)
     trained = ByteLevelBPETokenizer()
     trained.train_from_iterator([text] * 9, 400, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
@@ -119,7 +119,7 @@ def test_words_keep_their_spaces_where_the_tokenizer_spells_them(of: Any, tmp_pa
 
 
 @pytest.mark.skipif("ATTENDROP_MINILM" not in os.environ, reason="ATTENDROP_MINILM names the folder of MiniLM")
-def test_the_same_sentence_with_a_real_tokenizer() -> None:
+def test_tags_are_aligned_by_a_real_tokenizer() -> None:
     tokenizer = load_tokenizer(os.environ["ATTENDROP_MINILM"])
     prepared = prepare(tagging([[*WORDS[:-1], "Wolfsburg-based", "."]], [[*TAGS[:-1], "B-MISC", "O"]]), tokenizer)
     assert prepared.validation is not None
@@ -132,7 +132,7 @@ def test_the_same_sentence_with_a_real_tokenizer() -> None:
     assert row["labels"] == [-100, 3, 0, 7, 0, 0, 0, 7, 0, 7, -100, -100, -100, 0, -100]
 
 
-def test_a_slow_tokenizer_cannot_tag() -> None:
+def test_slow_tokenizer_is_refused_for_tagging() -> None:
     class Slow:
         is_fast = False
         model_max_length = 100
@@ -153,12 +153,12 @@ def test_lengths_and_padding_are_checked() -> None:
         prepare(data, tokenizer, 2)
     prepared = prepare(data, tokenizer, 99)
     assert prepared.max_length == 16
-    assert prepared.notes[0] == "max_length 99 is above what the tokenizer allows, taken as 16"
+    assert prepared.notes[0] == "max_length 99 is above the limit of the tokenizer; 16 is used instead"
     tokenizer.padding_side = "left"
     with pytest.raises(UserError, match="pads on the left"):
         prepare(data, tokenizer)
     tokenizer.padding_side, tokenizer.pad_token = "right", None
-    with pytest.raises(UserError, match="no token to pad with"):
+    with pytest.raises(UserError, match="no padding token"):
         prepare(data, tokenizer)
 
 
@@ -175,27 +175,27 @@ def hans(labels: list[int]) -> Data:
         ("not_entailment", "entailment"),
     ],
 )
-def test_hans_is_scored_with_the_labels_of_another_task(labels: tuple[str, ...]) -> None:
+def test_hans_is_scored_with_the_labels_of_another_nli_task(labels: tuple[str, ...]) -> None:
     gold = [0, 1, 1, 0, 1]
     prepared = prepare(hans(gold), make_tokenizer(), labels=labels)
     assert prepared.validation is not None
-    said = ["entailment", "entailment", labels[0], labels[1], labels[-1]]
-    truth = ["entailment", "entailment", *("entailment" if x == "entailment" else "non-entailment" for x in said[2:])]
-    logits = logits_of([[labels.index(name)] for name in said], len(labels))[:, 0]
-    assert prepared.decode(logits) == truth
+    predicted = ["entailment", "entailment", labels[0], labels[1], labels[-1]]
+    mapped = ["entailment" if name == "entailment" else "non-entailment" for name in predicted]
+    logits = logits_of([[labels.index(name)] for name in predicted], len(labels))[:, 0]
+    assert prepared.decode(logits) == mapped
     given = np.array(prepared.validation["labels"][:])
     assert set(given) <= set(range(len(labels)))
-    expected = sklearn.metrics.accuracy_score(["entailment" if g == 0 else "non-entailment" for g in gold], truth)
+    expected = sklearn.metrics.accuracy_score(["entailment" if g == 0 else "non-entailment" for g in gold], mapped)
     assert prepared.compute_metrics(hf.EvalPrediction(logits, given)) == {"accuracy": expected}
 
 
-def test_labels_that_mean_nothing_here_are_refused() -> None:
+def test_labels_of_an_unrelated_task_are_refused() -> None:
     for labels in (("positive", "negative"), ("neutral", "contradiction"), ()):
         with pytest.raises(UserError, match="hans has the labels entailment, non-entailment and cannot score a model"):
             prepare(hans([0, 1]), make_tokenizer(), labels=labels)
 
 
-def test_nothing_is_written_and_nothing_is_drawn(tmp_path: Path) -> None:
+def test_nothing_is_written_and_no_random_number_is_drawn(tmp_path: Path) -> None:
     folder = tmp_path / "hans"
     folder.mkdir()
     columns = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [0, 1]}
@@ -211,16 +211,16 @@ def test_nothing_is_written_and_nothing_is_drawn(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_references_of_a_translation_are_the_written_ones() -> None:
+def test_references_of_a_translation_are_the_original_texts() -> None:
     tokenizer = make_tokenizer(["a", "dog", "ein", "hund"])
-    long = "ein Hund ein Hund ein großer Hund"  # cut off, in lower case, and with an unknown word
+    long = "ein Hund ein Hund ein großer Hund"  # truncated, in lower case, and with an unknown word
     data = Data(find_task("multi30k"), None, Dataset.from_dict({"en": ["a dog", "a"], "de": [long, "Ein  Hund"]}))
     prepared = prepare(data, tokenizer, 6)
     assert prepared.validation is not None
     batch = prepared.collator([dict(row) for row in prepared.validation])
     assert batch["labels"].shape == (2, 6)
-    said = tokenizer(["ein hund ein hund", "ein"], padding=True)["input_ids"]
-    ids = np.array([[*row, -100] for row in said])
+    predicted = tokenizer(["ein hund ein hund", "ein"], padding=True)["input_ids"]
+    ids = np.array([[*row, -100] for row in predicted])
     expected = sacrebleu.corpus_bleu(["ein hund ein hund", "ein"], [[long, "Ein  Hund"]]).score
     assert prepared.decode(ids) == ["ein hund ein hund", "ein"]
     assert prepared.compute_metrics(hf.EvalPrediction(ids, batch["labels"].numpy())) == {"bleu": expected}
@@ -228,7 +228,7 @@ def test_references_of_a_translation_are_the_written_ones() -> None:
         prepared.compute_metrics(hf.EvalPrediction(np.zeros((2, 6, 9)), batch["labels"].numpy()))
 
 
-def test_endings_are_padded_together() -> None:
+def test_endings_of_multiple_choice_are_padded_together() -> None:
     tokenizer = make_tokenizer(["a", "b", "c"])
     task = Task("mine", "choice", ("x", "e0", "e1"), "label", ("0", "1"))
     columns = {"x": ["a", "a a"], "e0": ["b", "b b"], "e1": ["c", "c c c"]}
@@ -250,7 +250,7 @@ def test_endings_are_padded_together() -> None:
     assert prepared.decode(np.array([[0.1, 0.2], [3.0, -1.0]])) == [1, 0]
 
 
-def test_hidden_states_are_left_behind() -> None:
+def test_hidden_states_are_dropped() -> None:
     logits = torch.zeros(2, 3)
     assert keep_logits((logits, torch.zeros(9)), None) is logits
     assert keep_logits(logits, None) is logits
@@ -269,7 +269,7 @@ def raw_rows(task: Task, part: str) -> Any:
 
 
 def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float]:
-    """By a direct call of each library, from the decoded predictions and the raw file."""
+    """Scores by a direct call of each library, from the decoded predictions and the raw file."""
     if task.kind == "translation":
         return {"bleu": sacrebleu.corpus_bleu(decoded, [raw[task.text[1]].tolist()]).score}
     if task.kind == "tokens":
@@ -287,20 +287,20 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
             }
     gold = raw[task.label].tolist()
     if task.kind == "regression":
-        found = (scipy.stats.pearsonr(decoded, gold).statistic, scipy.stats.spearmanr(decoded, gold).statistic)
-        return dict(zip(("pearson", "spearman"), found, strict=True))
-    said = decoded if task.kind == "choice" else [task.labels.index(name) for name in decoded]
+        values = (scipy.stats.pearsonr(decoded, gold).statistic, scipy.stats.spearmanr(decoded, gold).statistic)
+        return dict(zip(("pearson", "spearman"), values, strict=True))
+    predicted = decoded if task.kind == "choice" else [task.labels.index(name) for name in decoded]
     direct = {
         "accuracy": sklearn.metrics.accuracy_score,
         "f1": sklearn.metrics.f1_score,
         "mcc": sklearn.metrics.matthews_corrcoef,
     }
-    return {name: direct[name](gold, said) for name in task.metrics}
+    return {name: direct[name](gold, predicted) for name in task.metrics}
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data in ../shared/data")
 @pytest.mark.parametrize("name", REAL_TASKS)
-def test_a_real_task_through_a_trainer(name: str, tmp_path: Path) -> None:
+def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Path) -> None:
     data = load_task(name, REAL, evaluation=True)
     train, validation = data.train, data.validation
     assert validation is not None
@@ -351,7 +351,7 @@ def test_a_real_task_through_a_trainer(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="needs the real data in ../shared/data")
 def test_the_labels_of_all_of_conll_survive() -> None:
-    """Every validation sentence: right predictions at first pieces give back the file's tags, and F1 1."""
+    """For every validation sentence, right predictions at first pieces give the tags of the file, and an F1 of 1."""
     data = load_task("conll2003", REAL)
     data = Data(data.task, None, data.validation)
     prepared = prepare(data, make_tokenizer(max_length=512), 512)
@@ -381,7 +381,7 @@ def test_the_labels_of_all_of_conll_survive() -> None:
         ("glue/stsb", "test", [5.3, -0.1, 2.71828], "STS-B.tsv", ["0\t5.000", "1\t0.000", "2\t2.718"]),
     ],
 )
-def test_submissions_are_as_the_site_wants_them(
+def test_submissions_have_the_format_of_the_glue_website(
     name: str, part: str, decoded: list[Any], file: str, lines: list[str], tmp_path: Path
 ) -> None:
     path = write_submission(tmp_path, find_task(name), decoded, part)
@@ -390,7 +390,7 @@ def test_submissions_are_as_the_site_wants_them(
 
 
 def test_predictions_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="GLUE's site takes no predictions of test of hans"):
+    with pytest.raises(UserError, match="the GLUE website accepts no predictions for test of hans"):
         write_submission(tmp_path, find_task("hans"), ["entailment"])
     part = Dataset.from_dict({"premise": ["a"], "hypothesis": ["b"]})
     with pytest.raises(UserError, match=r"must end in \.csv or \.tsv"):
@@ -400,7 +400,7 @@ def test_predictions_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_of_predictions_has_texts_labels_and_answers(tmp_path: Path) -> None:
+def test_a_table_of_predictions_has_texts_labels_and_predictions(tmp_path: Path) -> None:
     part = Dataset.from_dict({"premise": ['a, "b"'], "hypothesis": ["c\td"], "label": [1], "subcase": ["x"]})
     path = write_predictions(tmp_path / "a.csv", part, ["entailment"], find_task("hans"))
     assert path.read_text() == 'premise,hypothesis,label,prediction\n"a, ""b""",c\td,non-entailment,entailment\n'

@@ -1,4 +1,4 @@
-"""Every task with real data: trains, evaluates, predicts, and its scores are those of the field's libraries."""
+"""Every task with real data trains, evaluates and predicts, and its scores equal those of the standard libraries."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_tools import save_encoder, save_translator
+
+from helpers.cli_tools import save_encoder, save_translator
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 ROWS = 64
 
-# task -> the file of its validation part
+# task -> the file of its validation split
 TASKS: dict[str, str] = {
     "glue/cola": "glue/cola/validation.parquet",
     "glue/sst2": "glue/sst2/validation.parquet",
@@ -33,7 +34,7 @@ TASKS: dict[str, str] = {
 
 
 def direct(metric: str, gold: list[Any], predicted: list[Any], positive: str) -> float:
-    """The score by a plain call of the library that the field uses."""
+    """The score by a direct call of the standard library for it."""
     import sacrebleu
     import scipy.stats
     import seqeval.metrics
@@ -64,7 +65,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs the real data")
 @pytest.mark.parametrize("task", TASKS)
-def test_a_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path], tmp_path: Path) -> None:
+def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path], tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     from attendrop.experiments import fine_tune
@@ -72,7 +73,7 @@ def test_a_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path]
     from attendrop.tasks import find_task
 
     kind = find_task(task).kind
-    longest = 256 if kind == "tokens" else 48  # no word is cut off, so that every tag is predicted
+    longest = 256 if kind == "tokens" else 48  # no word is truncated, so that every tag is predicted
     result = fine_tune(
         model=str(models["translator" if kind == "translation" else "encoder"]), task=task, data_dir=str(DATA),
         method=["addrop:cross_tuning=False"], max_train_samples=ROWS, max_eval_samples=ROWS, max_length=longest,
@@ -94,7 +95,7 @@ def test_a_task_trains_evaluates_and_predicts(task: str, models: dict[str, Path]
     column = find_task(task).label or find_task(task).text[1]
     gold, predicted = [row[column] for row in rows], [row["prediction"] for row in rows]
     for name in metrics:
-        if task != "imdb":  # whose validation part is split off from training
+        if task != "imdb":  # its validation split is split off the training data
             assert done.metrics[name] == pytest.approx(result.metrics[f"validation/{name}"], abs=1e-6)
         positive = find_task(task).labels[1] if len(find_task(task).labels) == 2 else ""
         assert done.metrics[name] == pytest.approx(direct(name, gold, predicted, positive), abs=1e-6)

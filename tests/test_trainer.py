@@ -1,4 +1,4 @@
-"""RegularizedTrainer and its relatives, in real training runs of tiny models."""
+"""RegularizedTrainer, the mixin and `regularized`, in training runs of tiny models."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from torch import Tensor
-from zoo import make_batch, make_model
 
 from attendrop import (
     ADDrop,
@@ -29,13 +27,15 @@ from attendrop import (
     regularized,
 )
 from attendrop.trainer.mixin import _StepCallback
+from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.zoo import make_batch, make_model
 
 ON = {"p": 0.5, "q": 0.5, "cross_tuning": False}
 
 
 @pytest.fixture(autouse=True)
 def _environment_restored() -> Iterator[None]:
-    """TrainingArguments writes its wishes (precision, compilation) into the environment, for the next test to find."""
+    """Restores the environment: TrainingArguments writes variables for precision and compilation into it."""
     before = dict(os.environ)
     yield
     os.environ.clear()
@@ -45,7 +45,7 @@ def _environment_restored() -> Iterator[None]:
 def make_trainer(
     folder: Path, model: Any, kind: str, regularizers: list[Regularizer] | None, cls: type | None = None, **options: Any
 ) -> Any:
-    """A trainer of `model`; with `regularizers=None` a stock one."""
+    """A trainer of `model`; `regularizers=None` gives a stock Trainer."""
     cls = cls or (hf.Trainer if regularizers is None else RegularizedTrainer)
     extra = {} if regularizers is None else {"regularizers": regularizers}
     examples = options.pop("examples", None) or make_examples(kind)
@@ -66,14 +66,14 @@ def train(
 
 
 @pytest.mark.parametrize("kind", ["bert", "deberta_v2", "bart"])
-def test_nothing_to_drop_trains_as_the_stock_trainer_does_bit_for_bit(tmp_path: Path, kind: str) -> None:
+def test_zero_strength_matches_the_stock_trainer_exactly(tmp_path: Path, kind: str) -> None:
     stock = train(tmp_path, kind, None, max_steps=20)
     assert not same_bits(stock, weights_of(make_model(kind))), "nothing was trained"
     for regularizers in ([], [ADDrop(q=0, cross_tuning=False)], [ADDrop(p=0, cross_tuning=False)]):
         assert same_bits(stock, train(tmp_path, kind, regularizers, max_steps=20)), regularizers
 
 
-def test_addrop_changes_training_and_can_be_repeated(tmp_path: Path) -> None:
+def test_addrop_changes_training_and_is_reproducible(tmp_path: Path) -> None:
     stock = train(tmp_path, "bert", None, max_steps=20)
     first = train(tmp_path, "bert", [ADDrop(**ON)], max_steps=20)
     assert largest_difference(stock, first) > 1e-4
@@ -82,8 +82,8 @@ def test_addrop_changes_training_and_can_be_repeated(tmp_path: Path) -> None:
     assert not same_bits(first, other_seed)
 
 
-def test_an_empty_list_asks_nothing_of_the_model(tmp_path: Path) -> None:
-    """A model whose attention cannot be regularised trains as ever when there is nothing to regularise."""
+def test_empty_list_of_regularizers_works_with_any_model(tmp_path: Path) -> None:
+    """A model whose attention is not supported trains as usual when there is no regularizer."""
     config = hf.FNetConfig(vocab_size=60, hidden_size=16, num_hidden_layers=1, intermediate_size=16, num_labels=3)
     examples = [{name: e[name] for name in ("input_ids", "labels")} for e in make_examples("bert", 8)]
     options = {"max_steps": 2, "examples": examples}
@@ -101,7 +101,7 @@ def test_an_empty_list_asks_nothing_of_the_model(tmp_path: Path) -> None:
 
 
 class Witness(ADDrop):
-    """AD-DROP that notes in which steps it dropped anything."""
+    """AD-DROP that records in which steps it dropped anything."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,7 +124,7 @@ class Witness(ADDrop):
         (4, "either", {1, 3}),
     ],
 )
-def test_cross_tuning_takes_every_other_epoch(
+def test_cross_tuning_acts_in_every_other_epoch(
     tmp_path: Path, epochs: int, end_on: str, method_epochs: set[int]
 ) -> None:
     witness = Witness(p=0.5, q=0.5, end_on=end_on)
@@ -213,7 +213,7 @@ def test_compiled_training_equals_eager_training(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.5, 0.5)])
-def test_bf16_stays_finite(tmp_path: Path, p: float, q: float) -> None:
+def test_bf16_training_stays_finite(tmp_path: Path, p: float, q: float) -> None:
     model = make_model("bert")
     before = weights_of(model)
     trainer = make_trainer(
@@ -231,8 +231,8 @@ def test_bf16_stays_finite(tmp_path: Path, p: float, q: float) -> None:
 
 @pytest.mark.parametrize("size_of_head", [1, 1e-5])
 @pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_fp16_attributions_rank_as_fp32_ones_do(kind: str, size_of_head: float) -> None:
-    """With a small head most gradients would be 0 in fp16, whose smallest number is 6e-8, were they not scaled."""
+def test_fp16_attributions_rank_like_fp32(kind: str, size_of_head: float) -> None:
+    """With a small head most gradients would be 0 in fp16 without scaling: its smallest number is 6e-8."""
     model, batch = make_model(kind, dropout=False), pad(make_examples(kind, 4))
     head = model.classifier if kind == "bert" else model.lm_head
     with torch.no_grad():
@@ -255,7 +255,7 @@ def test_fp16_attributions_rank_as_fp32_ones_do(kind: str, size_of_head: float) 
 # ---- what is logged, saved and left behind ---------------------------------------------------------------------------
 
 
-def test_what_was_dropped_is_logged(tmp_path: Path) -> None:
+def test_drop_rates_are_logged(tmp_path: Path) -> None:
     trainer = make_trainer(
         tmp_path, make_model("bert"), "bert", [ADDrop(p=0.5, q=0.5, layers="all", end_on="plain")],
         num_train_epochs=3, logging_strategy="steps", logging_steps=4,
@@ -280,7 +280,7 @@ def test_what_was_dropped_is_logged(tmp_path: Path) -> None:
             assert 0 < mass < 1
 
 
-def test_the_configuration_is_saved_with_every_checkpoint_and_comes_back(tmp_path: Path) -> None:
+def test_configuration_is_saved_with_every_checkpoint_and_loaded_again(tmp_path: Path) -> None:
     regularizers = [ADDrop(p="0.1..0.5", q=0.25, layers=slice(0, 2), attribution="aa", end_on="method")]
     trainer = make_trainer(
         tmp_path / "run", make_model("bert"), "bert", regularizers, max_steps=4, save_strategy="steps", save_steps=2
@@ -296,7 +296,7 @@ def test_the_configuration_is_saved_with_every_checkpoint_and_comes_back(tmp_pat
 
 
 def _state_of(model: Any) -> list[Any]:
-    """All that binding touches."""
+    """Everything that binding can change."""
     return [
         (name, type(module), sorted(key for key in vars(module) if key.startswith("_attendrop")))
         for name, module in model.named_modules()
@@ -304,7 +304,7 @@ def _state_of(model: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "deberta_v2", "bart"])
-def test_nothing_is_left_on_the_model(tmp_path: Path, kind: str) -> None:
+def test_training_leaves_no_traces_on_the_model(tmp_path: Path, kind: str) -> None:
     model = make_model(kind)
     before = _state_of(model)
     bound = []
@@ -337,7 +337,7 @@ class Raising(Regularizer):
 
 
 @pytest.mark.parametrize("kind", ["bert", "deberta_v2"])
-def test_nothing_is_left_on_the_model_when_a_step_fails(tmp_path: Path, kind: str) -> None:
+def test_failed_step_leaves_no_traces_on_the_model(tmp_path: Path, kind: str) -> None:
     model = make_model(kind)
     before = _state_of(model)
     trainer = make_trainer(tmp_path, model, kind, [ADDrop(**ON), Raising()], max_steps=6)
@@ -356,7 +356,7 @@ def test_nothing_is_left_on_the_model_when_a_step_fails(tmp_path: Path, kind: st
 
 
 class OwnLoss(hf.Trainer):
-    """A user's trainer. Its loss has nothing to do with the model's own, and it takes the labels out of its inputs."""
+    """A trainer of a user, with a loss of its own, that removes the labels from its inputs."""
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -373,7 +373,7 @@ class PlusOne(Regularizer):
         return outputs["logits"].sum() * 0 + 1
 
 
-def test_a_trainer_of_ones_own_keeps_its_loss(tmp_path: Path) -> None:
+def test_custom_trainer_keeps_its_loss(tmp_path: Path) -> None:
     options = {"max_steps": 6, "logging_strategy": "steps", "logging_steps": 1}
 
     def run(cls: type, regularizers: list[Regularizer] | None) -> tuple[dict[str, Tensor], list[float]]:
@@ -441,7 +441,7 @@ def tokenizer() -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_sft_trainer(tmp_path: Path, tokenizer: Any) -> None:
+def test_sft_trainer_trains_with_regularizers(tmp_path: Path, tokenizer: Any) -> None:
     trl = pytest.importorskip("trl")
     from datasets import Dataset
 
@@ -496,7 +496,7 @@ def _with_lora(kind: str, only_last: bool) -> Any:
 
 @pytest.mark.parametrize("only_last", [False, True])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_lora_trains_its_adapters_alone(tmp_path: Path, kind: str, only_last: bool) -> None:
+def test_lora_trains_only_its_adapters(tmp_path: Path, kind: str, only_last: bool) -> None:
     def run(q: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         model = _with_lora(kind, only_last)
         before = weights_of(model)
@@ -513,8 +513,8 @@ def test_lora_trains_its_adapters_alone(tmp_path: Path, kind: str, only_last: bo
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "vit"])
-def test_frozen_layers_get_attributions_too(kind: str, checkpointing: bool) -> None:
-    """LoRA on the last layer only: nothing in the first asks for a gradient. Its B is 0, so the model is the same."""
+def test_frozen_layers_get_attributions(kind: str, checkpointing: bool) -> None:
+    """LoRA on the last layer only: nothing in the first layer needs a gradient. B is 0, so outputs are unchanged."""
     batch = make_batch(kind)
     expected = attribute(make_model(kind, dropout=False).train(), batch, layers="first")[0]
     model = _with_lora(kind, only_last=True).train()

@@ -1,4 +1,4 @@
-"""UniDrop against a model whose attention, feed-forward and blocks are dropped from by hand."""
+"""UniDrop compared with a model whose attention, feed-forwards and blocks are dropped by hand."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import copy
 from contextlib import ExitStack
 from typing import Any
 
-import oracles
 import pytest
 import torch
-import zoo
-from literal import FEED_FORWARD, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 from attendrop import ADDrop, Engine, Progress, RDrop, UniDrop
 from attendrop.kernels.draws import uniform
 from attendrop.methods._shared.dropping import dropout_factor
 from attendrop.methods.unidrop import droppable_tokens, hidden_tokens
 from attendrop.random import key_of
+from helpers import oracles, zoo
+from helpers.literal import FEED_FORWARD, LAST_BLOCK, assert_same_gradients, giving, in_double, reading
 
 SEED, STEP = 3, 4
 RATES = {"fd1": 0.2, "fd2": 0.3, "fd3": 0.25, "fd4": 0.4, "layerdrop": 0.0, "p_k": 0.3, "p_d": 0.4}
@@ -39,7 +38,7 @@ class Dropping(oracles.LiteralAttention):
         self.kind, self.batch, self.calls = kind, batch, 0
 
     def hidden(self, site: int, keys: int) -> torch.Tensor:
-        """A loop over examples and tokens. BART: sites 0 and 1 the encoder's, then self and cross in turns."""
+        """Hidden tokens by a loop. In BART sites 0 and 1 are the encoder; then self and cross attention alternate."""
         decoder = self.kind == "bart" and site in (2, 4)
         real = self.batch["labels"] != -100 if decoder else self.batch["attention_mask"].bool()
         u = draws(int(decoder), (len(real), 1 + keys), "tokens").tolist()
@@ -66,7 +65,7 @@ class Dropping(oracles.LiteralAttention):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart"])
-def test_a_step_equals_dropping_by_hand(kind: str) -> None:
+def test_whole_step_matches_manual_dropping(kind: str) -> None:
     model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
     literal = copy.deepcopy(model)
     with Engine(model, [UniDrop(**RATES)], seed=SEED) as engine:
@@ -91,7 +90,7 @@ def test_a_step_equals_dropping_by_hand(kind: str) -> None:
     assert_same_gradients(model, literal, rtol=1e-4, atol=1e-6)  # the factors are in float32
 
 
-def test_measured_rates() -> None:
+def test_measured_drop_rates_match_the_settings() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert", size=64, length=32)
     batch["attention_mask"][:], batch["input_ids"][:] = 1, 7
     method = UniDrop(fd1=0.2, fd2=0.3, fd3=0.4, fd4=0.5, layerdrop=0.3, p_k=0.6, p_d=0.25)
@@ -121,7 +120,7 @@ def test_measured_rates() -> None:
     assert abs(gone.sum() / n - 0.25) < 4 * (0.1875 / n) ** 0.5
 
 
-def test_two_stages_of_token_dropout() -> None:
+def test_token_dropout_has_two_stages() -> None:
     u = torch.tensor([[0.4, 0.1, 0.9, 0.1], [0.6, 0.1, 0.9, 0.1]])
     droppable = torch.tensor([[True, True, True], [True, True, False]])
     assert hidden_tokens(u, droppable, 0.5, 0.2).tolist() == [[False] * 3, [True, False, False]]
@@ -137,8 +136,8 @@ def test_special_tokens_are_never_dropped() -> None:
     assert found[2].tolist() == [False, True, True, True, True, False, False, False, False]
 
 
-def test_views_draw_for_themselves_and_addrop_composes() -> None:
-    """Without the model's own dropout it is UniDrop that tells R-Drop's views apart."""
+def test_views_draw_independently_and_compose_with_addrop() -> None:
+    """Without ordinary dropout, UniDrop makes the views of R-Drop differ."""
     model, batch = zoo.make_model("llama", dropout=False).train(), zoo.make_batch("llama")
     methods = [RDrop(), ADDrop(p=0.5, q=0.5, cross_tuning=False), UniDrop(p_k=0.0, p_d=0.3)]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
@@ -150,7 +149,7 @@ def test_views_draw_for_themselves_and_addrop_composes() -> None:
         assert engine.loss(outputs) > outputs.loss + 1e-3
 
 
-def test_everything_dropped_is_finite_and_p_one_drops_all() -> None:
+def test_dropping_everything_stays_finite_and_p_one_drops_all() -> None:
     assert torch.equal(dropout_factor(torch.rand(5), 1.0), torch.zeros(5))
     everything = UniDrop(fd1=1, fd2=1, fd3=1, fd4=1, layerdrop=1, p_k=0, p_d=1)
     for kind in ("bert", "t5", "albert", "deberta_v2"):
@@ -162,7 +161,7 @@ def test_everything_dropped_is_finite_and_p_one_drops_all() -> None:
         assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-def test_fields_out_of_range() -> None:
+def test_fields_out_of_range_are_refused() -> None:
     for field in RATES:
         with pytest.raises(ValueError, match=rf"UniDrop\.{field} is 1\.5; it must be from 0 to 1"):
             UniDrop(**{field: 1.5})

@@ -1,7 +1,7 @@
-"""Mistakes of the user."""
+"""Errors that a user can correct."""
 
 from __future__ import annotations
 
 
 class UserError(ValueError):
-    """A user's mistake, told in one sentence: what is wrong, where, and what to do."""
+    """A mistake in the user's input. The message is one sentence: what is wrong, where, and what to do."""

@@ -1,6 +1,6 @@
 """Trains a tiny model on two CPU processes: `torchrun --nproc_per_node 2 train_distributed.py MODE METHOD FOLDER`.
 
-With --resume it goes on from the last checkpoint in FOLDER. Each rank leaves what it saw in FOLDER/rank<r>.pt.
+With --resume it continues from the last checkpoint in FOLDER. Each rank writes its results to FOLDER/rank<r>.pt.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from accelerate import DistributedType, PartialState
-from data import SGD, make_arguments, make_examples, pad
 from torch.distributed.tensor import DTensor
 from transformers.distributed import DistributedConfig
-from zoo import make_model
 
 from attendrop import Plan, RegularizedTrainer, Seams, bind, parse_method
+from helpers.data import SGD, make_arguments, make_examples, pad
+from helpers.zoo import make_model
 
 STEPS = 6
 SAVE_STEPS = 4  # in the middle of a round
@@ -44,7 +44,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def load_sharded(folder: str) -> Any:
-    """The other way to FSDP2: transformers shards the model while it loads it, before the seams are put in."""
+    """The second way to use FSDP2: transformers shards the model while loading it, before the seams are bound."""
     model, path = make_model("bert", dropout=False), Path(folder, "model")
     model.save_pretrained(path)  # the first process writes
     PartialState().wait_for_everyone()
@@ -52,7 +52,7 @@ def load_sharded(folder: str) -> Any:
 
 
 def make_trainer(mode: str, method: str, folder: str, **fields: Any) -> Any:
-    """The same run however it is dealt out: no dropout of the model's own, batches padded to their longest example."""
+    """The same run for any number of processes: no ordinary dropout, batches padded to their longest example."""
     # Averaging over tokens is for language models: BERT's loss ignores it, and the Trainer would double the gradient.
     regularizer = parse_method(METHODS[method])
     for name, value in fields.items():
@@ -80,7 +80,7 @@ def make_trainer(mode: str, method: str, folder: str, **fields: Any) -> Any:
 
 
 def full_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The weights, put together from all processes where they are sharded."""
+    """The weights; sharded ones are gathered from all processes."""
     return {
         name: (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
         for name, value in model.state_dict().items()
@@ -97,7 +97,7 @@ def networks_of(trainer: Any) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def edits_of_block(model: torch.nn.Module) -> int:
-    """How often an edit behind one block runs in one pass, when the trained model is bound again."""
+    """How often the edit after one block runs in one pass when the trained model is bound again."""
     runs = []
 
     def edit(hidden: torch.Tensor) -> torch.Tensor:

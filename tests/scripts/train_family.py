@@ -1,7 +1,6 @@
 """Trains a tiny model with every method in turn: `torchrun --nproc_per_node 2 train_family.py FOLDER`.
 
-Each rank leaves the weights after each run in FOLDER/rank<r>.pt. Without torchrun it is one process that takes the
-batches of both.
+Each rank writes the weights of each run to FOLDER/rank<r>.pt. Without torchrun one process takes the batches of both.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from data import SGD, make_arguments, make_examples, pad
-from settings import SETTINGS
 from transformers.utils import logging
-from zoo import make_model
 
 from attendrop import RegularizedTrainer
 from attendrop.methods import make_method
+from helpers.data import SGD, make_arguments, make_examples, pad
+from helpers.settings import SETTINGS
+from helpers.zoo import make_model
 
 STEPS = 4
 NEEDS_DROPOUT = {"rdrop"}  # without it both views are the same; with it every process draws its own

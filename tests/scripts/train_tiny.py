@@ -1,7 +1,7 @@
 """Trains a tiny BERT with dropout: `python train_tiny.py METHOD FOLDER [--resume] [--pause-in-step N]`.
 
-What it ends with, the model's weights and the method's state, goes to FOLDER/end.safetensors and FOLDER/end.json.
-Paused, it prints "paused" in the middle of a step, between the backward and the optimizer, and waits to be killed.
+The final weights of the model and state of the method are written to FOLDER/end.safetensors and FOLDER/end.json. With
+--pause-in-step it prints "paused" between the backward pass and the optimizer step, and waits to be killed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from data import make_arguments, make_examples, pad, weights_of
 from transformers import TrainerCallback
-from zoo import make_model
 
 from attendrop import RegularizedTrainer, parse_method
+from helpers.data import make_arguments, make_examples, pad, weights_of
+from helpers.zoo import make_model
 
 SAVE_STEPS = 5
 STEPS_PER_EPOCH = 8

@@ -1,17 +1,30 @@
-"""The command line: `attendrop train | predict | methods | tasks | demo`."""
+"""The command line: `attendrop train | predict | demo | methods | tasks`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
+# The modules that `pip install 'attendrop[cli]'` adds to the library.
+_EXTRA_MODULES = frozenset(
+    ("typer", "rich", "yaml", "datasets", "pandas", "pyarrow", "sklearn", "scipy", "seqeval", "sacrebleu", "matplotlib")
+)
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line; a user's mistake is one sentence and exit code 2."""
+    """Runs the command line and exits. A mistake of the user is reported in one sentence, with exit code 2.
+
+    Args:
+        arguments: The words that follow `attendrop`. By default, those that this process was started with.
+    """
     try:
         from .app import run
+
+        code = run(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA_MODULES:
+            raise
         raise SystemExit(
             f"{error.name} is missing, which the command line needs: pip install 'attendrop[cli]'."
         ) from None
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(code)

@@ -1,10 +1,10 @@
-"""Flags from settings: every field of a run's configuration and of TrainingArguments is a flag of the same name."""
+"""The flags of `attendrop train`: each setting of a run and each field of TrainingArguments is a flag."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -12,65 +12,64 @@ import typer
 from ..experiments.settings import TRAINING, Setting, all_settings
 
 
-def parameter(setting: Setting) -> inspect.Parameter:
-    """The setting as a parameter that typer turns into a flag. None = not given."""
-    flag = f"--{setting.name.replace('_', '-')}"
-    # ours are off unless given; a training argument may have to be switched off
-    switched = setting.type is bool and setting.panel == TRAINING
-    declared = f"{flag}/--no-{flag[2:]}" if switched else flag
-    shown = setting.default if setting.default not in (None, "", [], False) or switched else None
+def flag_of(name: str) -> str:
+    """The flag of a setting: `learning_rate` is `--learning-rate`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_arguments(settings: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give these settings."""
+    arguments: list[str] = []
+    for name, value in settings.items():
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            arguments.append(flag if value else f"--no-{flag[2:]}")
+        else:
+            for each in value if isinstance(value, list) else [value]:
+                arguments += [flag, json.dumps(each) if isinstance(each, dict) else str(each)]
+    return arguments
+
+
+def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turns `function(settings, ...)` into a command with a flag for every setting.
+
+    Args:
+        function: Called with the settings that the user gave, as a dictionary, and with its own parameters.
+    """
+    settings = all_settings()
+
+    def command(**values: Any) -> Any:
+        given = {name: values.pop(name) for name in settings}
+        return function({name: value for name, value in given.items() if value not in (None, [])}, **values)
+
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters(function)]
+    signature = inspect.Signature([*keyword_only, *map(_parameter, settings.values())])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+    command.__name__ = function.__name__
+    return command
+
+
+def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a command besides `settings`."""
+    return [p for name, p in inspect.signature(function, eval_str=True).parameters.items() if name != "settings"]
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    """The parameter that typer turns into the flag of a setting. Its value is None if the flag is not given."""
+    flag = flag_of(setting.name)
+    # Our own switches are off by default; a training argument may be on, so it also has a --no-… flag.
+    has_negation = setting.type is bool and setting.panel == TRAINING
+    default = setting.default if setting.default not in (None, "", [], False) or has_negation else None
     option = typer.Option(
-        declared,
-        help=_escaped(setting.help) + (f" [dim]\\[default: {shown}][/dim]" if shown is not None else ""),
+        f"{flag}/--no-{flag[2:]}" if has_negation else flag,
+        help=_escaped(setting.help) + (f" [dim]\\[default: {default}][/dim]" if default is not None else ""),
         rich_help_panel=setting.panel,
         show_default=False,
     )
     types: dict[type, Any] = {int: int | None, float: float | None, bool: bool | None, list: list[str] | None}
     annotation = Annotated[types.get(setting.type, str | None), option]  # type: ignore[valid-type]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The flags that the command has beside the settings."""
-    return [p for name, p in inspect.signature(function, eval_str=True).parameters.items() if name != "settings"]
-
-
-def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function(settings, ...)` with a flag for every setting; those that were given arrive in `settings`."""
-    names = list(all_settings())
-
-    def command(**values: Any) -> Any:
-        given = {name: values.pop(name) for name in names}
-        return function({name: value for name, value in given.items() if value not in (None, [])}, **values)
-
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters(function)]
-    signature = inspect.Signature([*keyword_only, *(parameter(s) for s in all_settings().values())])
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
-    command.__name__, command.__doc__ = function.__name__, function.__doc__
-    return command
-
-
-def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """The flags that give these settings."""
-    found: list[str] = []
-    for name, value in settings.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            found.append(flag if value else f"--no-{flag[2:]}")
-        else:
-            for each in value if isinstance(value, list) else [value]:
-                found += [flag, json.dumps(each) if isinstance(each, dict) else str(each)]
-    return found
-
-
-def dashed(arguments: Sequence[str]) -> list[str]:
-    """`--learning_rate`, as transformers' scripts have it, is `--learning-rate`."""
-    found = []
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        found.append(name.replace("_", "-") + equals + value if name.startswith("--") else argument)
-    return found
 
 
 def _escaped(text: str) -> str:

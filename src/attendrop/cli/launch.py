@@ -1,4 +1,4 @@
-"""`--nproc` and `--nnodes`: the same command again, once for each process."""
+"""Starts `attendrop train` in several processes (`--nproc`, `--nnodes`), by the launcher of accelerate or of torch."""
 
 from __future__ import annotations
 
@@ -8,71 +8,100 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..errors import UserError
 
 
-def is_worker() -> bool:
-    """Whether a launcher has started this process already."""
+def is_launched() -> bool:
+    """Whether a launcher has started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def is_first() -> bool:
-    """Whether this process is the one that speaks."""
+def is_main_process() -> bool:
+    """Whether this process is the one that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def launch(
-    arguments: Sequence[str], nproc: int, nnodes: int, node_rank: int, main_address: str | None, main_port: int
-) -> int:
-    """Starts `nproc` processes on this machine, of `nnodes` machines in all, and waits for them."""
+@dataclass(frozen=True)
+class Processes:
+    """How many processes there are, and how the machines find each other."""
+
+    per_node: int
+    nodes: int
+    node_rank: int
+    main_address: str | None
+    main_port: int
+
+    @property
+    def total(self) -> int:
+        return self.per_node * self.nodes
+
+    def check(self) -> None:
+        if self.per_node < 1 or self.nodes < 1:
+            raise UserError(f"nproc is {self.per_node} and nnodes is {self.nodes}; both must be at least 1.")
+        if self.nodes > 1 and self.main_address is None:
+            raise UserError(
+                f"nnodes is {self.nodes}, and --main-address is missing: the address of the machine whose --node-rank "
+                "is 0."
+            )
+
+
+def launch(arguments: Sequence[str], processes: Processes) -> int:
+    """Starts the processes of this machine and waits for them.
+
+    Args:
+        arguments: The flags of `attendrop train` for each process.
+        processes: How many, and where the others are.
+
+    Returns:
+        The exit code.
+    """
     import torch
 
-    if nproc < 1 or nnodes < 1:
-        raise UserError(f"nproc is {nproc} and nnodes is {nnodes}; both must be at least 1.")
-    if nnodes > 1 and main_address is None:
-        raise UserError(
-            f"nnodes is {nnodes}, and --main-address is missing: the address of the machine whose --node-rank is 0."
-        )
-    on_cpu = not torch.cuda.is_available() or "--use-cpu" in arguments
-    if not on_cpu and nproc > torch.cuda.device_count():
-        raise UserError(f"nproc is {nproc}, and this machine has {torch.cuda.device_count()} GPUs.")
+    processes.check()
     words = ["-m", "attendrop", "train", *arguments]
-    if on_cpu:
-        return _on_cpu(words, nproc, nnodes, node_rank, main_address, main_port)
+    if not torch.cuda.is_available() or "--use-cpu" in arguments:
+        return _launch_on_cpu(words, processes)
+    if processes.per_node > torch.cuda.device_count():
+        raise UserError(f"nproc is {processes.per_node}, and this machine has {torch.cuda.device_count()} GPUs.")
+    return _launch_on_gpus(words, processes)
+
+
+def _launch_on_gpus(words: Sequence[str], processes: Processes) -> int:
     command = [sys.executable, "-m", "accelerate.commands.launch"]
-    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(nproc * nnodes)]
-    command += ["--num_machines", str(nnodes), "--machine_rank", str(node_rank)]
-    command += ["--multi_gpu"] if nproc * nnodes > 1 else []
-    command += ["--main_process_ip", main_address] if main_address else []
-    command += ["--main_process_port", str(main_port)]
+    command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--num_processes", str(processes.total)]
+    command += ["--num_machines", str(processes.nodes), "--machine_rank", str(processes.node_rank)]
+    command += ["--multi_gpu"] if processes.total > 1 else []
+    command += ["--main_process_ip", processes.main_address] if processes.main_address else []
+    command += ["--main_process_port", str(processes.main_port)]
     process = subprocess.Popen([*command, *words])
     while True:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            continue  # the processes got it too: they save a checkpoint and end by themselves
+            continue  # Ctrl-C reaches the processes too: they save a checkpoint and exit
 
 
-def _on_cpu(
-    words: Sequence[str], nproc: int, nnodes: int, node_rank: int, main_address: str | None, main_port: int
-) -> int:
-    """accelerate's launcher starts one process alone on a CPU unless it has MPI; torch's is the one below it."""
+def _launch_on_cpu(words: Sequence[str], processes: Processes) -> int:
+    """Uses torch's launcher: without MPI, accelerate's starts only one process on a CPU."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # the processes tell what is wrong
+    # The processes report their own errors.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     os.environ["ACCELERATE_USE_CPU"] = "true"
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes.per_node)))
+    address = processes.main_address
     config = LaunchConfig(
-        min_nodes=nnodes,
-        max_nodes=nnodes,
-        nproc_per_node=nproc,
-        run_id=uuid.uuid4().hex if main_address is None else "attendrop",
-        rdzv_backend="c10d" if main_address is None else "static",
-        rdzv_endpoint="localhost:0" if main_address is None else f"{main_address}:{main_port}",
-        rdzv_configs={"rank": node_rank, "timeout": 900},
+        min_nodes=processes.nodes,
+        max_nodes=processes.nodes,
+        nproc_per_node=processes.per_node,
+        run_id=uuid.uuid4().hex if address is None else "attendrop",
+        rdzv_backend="c10d" if address is None else "static",
+        rdzv_endpoint="localhost:0" if address is None else f"{address}:{processes.main_port}",
+        rdzv_configs={"rank": processes.node_rank, "timeout": 900},
         max_restarts=0,
         monitor_interval=0.1,
     )

@@ -40,7 +40,7 @@ class Engine:
 
     Args:
         model: a transformers model in train mode, not wrapped by DDP.
-        regularizers: the methods.
+        regularizers: the methods, or one method.
         epochs: the number of epochs; None: not known, and nothing that depends on it is checked.
         steps_per_epoch: optimizer steps in an epoch.
         seed: the seed of all draws.
@@ -56,7 +56,7 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        regularizers: Sequence[Regularizer],
+        regularizers: Regularizer | Sequence[Regularizer],
         *,
         epochs: int | None = 1,
         steps_per_epoch: int = 1,
@@ -68,8 +68,11 @@ class Engine:
         loop: Loop | None = None,
     ) -> None:
         self.model = model
-        self.regularizers = list(regularizers)
+        self.regularizers = as_list(regularizers)
         check_regularizers(self.regularizers)
+        self.is_open = False
+        for regularizer in self.regularizers:
+            regularizer.claim(self)
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:
@@ -90,7 +93,7 @@ class Engine:
         self._batch: MicroBatch | None = None
         self._micro_batches = 0
         self._metrics: dict[str, list[Tensor]] = {}
-        self._is_open = True
+        self.is_open = True
 
     def __enter__(self) -> Engine:
         return self
@@ -246,23 +249,32 @@ class Engine:
 
     def close(self) -> None:
         """Restores the model as it was, also in the middle of a step."""
-        if not self._is_open:
+        if not self.is_open:
             return
-        self._is_open = False
+        self.is_open = False
         with ExitStack() as stack:  # calls all, and raises at the end
             stack.callback(self.seams.unbind)
             for regularizer in reversed(self.regularizers):
                 stack.callback(regularizer.on_close)
 
 
+def as_list(regularizers: Any) -> list[Any]:
+    """One method, or several, as a list."""
+    return [regularizers] if isinstance(regularizers, (Regularizer, str)) else list(regularizers)
+
+
 def check_regularizers(regularizers: Sequence[Any]) -> None:
-    """Refuses what is not a method, and methods that cannot act together."""
+    """Refuses what is not a method, the same method twice, and methods that cannot act together."""
     for regularizer in regularizers:
         if not isinstance(regularizer, Regularizer):
             raise ValueError(
                 f"regularizers has {regularizer!r}, which is not a regulariser; it must be an instance such as "
                 "ADDrop(p=0.3, q=0.3), or what parse_method('addrop:p=0.3,q=0.3') returns."
             )
+    names = [type(regularizer).__name__ for regularizer in regularizers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"regularizers has {name} {names.count(name)} times; it must have each method once.")
     editors = [type(r).__name__ for r in regularizers if r.edits_weights]
     if len(editors) > 1:
         raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")

@@ -20,6 +20,7 @@ There is one tracked pass for each micro-batch. What else a method needs to know
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -111,6 +112,16 @@ class Regularizer:
         """After the optimizer's step."""
 
     # ---- the life of a run -------------------------------------------------------------------------------------
+
+    def claim(self, engine: Any) -> None:
+        """Refuses a second engine while another one uses this object, whose state belongs to one run."""
+        user = self.__dict__.get("_engine")
+        if user is not None and user() is not None and user().is_open:
+            raise ValueError(
+                f"this {type(self).__name__} object is in use by another engine; close that one first, or create an "
+                f"object for each model."
+            )
+        self.__dict__["_engine"] = weakref.ref(engine)
 
     def reset(self) -> None:
         """Forgets an earlier run: one object may train several models, one after the other."""

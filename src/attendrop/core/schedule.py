@@ -1,4 +1,4 @@
-"""When a method is on and how strong. Pure functions of the training's progress, so that resuming needs no state."""
+"""When a method acts and how strongly: functions of the progress of training, so that resuming needs no state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands when a step begins."""
+    """How far training has come when a step begins.
+
+    Args:
+        step: optimizer steps that have been taken.
+        total_steps: optimizer steps of the whole training.
+        epoch: epochs that have been completed.
+        epochs: epochs of the whole training.
+    """
 
     step: int = 0
     total_steps: int = 1
@@ -19,15 +26,19 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """The share of training that is over, from 0 to 1."""
+        """The share of training that has been completed, from 0 to 1."""
         return min(1.0, self.step / max(1, self.total_steps))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A piecewise-linear function of the share of training that is over.
+    """A piecewise-linear function of the share of training that has been completed.
 
-    `Schedule([(0, 0.1), (1, 0.5)])` rises from 0.1 to 0.5; `Schedule.parse("0.1..0.5")` is the same.
+    Args:
+        points: two or more pairs (share, value), with shares rising from 0 to 1.
+
+    Example:
+        Schedule([(0, 0.1), (1, 0.5)])  # rises from 0.1 to 0.5, as Schedule.parse("0.1..0.5") does
     """
 
     points: tuple[tuple[float, float], ...]
@@ -44,6 +55,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
+        """A schedule from values at equal distances: "0.1..0.5", or "0..0.3..0.1"."""
         values = text.split("..")
         return cls([(i / (len(values) - 1), float(value)) for i, value in enumerate(values)])
 
@@ -77,16 +89,17 @@ def as_strength(owner: str, field: str, value: Any, low: float, high: float) -> 
 
 
 def value_at(strength: Strength, progress: Progress) -> float:
+    """The strength at this point of training."""
     return strength(progress.fraction) if isinstance(strength, Schedule) else strength
 
 
 def values_of(strength: Strength) -> list[float]:
-    """The number itself, or those that a schedule runs between."""
+    """The number itself, or the values at the points of a schedule."""
     return [value for _, value in strength.points] if isinstance(strength, Schedule) else [strength]
 
 
 def largest(strength: Strength) -> float:
-    """The most that the strength ever is: zero means that the method never acts."""
+    """The largest value of the strength: if it is zero, the method never acts."""
     return max(values_of(strength))
 
 
@@ -94,7 +107,7 @@ END_ON = ("plain", "method", "either")
 
 
 def is_method_epoch(epoch: int, epochs: int, end_on: str) -> bool:
-    """Cross-tuning: every other epoch is the method's, counted so that training ends on the wanted kind.
+    """Whether a method with cross-tuning acts in this epoch: it acts in every other one.
 
     "plain" and "method" count backwards from the last epoch; "either" is the paper's order, epochs 1, 3, 5 … plain.
     """

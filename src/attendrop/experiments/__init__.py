@@ -1,4 +1,4 @@
-"""Whole runs by name: from a model, data and methods to a folder with the result."""
+"""Whole fine-tuning runs from a model, data and methods to a folder with the results."""
 
 from .run import Listener, Result, fine_tune, train
 from .settings import RunConfig, make_config, read_yaml

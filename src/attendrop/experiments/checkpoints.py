@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the last whole one, and what an interruption or a full disk must leave behind."""
+"""Checkpoints of a run: find the last complete one, and keep it after an interruption or on a full disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,25 @@ import torch
 from transformers import TrainerCallback
 
 from ..errors import UserError
+from ..utils.distributed import sum_over_processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is whole: the Trainer writes its state last."""
-    found = {}
+    """Return the newest complete checkpoint of a folder, or None.
+
+    The Trainer writes `trainer_state.json` last, so a checkpoint that has it is complete.
+    """
+    complete = {}
     for path in folder.glob("checkpoint-*"):
         number = path.name.removeprefix("checkpoint-")
-        if number.isdigit() and _is_whole(path):
-            found[int(number)] = path
-    return found[max(found)] if found else None
+        if number.isdigit() and _is_complete(path):
+            complete[int(number)] = path
+    return complete[max(complete)] if complete else None
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -39,71 +43,79 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 @contextmanager
-def full_disk_told(folder: Path) -> Iterator[None]:
-    """A checkpoint that cannot be written is removed, so that the last whole one stays the last."""
+def full_disk_explained(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a `UserError`, and remove the checkpoint that could not be written."""
     try:
         yield
     except Exception as error:
         if not _is_no_space(error):
             raise
         for path in folder.glob("checkpoint-*"):
-            if not _is_whole(path):
+            if not _is_complete(path):
                 shutil.rmtree(path, ignore_errors=True)
         last = last_checkpoint(folder)
-        kept = f"{last.name} is whole: free some space and go on with --resume" if last else "no checkpoint was written"
-        raise UserError(f"{str(folder)!r} could not be written to, because the disk is full; {kept}.") from None
+        if last is None:
+            state = "no checkpoint was written"
+        else:
+            state = f"{last.name} is complete: free some space and continue with --resume"
+        raise UserError(f"{str(folder)!r} could not be written to, because the disk is full; {state}.") from None
 
 
 def _is_no_space(error: BaseException) -> bool:
-    # safetensors and torch wrap the operating system's error in their own
+    # safetensors and torch wrap the error of the operating system in their own error
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     text = str(error)
     return getattr(error, "errno", None) in codes or any(
-        mark in text for mark in ("No space left on device", "File too large", "unexpected pos", "Disk quota exceeded")
+        phrase in text
+        for phrase in ("No space left on device", "File too large", "unexpected pos", "Disk quota exceeded")
     )
 
 
 class Interruption(TrainerCallback):
-    """Ctrl-C finishes the step, saves a checkpoint and stops; a second Ctrl-C stops at once.
+    """On Ctrl-C, finish the step, save a checkpoint and stop. A second Ctrl-C stops at once.
 
-    All processes of a run get the signal, but not in the same step: they agree on one.
+    All processes of a run receive the signal, but maybe in different steps, so they agree on the step after which they
+    stop.
+
+    Attributes:
+        requested: Whether this process received the signal.
+        happened: Whether the run was stopped.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.happened = False
 
     @contextmanager
-    def listening(self, announce: Any = None) -> Iterator[None]:
+    def handle_signals(self, on_request: Callable[[], None]) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM; call `on_request` at the first one. Only the main thread can handle signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def ask(number: int, frame: Any) -> None:
-            if self.asked:
+        def handler(number: int, frame: Any) -> None:
+            if self.requested:
                 raise KeyboardInterrupt
-            self.asked = True
-            if announce is not None:
-                announce()
+            self.requested = True
+            on_request()
 
-        before = {number: signal.signal(number, ask) for number in _SIGNALS}
+        before = {number: signal.signal(number, handler) for number in _SIGNALS}
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for number, previous in before.items():
+                signal.signal(number, previous)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        asked = self.asked
-        if args.world_size > 1:
-            flag = torch.tensor(float(asked), device=args.device)
-            torch.distributed.all_reduce(flag)
-            asked = bool(flag > 0)
-        if asked and state.global_step < state.max_steps:
+        requested = self.requested
+        if args.world_size > 1:  # reading a tensor waits for the device
+            flag = torch.tensor(float(requested), device=args.device)
+            requested = bool(sum_over_processes(flag, args.world_size) > 0)
+        if requested and state.global_step < state.max_steps:
             self.happened = True
             control.should_save = True
             control.should_training_stop = True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.happened:  # the Trainer takes the stop for the end of an epoch, with all that belongs to it
+        if self.happened:  # the Trainer would treat the stop as the end of an epoch: evaluate, log and save
             control.should_evaluate = control.should_save = control.should_log = False

@@ -1,4 +1,4 @@
-"""Predictions of a finished run, for a few texts or a whole file."""
+"""Predict with the model of a finished run: a few texts, or a whole file."""
 
 from __future__ import annotations
 
@@ -16,53 +16,76 @@ from transformers.trainer_callback import PrinterCallback
 
 from .. import tasks
 from ..errors import UserError
-from .run import RECORD_FILE
+from .folder import RECORD_FILE
 
 
 @dataclass
 class Predictions:
+    """The predictions for a file.
+
+    Attributes:
+        path: The file that was written.
+        rows: The number of predictions.
+        metrics: The scores, if the file has labels.
+    """
+
     path: Path
     rows: int
-    metrics: dict[str, float] = field(default_factory=dict)  # where the file has labels
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 def predict_texts(folder: str | Path, texts: Sequence[str], batch_size: int = 32) -> Iterator[tuple[str, Any]]:
-    """Each text, or pair, with its answer."""
+    """Predict texts, and yield each text (or pair of texts) with its prediction.
+
+    Args:
+        folder: The folder of a finished run.
+        texts: The texts; for a task of text pairs, two for each example.
+        batch_size: The number of examples in a batch.
+    """
     task, max_length = _read_record(folder)
     width = len(task.text) if task.kind != "translation" else 1
     if len(texts) % width:
-        raise UserError(f"{len(texts)} texts are given, and one example of {task.name} takes {width}.")
+        raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
     rows = [list(texts[i : i + width]) for i in range(0, len(texts), width)]
     columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(task.text[:width])}
     if task.kind == "tokens":
         columns = {name: [text.split() for text in values] for name, values in columns.items()}
-    answers, _ = _predict(folder, tasks.Data(task, None, None, Dataset.from_dict(columns)), max_length, batch_size)
-    for row, answer in zip(rows, answers, strict=True):
-        yield " | ".join(row), " ".join(answer) if isinstance(answer, list) else answer
+    data = tasks.Data(task, None, None, Dataset.from_dict(columns))
+    predictions, _ = _predict(folder, data, max_length, batch_size)
+    for row, prediction in zip(rows, predictions, strict=True):
+        yield " | ".join(row), " ".join(prediction) if isinstance(prediction, list) else prediction
 
 
 def predict_file(
     folder: str | Path, file: str | Path, output: str | Path | None, batch_size: int = 32, overwrite: bool = False
 ) -> Predictions:
-    """Writes the file's columns with a prediction for each row; scores them where the file has labels."""
+    """Write the columns of a file with a prediction for each row, and compute the scores if the file has labels.
+
+    Args:
+        folder: The folder of a finished run.
+        file: The file to predict, with the columns of the training file.
+        output: The CSV or TSV file to write; None = `<file>_predictions.csv` next to `file`.
+        batch_size: The number of examples in a batch.
+        overwrite: Whether `output` may be replaced.
+    """
     task, max_length = _read_record(folder)
     path = Path(output) if output else Path(file).with_name(f"{Path(file).stem}_predictions.csv")
     if path.exists() and not overwrite:
-        raise UserError(f"output is {str(path)!r}, which exists; choose another with --output or give --overwrite.")
+        raise UserError(f"output is {str(path)!r}, which exists; choose another with --output or use --overwrite.")
     data = tasks.load_inputs(file, task)
-    answers, metrics = _predict(folder, data, max_length, batch_size)
+    predictions, metrics = _predict(folder, data, max_length, batch_size)
     assert data.test is not None
-    tasks.write_predictions(path, data.test, answers, task)
-    return Predictions(path, len(answers), metrics)
+    tasks.write_predictions(path, data.test, predictions, task)
+    return Predictions(path, len(predictions), metrics)
 
 
 def _read_record(folder: str | Path) -> tuple[tasks.Task, int]:
+    """The task and the maximum length of a finished run."""
     path = Path(folder, RECORD_FILE)
     if not path.is_file():
-        raise UserError(f"{str(folder)!r} holds no {RECORD_FILE}; it must be a folder that `attendrop train` finished.")
+        raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     record = json.loads(path.read_text(encoding="utf-8"))
-    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in record["task"].items()}
-    return tasks.Task(**fields), record["max_length"]
+    return tasks.Task.from_dict(record["task"]), record["max_length"]
 
 
 def _predict(

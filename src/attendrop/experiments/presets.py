@@ -1,4 +1,4 @@
-"""The papers' own settings, for the model families and tasks that they report.
+"""The settings of the papers, for the model families and tasks that they report.
 
 AD-DROP: Table 11 of arXiv 2210.05883 and the layers of its section 4; AttendOut: section 5 of arXiv 2104.04692 v2.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UserError
-from .settings import OWN, RunConfig
+from .settings import RUN_SETTINGS, RunConfig
 
 FAMILIES = ("bert", "roberta")
 
-# task -> learning rate, batch, length, p, q; a pair is BERT-base / RoBERTa-base
+# task -> learning rate, batch size, maximum length, p, q; a pair is (BERT-base, RoBERTa-base)
 _ADDROP: dict[str, tuple[Any, Any, int, Any, Any]] = {
     "glue/sst2": (1e-5, (16, 64), 120, (0.6, 0.3), (0.8, 0.7)),
     "glue/mnli": (1e-5, (16, 32), 128, (0.5, 0.4), (0.9, 0.2)),
@@ -24,20 +24,24 @@ _ADDROP: dict[str, tuple[Any, Any, int, Any, Any]] = {
     "glue/rte": (1e-5, 16, 128, (0.6, 0.7), (0.7, 0.1)),
 }
 _ALL_LAYERS = ("glue/cola", "glue/mrpc", "glue/rte")
-_EPOCHS = {"glue/sst2": 20, "glue/mnli": 10, "glue/qnli": 10, "glue/qqp": 10}  # elsewhere 50; all stop early
+_EPOCHS = {"glue/sst2": 20, "glue/mnli": 10, "glue/qnli": 10, "glue/qqp": 10}  # 50 for all others, with early stopping
 _ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
 
 
 def apply_preset(config: RunConfig, family: str) -> list[str]:
-    """Sets what the papers set and nobody chose, and tells what that was.
+    """Set the settings of the paper that the user did not set, and return a note for each group of them.
 
-    The configuration holds no preset then, only what came of it: it is what a resumed or a repeated run reads.
+    The preset itself is then removed from the configuration, because a resumed or repeated run reads the result.
+
+    Args:
+        config: The configuration of the run, which is changed in place.
+        family: The `model_type` of the model.
     """
     name = config.method[0].partition(":")[0] if config.method else "addrop"
     if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
         raise UserError(
             f"preset is 'paper' and method is {', '.join(config.method)!r}; it must be 'addrop' or 'attendout' alone, "
-            "without fields, since the preset sets them."
+            "without fields, because the preset sets them."
         )
     if name == "attendout":
         config.method, config.preset = [_ATTENDOUT], None
@@ -52,21 +56,27 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
             f"preset is 'paper' and {config.model!r} is of the family {family!r}; AD-DROP's Table 11 has "
             f"{' and '.join(FAMILIES)}."
         )
-    column = FAMILIES.index(family)
-    rate, batch, length, p, q = (v[column] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
+    family_index = FAMILIES.index(family)
+    rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
     layers = "all" if config.task in _ALL_LAYERS else "first"
     config.method, config.preset = [f"addrop:p={p},q={q},layers={layers},end_on=either"], None
-    wanted = {"learning_rate": rate, "per_device_train_batch_size": batch, "max_length": length}
-    wanted |= {"num_train_epochs": _EPOCHS.get(config.task, 50), "patience": 3 if config.task in _EPOCHS else 5}
-    wanted |= {"lr_scheduler_type": "constant", "warmup_steps": 0}
-    chosen = {field: value for field, value in wanted.items() if field not in config.explicit}
-    for field, value in chosen.items():
-        if field in OWN:
-            setattr(config, field, value)
+    settings = {
+        "learning_rate": rate,
+        "per_device_train_batch_size": batch,
+        "max_length": length,
+        "num_train_epochs": _EPOCHS.get(config.task, 50),
+        "patience": 3 if config.task in _EPOCHS else 5,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+    }
+    settings = {name: value for name, value in settings.items() if name not in config.explicit}
+    for name, value in settings.items():
+        if name in RUN_SETTINGS:
+            setattr(config, name, value)
         else:
-            config.training[field] = value
-    listed = ", ".join(f"{field}={value}" for field, value in chosen.items())
+            config.training[name] = value
+    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
     return [
         f"preset paper: {config.method[0]} (Table 11 of arXiv 2210.05883)",
-        f"preset paper: {listed} (Table 11; epochs, patience and the constant rate as in its public code)",
+        f"preset paper: {listed} (Table 11; epochs, patience and the constant learning rate from its public code)",
     ]

@@ -1,6 +1,6 @@
-"""Every setting of a run, from wherever it comes: flags, a YAML file or keyword arguments have the same names.
+"""The settings of a run. Flags, YAML files and keyword arguments use the same names.
 
-The fields of `RunConfig` are ours; all others are those of transformers' `TrainingArguments`.
+The fields of `RunConfig` are settings of attendrop; all other settings are fields of `TrainingArguments`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 
-# What a run does where nothing is said and TrainingArguments would do something else.
+# Defaults that differ from those of TrainingArguments.
 DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 16,
     "per_device_eval_batch_size": 32,
@@ -35,143 +35,189 @@ DEFAULTS: dict[str, Any] = {
     "report_to": "none",
 }
 
-
-TRAINING = "Training arguments"
-
-
-def _told(help: str, panel: str = "Run") -> dict[str, str]:
-    return {"help": help, "panel": panel}
+# Panels group the settings in `attendrop train --help`.
+RUN, DATA, TRAINING = "Run", "Data", "Training arguments"
 
 
-def _setting(default: Any, *told: str) -> Any:
-    return field(default=default, metadata=_told(*told))
+def _metadata(help_text: str, panel: str = RUN) -> dict[str, str]:
+    return {"help": help_text, "panel": panel}
+
+
+def _setting(default: Any, help_text: str, panel: str = RUN) -> Any:
+    return field(default=default, metadata=_metadata(help_text, panel))
 
 
 @dataclass
 class RunConfig:
-    """One fine-tuning run by names alone: a model, data, methods, and `training`, the fields of TrainingArguments."""
+    """The configuration of one fine-tuning run: a model, data, methods and training arguments. See `make_config`.
+
+    The fields are the flags of `attendrop train`, and the help text of each field says what it does.
+
+    Attributes:
+        training: The fields of `TrainingArguments`.
+        explicit: The names of the settings that the user set. A preset does not change them.
+    """
 
     model: str = _setting("", "Name on the Hugging Face Hub, or a folder with a saved model.")
-    task: str | None = _setting(None, "A data set by name, such as glue/rte (`attendrop tasks` lists them).", "Data")
-    data_dir: str | None = _setting(None, "Folder of Parquet files to read the task from, not the Hub.", "Data")
-    train_file: str | None = _setting(None, "Your own training data: CSV, TSV, JSON Lines, Parquet or CoNLL.", "Data")
-    validation_file: str | None = _setting(None, "Your own validation data. Without it a part is split off.", "Data")
-    test_file: str | None = _setting(None, "Your own data to predict at the end.", "Data")
-    text: str | None = _setting(None, "Column with the text.", "Data")
-    text_pair: str | None = _setting(None, "Column with the second text of a pair.", "Data")
-    label: str | None = _setting(None, "Column with the label.", "Data")
-    kind: str | None = _setting(None, "What the label is: classification, regression, tokens.", "Data")
-    max_length: int | None = _setting(None, "Longer texts are cut to so many tokens.", "Data")
-    validation_share: float = _setting(0.1, "Share split off for validation where there is none.", "Data")
-    shots: int | None = _setting(None, "Train on so many examples of each class.", "Data")
-    fraction: float | None = _setting(None, "Train on this share of the examples, stratified.", "Data")
-    max_train_samples: int | None = _setting(None, "Train on the first so many examples.", "Data")
-    max_eval_samples: int | None = _setting(None, "Evaluate on the first so many examples of each part.", "Data")
+    task: str | None = _setting(None, "A data set by name, such as glue/rte (`attendrop tasks` lists them).", DATA)
+    data_dir: str | None = _setting(None, "Folder of Parquet files to read the task from, instead of the Hub.", DATA)
+    train_file: str | None = _setting(None, "Your own training data: CSV, TSV, JSON Lines, Parquet or CoNLL.", DATA)
+    validation_file: str | None = _setting(
+        None, "Your own validation data. Without it, a share of the training data is split off.", DATA
+    )
+    test_file: str | None = _setting(None, "Your own data to predict at the end.", DATA)
+    text: str | None = _setting(None, "Column with the text.", DATA)
+    text_pair: str | None = _setting(None, "Column with the second text of a pair.", DATA)
+    label: str | None = _setting(None, "Column with the label.", DATA)
+    kind: str | None = _setting(None, "Kind of task: classification, regression, tokens or translation.", DATA)
+    max_length: int | None = _setting(None, "Truncate texts to this number of tokens.", DATA)
+    validation_share: float = _setting(
+        0.1, "Share of the training data to split off if there is no validation data.", DATA
+    )
+    shots: int | None = _setting(None, "Train on this number of examples of each class.", DATA)
+    fraction: float | None = _setting(None, "Train on this share of the examples, stratified.", DATA)
+    max_train_samples: int | None = _setting(None, "Train on at most this number of examples, the first ones.", DATA)
+    max_eval_samples: int | None = _setting(
+        None, "Evaluate on at most this number of examples of each split, the first ones.", DATA
+    )
     also_eval: list[str] = field(
-        default_factory=list, metadata=_told("Another task to evaluate on at the end; may be repeated.", "Data")
+        default_factory=list, metadata=_metadata("Another task to evaluate on at the end; may be repeated.", DATA)
     )
     method: list[str] = field(
-        default_factory=list, metadata=_told("A regulariser, name:field=value,field=value; may be repeated.")
+        default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
     )
     preset: str | None = _setting(None, "`paper`: the papers' settings for a model family and task they report.")
-    step: str = _setting("auto", "How steps are taken: auto, eager, or captured (CUDA graphs, one GPU).")
-    patience: int | None = _setting(None, "Stop when so many evaluations in a row did not improve.")
-    resume: bool = _setting(False, "Go on from the last checkpoint in the output folder.")
+    step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
+    patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
+    resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
     overwrite: bool = _setting(False, "Replace an earlier run in the output folder.")
-    trust_remote_code: bool = _setting(False, "Run the code that a model on the Hub brings along.")
+    trust_remote_code: bool = _setting(False, "Allow running code from the repository of the model.")
     training: dict[str, Any] = field(default_factory=dict)
-    explicit: frozenset[str] = frozenset()  # the settings that somebody chose, which a preset leaves alone
+    explicit: frozenset[str] = frozenset()
 
     @property
     def output_dir(self) -> Path:
         return Path(self.training["output_dir"])
 
     def settings(self) -> dict[str, Any]:
-        """All settings in one flat table; `make_config` takes it back."""
-        ours = {name: value for name in OWN if (value := getattr(self, name)) not in (None, [], False)}
-        return {**ours, **{name: value for name, value in self.training.items() if value is not None}}
+        """Return all settings in one flat dictionary, which `make_config` accepts."""
+        own = {name: value for name in RUN_SETTINGS if (value := getattr(self, name)) not in (None, [], False)}
+        return {**own, **{name: value for name, value in self.training.items() if value is not None}}
 
 
-OWN = [f.name for f in dataclasses.fields(RunConfig) if f.name not in ("training", "explicit")]
+RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in ("training", "explicit")]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting, as a flag and as a key of the YAML file."""
+    """One setting, which is a flag and a key of the YAML file.
+
+    Attributes:
+        name: The name, with underscores.
+        type: int, float, bool, str, list (of strings) or dict (written as JSON).
+        default: The default value.
+        help: The help text.
+        panel: The panel of `attendrop train --help` that shows it.
+    """
 
     name: str
-    type: type  # int, float, bool, str, list (of strings) or dict (JSON)
+    type: type
     default: Any
     help: str
     panel: str
 
-    def read(self, value: Any) -> Any:
-        """`value` in the setting's type. YAML reads 2e-5 as a string, and a flag is always one."""
+    def parse(self, value: Any) -> Any:
+        """Convert a value to the type of the setting. A flag is always a string, and YAML reads 2e-5 as a string."""
         if value is None:
             return None
+        parse, expected = _PARSERS[self.type]
         try:
-            if self.type is list:
-                return [str(v) for v in value] if isinstance(value, (list, tuple)) else [str(value)]
-            if self.type is dict:
-                return json.loads(value) if isinstance(value, str) and value.strip().startswith("{") else value
-            if self.type is bool:
-                return _read_bool(value)
-            if self.type is int:
-                if float(value) != int(float(value)) or isinstance(value, bool):
-                    raise ValueError
-                return int(float(value))
-            if self.type is float:
-                return float(value)
-            return str(value)
+            return parse(value)
         except (TypeError, ValueError):
-            names = {int: "a whole number", float: "a number", bool: "true or false", dict: "JSON"}
-            raise UserError(f"{self.name} is {value!r}; it must be {names.get(self.type, 'text')}.") from None
+            raise UserError(f"{self.name} is {value!r}; it must be {expected}.") from None
 
 
-def _read_bool(value: Any) -> bool:
+def _parse_list(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+
+
+def _parse_dict(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) and value.strip().startswith("{") else value
+
+
+def _parse_bool(value: Any) -> bool:
     word = str(value).lower()
     if word not in ("true", "false", "yes", "no", "1", "0"):
         raise ValueError
     return word in ("true", "yes", "1")
 
 
-def _plain_type(annotation: Any) -> type:
-    """The one type that a flag of this annotation reads."""
+def _parse_int(value: Any) -> int:
+    if isinstance(value, bool) or float(value) != int(float(value)):
+        raise ValueError
+    return int(float(value))
+
+
+# type -> how a value is parsed, and what an error message calls it
+_PARSERS: dict[type, tuple[Callable[[Any], Any], str]] = {
+    list: (_parse_list, "text"),
+    dict: (_parse_dict, "JSON"),
+    bool: (_parse_bool, "true or false"),
+    int: (_parse_int, "a whole number"),
+    float: (float, "a number"),
+    str: (str, "text"),
+}
+
+
+def _setting_type(annotation: Any) -> type:
+    """The type that a flag of this annotation accepts."""
     options = [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        options = [a for a in typing.get_args(annotation) if a is not type(None)]
-    origins = [typing.get_origin(a) or a for a in options]
-    for kind in (dict, bool, list, float, int):
-        if kind in origins and not (kind is bool and str in origins) and not (kind is list and str in origins):
-            return kind
+        options = [option for option in typing.get_args(annotation) if option is not type(None)]
+    origins = [typing.get_origin(option) or option for option in options]
+    for candidate in (dict, bool, list, float, int):
+        if candidate in origins and not (candidate in (bool, list) and str in origins):
+            return candidate
     return str
 
 
 @functools.cache
 def all_settings() -> dict[str, Setting]:
-    """Every setting by its name: ours, then those of TrainingArguments."""
+    """Return every setting by its name: those of attendrop, then those of `TrainingArguments`."""
     from transformers import Seq2SeqTrainingArguments
 
-    found: dict[str, Setting] = {}
-    for cls, names in ((RunConfig, OWN), (Seq2SeqTrainingArguments, None)):
-        hints = typing.get_type_hints(cls)
-        for f in dataclasses.fields(cls):
-            if f.name in found or (names is not None and f.name not in names):
-                continue
-            default = f.default if f.default is not dataclasses.MISSING else None
-            ours = names is not None
-            found[f.name] = Setting(
-                name=f.name,
-                type=_plain_type(hints[f.name]),
-                default=default if ours else DEFAULTS.get(f.name, getattr(default, "value", default)),
-                help=" ".join(str(f.metadata.get("help", "")).split()),
-                panel=f.metadata["panel"] if ours else TRAINING,
-            )
-    return found
+    hints = typing.get_type_hints(RunConfig)
+    settings = {
+        f.name: Setting(f.name, _setting_type(hints[f.name]), _default(f), f.metadata["help"], f.metadata["panel"])
+        for f in dataclasses.fields(RunConfig)
+        if f.name in RUN_SETTINGS
+    }
+    hints = typing.get_type_hints(Seq2SeqTrainingArguments)
+    for f in dataclasses.fields(Seq2SeqTrainingArguments):
+        if f.name not in settings:
+            default = DEFAULTS.get(f.name, _default(f))
+            help_text = " ".join(str(f.metadata.get("help", "")).split())
+            settings[f.name] = Setting(f.name, _setting_type(hints[f.name]), default, help_text, TRAINING)
+    return settings
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    default = None if f.default is dataclasses.MISSING else f.default
+    return getattr(default, "value", default)  # the value of an enum
 
 
 def make_config(settings: Mapping[str, Any]) -> RunConfig:
-    """A configuration from a flat table of settings, or a `UserError` that names the first wrong one."""
+    """Make a configuration from settings; a `UserError` names the first wrong one.
+
+    Args:
+        settings: Name of a flag, with `_` or `-` -> value. A value of None means that the setting is not set.
+
+    Example:
+        ```python
+        config = make_config({"model": "roberta-base", "task": "glue/rte", "method": ["addrop:p=0.3,q=0.3"]})
+        result = train(config)
+        ```
+    """
     known = all_settings()
     values: dict[str, Any] = {}
     for key, value in settings.items():
@@ -180,12 +226,12 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
             nearest = difflib.get_close_matches(name, known, n=1)
             raise UserError(f"there is no setting {key!r}{f'; did you mean {nearest[0]!r}?' if nearest else '.'}")
         if value is not None:
-            values[name] = known[name].read(value)
-    config = RunConfig(**{name: value for name, value in values.items() if name in OWN})
+            values[name] = known[name].parse(value)
+    config = RunConfig(**{name: value for name, value in values.items() if name in RUN_SETTINGS})
     config.explicit = frozenset(values)
-    config.training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in OWN}}
+    config.training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
     _check(config)
-    config.training.setdefault("output_dir", str(Path("runs", _name_of(config))))
+    config.training.setdefault("output_dir", str(Path("runs", _run_name(config))))
     return config
 
 
@@ -194,7 +240,7 @@ def _check(config: RunConfig) -> None:
         raise UserError("no model is given; name one with --model, such as --model roberta-base.")
     if bool(config.task) == bool(config.train_file):
         what = "both task and train_file are given" if config.task else "no data are given"
-        raise UserError(f"{what}; give either --task, such as --task glue/rte, or --train-file with your own data.")
+        raise UserError(f"{what}; use either --task, such as --task glue/rte, or --train-file with your own data.")
     for name, low, high in (
         ("max_length", 2, None), ("shots", 1, None), ("patience", 1, None), ("max_train_samples", 1, None),
         ("max_eval_samples", 1, None), ("fraction", 0, 1), ("validation_share", 0, 1),
@@ -211,7 +257,7 @@ def _check(config: RunConfig) -> None:
         raise UserError("both resume and overwrite are given; choose one of them.")
 
 
-def _name_of(config: RunConfig) -> str:
+def _run_name(config: RunConfig) -> str:
     data = config.task or Path(str(config.train_file)).stem
     methods = [method.partition(":")[0] for method in config.method] or ["plain"]
     parts = [Path(config.model).name, data.replace("/", "-"), *methods]
@@ -219,27 +265,31 @@ def _name_of(config: RunConfig) -> str:
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The settings of a YAML file."""
+    """Read the settings of a YAML file, for `make_config`.
+
+    Args:
+        path: A file of `name: value` lines.
+    """
     import yaml
 
     file = Path(path)
     if not file.is_file():
         raise UserError(f"the configuration {str(path)!r} does not exist.")
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"the configuration {str(path)!r} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"the configuration {str(path)!r} must hold `name: value` lines, and holds {found!r:.60}.")
-    return found
+    if not isinstance(settings, dict):
+        raise UserError(f"the configuration {str(path)!r} must hold `name: value` lines, but holds {settings!r:.60}.")
+    return settings
 
 
 def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str]) -> None:
-    """The resolved configuration, ready for `--config`, with the versions that it ran with."""
+    """Write the configuration for `--config`, with the versions of the libraries as comments."""
     import yaml
 
     settings = config.settings()
-    for name in ("overwrite", "resume", "resume_from_checkpoint"):  # of this call, not of the run
+    for name in ("overwrite", "resume", "resume_from_checkpoint"):  # these belong to the call and not to the run
         settings.pop(name, None)
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")

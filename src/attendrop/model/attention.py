@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,13 +39,21 @@ class Record:
     valid: Tensor  # bool, broadcastable to [B, H, Q, K]: the positions that the model itself lets attend
     bias: Tensor | None  # added to the scores by the model
     scaling: float
+    # Where the model runs an eager function of its own (with a softcap or sinks, for example): that function, as
+    # own(query, key, value, mask).
+    own_function: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def value_of_heads(self) -> Tensor:
         """The values, one for each head: [B, H, K, d]."""
         return _of_heads(self.value, self.query.shape[1])
 
     def attention(self) -> Tensor:
-        """The attention map without dropout: [B, H, Q, K]."""
+        """The attention map of the model, without dropout: [B, H, Q, K]."""
+        if self.own_function is not None:
+            zero = torch.zeros((), dtype=self.query.dtype, device=self.query.device)
+            mask = (zero if self.bias is None else self.bias).masked_fill(~self.valid, float("-inf"))
+            _, weights = self.own_function(self.query, self.key, self.value[..., :1], mask)
+            return weights.detach().float().nan_to_num()
         scores = self.query @ _of_heads(self.key, self.query.shape[1]).transpose(-1, -2) * self.scaling
         if self.bias is not None:
             scores = scores + self.bias
@@ -133,6 +142,16 @@ class _Call:
         position_bias = self.kwargs.get("position_bias")
         return self.mask_bias if position_bias is None else position_bias
 
+    @property
+    def has_sinks(self) -> bool:
+        """Whether a part of each row's attention goes to a learned sink instead of a position (GPT-OSS)."""
+        return self.kwargs.get("s_aux") is not None
+
+    def eager_function(self) -> Callable[..., tuple[Tensor, Tensor]]:
+        """The module's own eager function, with its softcap, sinks and the like but without dropout."""
+        own = _own_function("eager", self.module) or _eager
+        return functools.partial(_call_eager, own, self.module, {**self.kwargs, "dropout": 0.0})
+
     def run(self) -> tuple[Tensor, Tensor | None]:
         own = _own_function(self.implementation, self.module)
         return own(self.module, self.query, self.key, self.value, self.attention_mask, **self.kwargs)
@@ -141,32 +160,37 @@ class _Call:
 def _attend_under_plan(call: _Call, seams: Seams, site: int) -> tuple[Tensor, Tensor | None]:
     plan = seams.plan
     valid = seams.validity.of(call.attention_mask, call.is_causal, call.query, call.key)
-    query, bias = call.query, call.bias  # as the model has them, for the record
+    before = replace(call, kwargs=dict(call.kwargs))  # as the model has it, for the record
     needs_map = site in plan.weights or site in plan.maps
-    allowed = _apply_mask(call, seams, site, valid, needs_map)
-    output, weights = _attend_by_map(call, plan, site, allowed) if needs_map else call.run()
+    # A zero query makes a row uniform over its positions, but sinks would still take their part of it.
+    needs_map = needs_map or (call.has_sinks and (site in plan.keep or site in plan.uniform))
+    allowed, empty = _apply_mask(call, seams, site, valid, needs_map)
+    output, weights = _attend_by_map(call, plan, site, allowed, empty) if needs_map else call.run()
     if site in plan.scale:
         factor = plan.scale[site]
         output = output * (factor.to(output.dtype) if isinstance(factor, Tensor) else factor)
     if site in plan.record:
-        _record(call, seams, site, query, bias, valid, output)
+        _record(before, seams, site, valid, output)
     return output, weights
 
 
-def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: bool) -> Tensor:
-    """Changes query and mask of the call as the plan says; returns the positions that attend."""
+def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: bool) -> tuple[Tensor, Tensor | None]:
+    """Changes query and mask of the call as the plan says.
+
+    Returns the positions that attend, and the rows that became uniform, [..., 1], where that is known.
+    """
     plan = seams.plan
     keep, is_uniform = plan.keep.get(site), site in plan.uniform
     if keep is not None and call.query.is_cuda and call.bias is None and not needs_map and not is_uniform:
         mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, call.query.dtype)
         call.query = zero_rows(call.query, mask.empty)
         call.attention_mask = mask.bias.expand(-1, -1, call.query.shape[2], call.key.shape[2])
-        return valid
+        return valid, mask.empty
     if keep is None and not is_uniform and not needs_map:
         mask_is_bool = call.attention_mask is not None and call.mask_bias is None
         if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
             call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
-        return valid
+        return valid, None
     allowed, empty = allowed_and_empty(valid if keep is None else as_keep(keep), valid)
     if is_uniform:
         allowed, empty = valid, torch.ones_like(empty)
@@ -182,16 +206,17 @@ def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: 
         call.attention_mask = zero.masked_fill(~allowed, float("-inf"))
     else:
         call.attention_mask = allowed.expand(-1, -1, call.query.shape[2], call.key.shape[2])
-    return allowed
+    return allowed, empty
 
 
-def _attend_by_map(call: _Call, plan: Plan, site: int, allowed: Tensor) -> tuple[Tensor, Tensor]:
+def _attend_by_map(call: _Call, plan: Plan, site: int, allowed: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor]:
     """Attention by its map, with the plan's changes of the weights after the softmax."""
     # The module's own eager function computes the weights, with its softcap, sinks and the like; a value of width 1
     # keeps that cheap. Its dropout comes last, so that the plan changes the weights of the softmax.
-    own = _own_function("eager", call.module) or _eager
-    narrow, kwargs = call.value[..., :1], {**call.kwargs, "dropout": 0.0}
-    _, weights = own(call.module, call.query, call.key, narrow, call.attention_mask, **kwargs)
+    _, weights = call.eager_function()(call.query, call.key, call.value[..., :1], call.attention_mask)
+    if call.has_sinks and empty is not None:
+        uniform = allowed / allowed.sum(-1, keepdim=True)
+        weights = torch.where(empty, uniform.to(weights.dtype), weights)
     if site in plan.weights:
         weights = weights * plan.weights[site].to(weights.dtype)
     for edit in plan.maps.get(site, ()):
@@ -201,14 +226,20 @@ def _attend_by_map(call: _Call, plan: Plan, site: int, allowed: Tensor) -> tuple
     return output, weights
 
 
-def _record(
-    call: _Call, seams: Seams, site: int, query: Tensor, bias: Tensor | None, valid: Tensor, output: Tensor
-) -> None:
+def _call_eager(
+    own: Any, module: nn.Module, kwargs: dict[str, Any], query: Tensor, key: Tensor, value: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    return own(module, query, key, value, mask, **kwargs)
+
+
+def _record(call: _Call, seams: Seams, site: int, valid: Tensor, output: Tensor) -> None:
     """Records the call. Gradient checkpointing runs it a second time, which must not replace the first record."""
     if torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()  # the second time too: it must save for the backward what the first time saved
     if site not in seams.records:
-        scaling = call.kwargs.get("scaling")
+        scaling, query, bias = call.kwargs.get("scaling"), call.query, call.bias
+        has_own = call.implementation == "eager" and _own_function("eager", call.module) is not None
+        call.kwargs.pop("position_bias", None)  # the record holds it as its bias
         seams.records[site] = Record(
             query=query.detach(),
             key=call.key.detach(),
@@ -217,6 +248,7 @@ def _record(
             valid=valid,
             bias=None if bias is None else bias.detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            own_function=call.eager_function() if has_own else None,
         )
 
 

@@ -106,7 +106,8 @@ def attributions(
         else:
             gradients, records = _integrated(probe, sites, objective, rule or IntegrationRule(), with_labels)
     for site in sites:
-        yield site, Attribution(method, records[site], gradients.pop(site, None))
+        if site in records:  # a block that the model has skipped by itself has no attribution
+            yield site, Attribution(method, records[site], gradients.pop(site, None))
 
 
 def scores(

@@ -1,4 +1,4 @@
-"""Train and eval mode, put back as they were found."""
+"""Eval mode for a while."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """`network` is in eval mode inside. Modes may be mixed, and each module gets its own back."""
+    """`network` is in eval mode inside. Afterwards each module has the mode that it had before."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:

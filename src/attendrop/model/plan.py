@@ -1,4 +1,4 @@
-"""What the next pass through a model changes. Data only: nothing here runs a model or draws a number."""
+"""The plan: what one pass through a model changes. It is data only; nothing here runs a model or draws a number."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ Factors = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """One pass, described. Attention sites and blocks are numbered in the order in which the model calls them.
+    """What one pass changes. Attention sites and blocks are numbered in the order in which the model calls them.
 
-    keep         site  -> bool, broadcastable to [B, H, Q, K]; True = stays. Applied before the softmax. A row of which
-                 nothing is kept becomes uniform over its valid positions. A `Mask` says the same, worked out.
-    uniform      sites whose attention is uniform over the valid positions.
-    weights      site  -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
-    maps         site  -> functions of these weights, in order, and of what may attend: bool, broadcastable to them.
-    projections  site  -> factors of query, key and value, before all else; each None or broadcastable to [B, H, L, d]
-                 (key and value: [B, G, L, d], with G < H where heads share them).
-    scale        site  -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
-    skip         blocks that hand on their input.
-    instead      blocks that do not run at all, and what gives their results. For a probe: nothing below is tracked.
-    edits        block -> functions of the hidden states behind it, in order; block -1 is the embeddings.
-    ffn          block -> functions of the feed-forward's output, before its dropout and the residual connection.
-    inner        block -> functions of the feed-forward's inner activation: the input of its last linear map.
-    record       sites whose query, key, value and output the pass leaves in `Seams.records`.
+    The empty plan changes nothing. `plan | other` does both at once.
 
-    The empty plan is the identity.
+    Args:
+        keep: site -> bool, broadcastable to [B, H, Q, K], True = stays. Applied before the softmax. A row of which
+            nothing is kept becomes uniform over its valid positions. A `Mask` holds the same as a bias.
+        uniform: sites whose attention is uniform over the valid positions.
+        weights: site -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
+        maps: site -> functions of these weights and of the positions that attend (bool), in order.
+        projections: site -> factors of query, key and value, before all else; each None or broadcastable to
+            [B, H, L, d] (key and value: [B, G, L, d], with G < H where heads share them).
+        scale: site -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
+        skip: blocks that return their input.
+        instead: block -> function that returns its result, so that the block does not run. For probes.
+        edits: block -> functions of the hidden states after it, in order; block -1 is the embeddings.
+        ffn: block -> functions of the feed-forward's output, before its dropout and the residual connection.
+        inner: block -> functions of the feed-forward's inner activation, the input of its last linear layer.
+        record: sites whose query, key, value and output are stored in `Seams.records`.
     """
 
     keep: Mapping[int, Tensor | Mask] = field(default_factory=dict)
@@ -87,15 +88,15 @@ class Plan:
         )
 
     def repeated(self, views: int, rows: int) -> Plan:
-        """The same plan for `views` copies of a batch of so many rows, laid one after the other.
+        """The same plan for `views` copies of a batch of `rows` rows, one after the other.
 
-        Tensors that are made for all views already stay as they are.
+        Tensors that have the rows of all views already stay as they are.
         """
         if views == 1:
             return self
 
         def tiled(x: Tensor) -> Tensor:
-            # only a tensor of all four dimensions has one for the batch
+            # Only a tensor with all four dimensions has one for the batch.
             return torch.cat([x] * views) if x.dim() == 4 and x.shape[0] == rows > 1 else x
 
         return replace(
@@ -122,7 +123,7 @@ class Plan:
         return bool(self.skip or self.instead or self.edits or self.ffn or self.inner)
 
     def touches(self, site: int) -> bool:
-        """Whether attention site `site` does anything out of the ordinary."""
+        """Whether the plan changes or records the attention site `site`."""
         return (
             site in self.keep
             or site in self.uniform

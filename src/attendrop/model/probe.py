@@ -1,8 +1,8 @@
-"""The untracked pass: what a method may ask a model before the pass that trains it.
+"""The probe: an untracked pass in which a method asks the model something before the pass that trains it.
 
-A probe leaves the random state, the modes of all modules and their gradients as it found them. Because the random
-state is put back, the pass that follows draws the same ordinary dropout: the probe asks the very network that is
-about to be trained.
+A probe restores the random state and the modes of all modules, and leaves gradients alone. Because the random state is
+restored, the pass that follows draws the same ordinary dropout: the probe asks the very network that is about to be
+trained. Where a model skips layers by itself (`encoder_layerdrop`), both passes skip the same ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .modes import evaluating
 from .plan import Edit, Plan
 from .seams import Record, Seams
 
-# Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that taking it back is exact.
+# Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that dividing by it is exact.
 _FP16_SCALE = 1024.0
 
 LABELS = ("labels", "label", "start_positions", "end_positions", "next_sentence_label")
@@ -28,7 +28,13 @@ LABELS = ("labels", "label", "start_positions", "end_positions", "next_sentence_
 
 @dataclass
 class Probe:
-    """Asks `model`, bound to `seams`, about `batch`."""
+    """Asks a bound model about a batch.
+
+    Args:
+        model: the model.
+        seams: its seams.
+        batch: the inputs, with labels.
+    """
 
     model: nn.Module
     seams: Seams
@@ -36,13 +42,13 @@ class Probe:
 
     @contextmanager
     def untracked(self, training: bool = True) -> Iterator[None]:
-        """Whatever runs inside leaves no trace. With `training=False` the model is in eval mode inside."""
+        """Restores the random state after what runs inside. With `training=False` the model is in eval mode there."""
         device = next(self.model.parameters()).device
         with preserved(device), nullcontext() if training else evaluating(self.model):
             yield
 
     def forward(self, plan: Plan, with_labels: bool = False) -> tuple[Any, dict[int, Record]]:
-        """One pass under `plan`: the outputs and what it recorded."""
+        """One pass under `plan`: the outputs and the records."""
         with self.seams.applied(plan):
             outputs = self.model(**(self.batch if with_labels else self._without_labels()))
             return outputs, self.seams.records
@@ -50,47 +56,54 @@ class Probe:
     def gradients(
         self, plan: Plan, objective: Callable[[Any], Tensor], sites: Sequence[int], with_labels: bool = False
     ) -> tuple[dict[int, Tensor], dict[int, Record]]:
-        """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records."""
+        """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records.
+
+        A site whose block the model has skipped by itself is in neither.
+        """
         with torch.enable_grad(), self.seams.applied(Plan(record=frozenset(sites)) | plan):
             outputs = self.model(**(self.batch if with_labels else self._without_labels()))
             records = self.seams.records
+            sites = [site for site in sites if site in records]
             tensors = [records[site].output for site in sites]
             scale = _FP16_SCALE if any(t.dtype == torch.float16 for t in tensors) else 1.0
-            grads = torch.autograd.grad(objective(outputs) * scale, tensors, allow_unused=True)
-        found = {
+            grads = torch.autograd.grad(objective(outputs) * scale, tensors, allow_unused=True) if tensors else ()
+        gradients = {
             site: torch.zeros_like(tensor) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
             for site, tensor, grad in zip(sites, tensors, grads, strict=True)
         }
-        return found, records
+        return gradients, records
 
-    def loss_gradients(self, place: str, blocks: Sequence[int]) -> dict[int, Tensor]:
+    def loss_gradients(self, field: str, blocks: Sequence[int]) -> dict[int, Tensor]:
         """∂loss/∂h at these blocks, [B, L, d] each, with one backward for all; the loss is the model's own.
 
-        `place` is where a plan edits them: "edits", the hidden states behind a block (-1: the embeddings), or "ffn".
+        Args:
+            field: the field of a plan that edits them: "edits", the hidden states after a block (-1: the embeddings),
+                or "ffn".
+            blocks: the numbers of the blocks. One that the model has skipped by itself is not in the result.
         """
         seen: dict[int, Tensor] = {}
 
-        def watch(block: int) -> Edit:
+        def keep(block: int) -> Edit:
             def edit(x: Tensor) -> Tensor:
                 if torch.is_grad_enabled() and not x.requires_grad:
                     x.requires_grad_()
-                seen.setdefault(block, x)  # a replay comes here again
+                seen.setdefault(block, x)  # gradient checkpointing comes here again
                 return x
 
             return edit
 
-        plan = Plan(**{place: {block: (watch(block),) for block in blocks}})  # type: ignore[arg-type]
+        plan = Plan(**{field: {block: (keep(block),) for block in blocks}})  # type: ignore[arg-type]
         with self.untracked(), torch.enable_grad(), self.seams.applied(plan):
             loss = self.model(**self.batch)["loss"]
             scale = _FP16_SCALE if any(x.dtype == torch.float16 for x in seen.values()) else 1.0
-            grads = torch.autograd.grad(loss * scale, list(seen.values()), allow_unused=True)
+            grads = torch.autograd.grad(loss * scale, list(seen.values()), allow_unused=True) if seen else ()
         return {
             block: torch.zeros_like(x) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
             for (block, x), grad in zip(seen.items(), grads, strict=True)
         }
 
     def _without_labels(self) -> dict[str, Any]:
-        """No loss is wanted, so none is computed; where the labels are the decoder's input, only that is kept."""
+        """Without labels no loss is computed. Where labels are the decoder's input, that input is kept."""
         inputs = {name: value for name, value in self.batch.items() if name not in LABELS}
         shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if "labels" in self.batch and "decoder_input_ids" not in inputs and shift is not None:

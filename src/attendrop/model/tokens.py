@@ -19,7 +19,7 @@ def is_decoder_of_two(model: nn.Module, site: Site) -> bool:
 
 
 def real_keys(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
-    """The keys of the site that are not padding: bool [rows, K]. A decoder's are those that have a label."""
+    """The keys of the site that are not padding: bool [rows, K]. In a decoder these are the positions with a label."""
     rows, _, keys = map_shape(site, batch)
     if is_decoder_of_two(model, site):
         mask = batch.get("decoder_attention_mask")

@@ -1,18 +1,20 @@
-"""Which layers to prune first: one score for each encoder layer, higher = sooner.
+"""Which layers to prune first: one score for each encoder layer; the higher it is, the sooner the layer is pruned.
 
-    similarity   E_tokens cos(X, X + Attn(X)), X what the residual adds: a layer that turns its input little
-    gradient     −E_examples |Σ ∂L/∂O · (Ō − O)|, Ō the mean of the values: a layer that the loss would miss little
+    similarity   E_tokens cos(X, X + Attn(X)), X the residual: the layer changes the direction of its input little
+    gradient     −E_examples |Σ ∂L/∂O · (Ō − O)|, Ō the mean of the values: the loss depends little on the layer
     gate         the mean drop probability that a generator (AttendOut's) has learned for the layer
 
 "similarity" is LLM-Drop's (arXiv 2406.15786). "gradient" is the first-order estimate of how the loss of an example
-changes when the layer's attention becomes uniform, O → Ō. "gate" is self-pruning's own (AttendOut v1, arXiv
-2104.04692v1).
-Differs from the papers in: for a block that normalises after the residual (BERT), Y is taken before that norm.
+changes when the attention of the layer becomes uniform, O → Ō. "gate" is the criterion of self-pruning (AttendOut v1,
+arXiv 2104.04692v1).
+Differs from the papers in: for a block that normalises after the residual connection (BERT), X + Attn(X) is taken
+before that norm.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import torch
@@ -22,9 +24,10 @@ from torch.nn import functional
 from ..model.plan import Plan
 from ..model.probe import Probe
 from ..model.seams import Record, bind
+from ..utils.batches import batch_size
 from ..utils.checks import check_choice
-from .measure import undisturbed
-from .surgery import Layer, encoder_layers, not_in_the_table, path_of_o
+from .evaluation import isolated_eval
+from .surgery import Layer, encoder_layers
 
 CRITERIA = ("similarity", "gradient", "gate")
 
@@ -32,18 +35,27 @@ Batch = Mapping[str, Any]
 
 
 class Gate(Protocol):
-    """A generator of masks: the mean drop probability of each layer, [layers], over the valid positions of a batch."""
+    """A generator of masks, such as AttendOut's."""
 
-    def drop_probabilities(self, batch: Batch) -> Tensor: ...
+    def drop_probabilities(self, batch: Batch) -> Tensor:
+        """The mean drop probability of each layer over the valid positions of a batch, [layers]."""
 
 
 def score_layers(
     model: Any, data: Iterable[Batch], by: str = "similarity", generator: Gate | None = None
 ) -> list[float]:
-    """One score for each encoder layer, higher = prune first; −inf for a layer that is pruned already.
+    """Scores each encoder layer; the layer with the highest score should be pruned first.
 
-    `data` are batches as the model takes them, with labels for "gradient". The model is asked in eval mode and left as
-    it was found. `generator` belongs to "gate".
+    The model runs in eval mode and is not changed.
+
+    Args:
+        model: A transformers model that is not bound.
+        data: Batches as the model takes them; with labels for "gradient".
+        by: The criterion: "similarity", "gradient" or "gate".
+        generator: Only for "gate": an object with the method `drop_probabilities(batch)`.
+
+    Returns:
+        One score for each layer; −inf for a layer that is pruned already.
     """
     check_choice("by", by, CRITERIA)
     if (by == "gate") != (generator is not None):
@@ -60,24 +72,31 @@ def score_layers(
         raise ValueError("data is empty; it must hold at least one batch.")
     layers = encoder_layers(model)
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no bidirectional self attention, so no layer that could go.")
-    alive = [layer for layer in layers if not layer.is_pruned]
-    if not alive:
-        return [float("-inf")] * len(layers)
+        raise ValueError(f"{type(model).__name__} has no bidirectional self attention, so no layer can be pruned.")
+    remaining = [layer for layer in layers if not layer.is_pruned]
+    if not remaining:
+        return [-inf] * len(layers)
     if generator is not None:
-        scores = _gates(generator, batches, len(layers))
-        return [float("-inf") if layer.is_pruned else score for layer, score in zip(layers, scores, strict=True)]
-    if by == "similarity":
-        found = iter(_similarities(model, alive, batches))
+        gates = _gates(generator, batches, len(layers))
+        scores = iter([gate for layer, gate in zip(layers, gates, strict=True) if not layer.is_pruned])
+    elif by == "similarity":
+        scores = iter(_similarities(model, remaining, batches))
     else:
-        found = iter([-float(effect.abs().mean()) for effect in _effects(model, alive, batches)])
-    return [float("-inf") if layer.is_pruned else next(found) for layer in layers]
+        scores = iter([-float(effect.abs().mean()) for effect in _effects(model, remaining, batches)])
+    return [-inf if layer.is_pruned else next(scores) for layer in layers]
 
 
 def effects_of_uniform(model: Any, data: Iterable[Batch]) -> Tensor:
-    """How the loss of each example would change, to first order, if one layer became uniform: [examples, layers].
+    """Estimates, to first order, how the loss of each example changes if the attention of one layer becomes uniform.
 
-    Σ ∂L/∂O · (Ō − O), with its sign; layers that are pruned already are left out.
+    The estimate is Σ ∂L/∂O · (Ō − O), with its sign.
+
+    Args:
+        model: A transformers model that is not bound.
+        data: Batches as the model takes them, with labels, on the device of the model.
+
+    Returns:
+        [examples, layers], without the layers that are pruned already.
     """
     layers = [layer for layer in encoder_layers(model) if not layer.is_pruned]
     return torch.stack(_effects(model, layers, list(data)), -1)
@@ -86,34 +105,32 @@ def effects_of_uniform(model: Any, data: Iterable[Batch]) -> Tensor:
 def _similarities(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> list[float]:
     """The mean over all valid tokens of cos(X, X + Attn(X)), for each layer."""
     residuals: dict[str, Tensor] = {}
-    cosines: list[Tensor] = []  # [B, L] for each attention call of a pass, in calling order
+    cosines: list[Tensor] = []  # [B, L] for each attention call of one forward, in the order of the calls
 
-    def before(name: str) -> Callable[..., None]:
-        def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def save_residual(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             residuals[name] = args[0] if args else kwargs["hidden_states"]
 
-        return keep
+        return hook
 
-    def after(name: str) -> Callable[..., None]:
-        def compare(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    def compare(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             x = residuals[name].float()
             cosines.append(functional.cosine_similarity(x, x + output.float(), dim=-1))
 
-        return compare
+        return hook
 
     hooks = []
-    for name, layer in {layer.site.name: layer for layer in layers}.items():
-        layout = layer.layout
-        if layout is None:
-            raise ValueError(f"layer {layer.site.layer} of {type(model).__name__} {not_in_the_table(layer.module)}.")
-        owner = name.rpartition(".")[0] if layout.prenorm else name
-        hooks.append(model.get_submodule(owner).register_forward_pre_hook(before(name), with_kwargs=True))
-        hooks.append(model.get_submodule(path_of_o(name, layout)).register_forward_hook(after(name)))
     totals, tokens = [0.0] * len(layers), 0
     try:
+        for name, layer in {layer.site.name: layer for layer in layers}.items():
+            layout = layer.known_layout()
+            owner = name.rpartition(".")[0] if layout.prenorm else name
+            hooks.append(model.get_submodule(owner).register_forward_pre_hook(save_residual(name), with_kwargs=True))
+            hooks.append(model.get_submodule(layout.output_path(name)).register_forward_hook(compare(name)))
         for batch in batches:
             cosines.clear()
-            with undisturbed(model):
+            with isolated_eval(model):
                 model(**batch)
             valid = _valid(batch, cosines[0]) if cosines else torch.zeros(0)
             tokens += int(valid.sum())
@@ -126,7 +143,7 @@ def _similarities(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> 
 
 
 def _valid(batch: Batch, like: Tensor) -> Tensor:
-    """The tokens that are not padding, [B, L]; rows of several choices are laid one after the other."""
+    """1 at the tokens that are not padding, [B, L]. The choices of a multiple-choice example are rows of their own."""
     mask = batch.get("attention_mask")
     if mask is None:
         return torch.ones_like(like)
@@ -138,7 +155,7 @@ def _valid(batch: Batch, like: Tensor) -> Tensor:
 def _effects(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> list[Tensor]:
     """Σ ∂L/∂O · (Ō − O) for each example, one vector for each layer."""
     names = {layer.site.name for layer in layers}
-    found: list[list[Tensor]] = [[] for _ in layers]
+    effects: list[list[Tensor]] = [[] for _ in layers]
     seams = bind(model)
     try:
         sites = [site.index for site in seams.sites if site.name in names]
@@ -146,39 +163,41 @@ def _effects(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> list[
             probe = Probe(model, seams, batch)
             with probe.untracked(training=False):
                 gradients, records = probe.gradients(Plan(), _loss, sites, with_labels=True)
+            size = batch_size(batch)
             for number, site in enumerate(sites):
                 record = records[site]
-                change = _wide(gradients[site]) * (_uniform(record) - _wide(record.output.detach()))
-                # The loss is a mean over the batch: times its size is the loss of one example. An example has several
-                # rows where a head lays its choices one after the other.
-                size = _size(batch)
-                found[number].append(change.reshape(size, -1).sum(1).cpu() * size)
+                change = _at_least_float32(gradients[site]) * (
+                    _uniform(record) - _at_least_float32(record.output.detach())
+                )
+                # The loss is the mean over the batch; times its size, it is the loss of one example. An example of
+                # multiple choice has several rows.
+                effects[number].append(change.reshape(size, -1).sum(1).cpu() * size)
     finally:
         seams.unbind()
-    return [torch.cat(parts) for parts in found]
+    return [torch.cat(parts) for parts in effects]
 
 
 def _loss(outputs: Any) -> Tensor:
     loss = outputs.get("loss")
     if loss is None:
-        raise ValueError("the batch has no labels, so that the model gives no loss, which by='gradient' needs.")
+        raise ValueError("the batch has no labels, so the model returns no loss, which by='gradient' needs.")
     return loss
 
 
 def _uniform(record: Record) -> Tensor:
-    """The output of the layer if its attention were uniform over the valid positions, [B, Q or 1, H, d]"""
-    values = _wide(record.value_of_heads())
+    """The output of the layer if its attention were uniform over the valid positions, [B, Q or 1, H, d]."""
+    values = _at_least_float32(record.value_of_heads())
     valid = record.valid.to(values.dtype)
     return ((valid / valid.sum(-1, keepdim=True)) @ values).transpose(1, 2)
 
 
-def _wide(x: Tensor) -> Tensor:
-    """In single precision at least: the difference of two outputs may be small."""
+def _at_least_float32(x: Tensor) -> Tensor:
+    """In single precision or better, because the difference of two outputs may be small."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _gates(generator: Gate, batches: Sequence[Batch], layers: int) -> list[float]:
-    """The mean over the examples of all batches."""
+    """The drop probability of each layer, as the mean over the examples of all batches."""
     total, examples = torch.zeros(layers, dtype=torch.float64), 0
     for batch in batches:
         with torch.no_grad():
@@ -188,11 +207,7 @@ def _gates(generator: Gate, batches: Sequence[Batch], layers: int) -> list[float
                 f"generator.drop_probabilities gave shape {list(probabilities.shape)}; it must be [{layers}], one for "
                 "each encoder layer."
             )
-        size = _size(batch)
+        size = batch_size(batch)
         total += probabilities.double().cpu() * size
         examples += size
     return (total / examples).tolist()
-
-
-def _size(batch: Batch) -> int:
-    return len(next(value for value in batch.values() if isinstance(value, Tensor)))

@@ -1,57 +1,63 @@
-"""What a model costs: parameters, FLOPs counted from the shapes of its matrix products, and the time of a forward."""
+"""The cost of a model: parameters, FLOPs counted from the shapes of its matrix products, and the time of a forward."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from ..model.dry_run import few_tokens
-from ..model.modes import evaluating
-from ..random import preserved
+from .evaluation import isolated_eval
 from .surgery import parameters_of
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one forward in eval mode, without gradients."""
+    """The cost of one forward in eval mode, without gradients.
+
+    Args:
+        parameters: The number of parameters.
+        flops: Two for each multiply-add of a matrix product.
+        milliseconds: The median time; None if it was not measured.
+        shape: The shape of the inputs.
+    """
 
     parameters: int
-    flops: int  # two for each multiplication and addition of a matrix product
-    milliseconds: float | None  # the median; None where it was not timed
-    shape: str  # of the inputs
+    flops: int
+    milliseconds: float | None
+    shape: str
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two costs; prints as a table."""
+    """The costs of a model before and after a change. Print it for a table."""
 
     before: Cost
     after: Cost
 
     @property
     def speedup(self) -> float | None:
+        """The time before divided by the time after; None if one was not measured."""
         if self.before.milliseconds is None or self.after.milliseconds is None:
             return None
         return self.before.milliseconds / self.after.milliseconds
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Name, before, after, before / after."""
+        """The lines of the table: name, before, after, before / after."""
         shape = self.after.shape
-        found = [
+        figures = [
             ("parameters", self.before.parameters / 1e6, self.after.parameters / 1e6, "M"),
             (f"FLOPs at {shape}", self.before.flops / 1e9, self.after.flops / 1e9, "G"),
         ]
         if self.before.milliseconds is not None and self.after.milliseconds is not None:
-            found.append((f"time at {shape}", self.before.milliseconds, self.after.milliseconds, "ms"))
-        return [(name, f"{b:,.2f} {unit}", f"{a:,.2f} {unit}", f"{b / a:.2f}×") for name, b, a, unit in found]
+            figures.append((f"time at {shape}", self.before.milliseconds, self.after.milliseconds, "ms"))
+        return [(name, f"{b:,.2f} {unit}", f"{a:,.2f} {unit}", f"{b / a:.2f}×") for name, b, a, unit in figures]
 
     def __str__(self) -> str:
         table = [("", "before", "after", "ratio"), *self.rows()]
@@ -65,13 +71,17 @@ class Comparison:
 def cost_of(
     model: Any, batch: int = 8, length: int = 128, rounds: int = 5, inputs: Mapping[str, Tensor] | None = None
 ) -> Cost:
-    """Parameters, FLOPs and the median time over `rounds` forwards (none: not timed).
+    """Measures the cost of a forward. The model runs in eval mode and is not changed.
 
-    The inputs are `batch` texts of `length` tokens without padding, or `batch` images of the model's own size; or
-    `inputs`, for models that need others.
+    Args:
+        model: A transformers model.
+        batch: How many texts or images to run on. Images have the size that the model expects.
+        length: The length of the texts, in tokens, without padding.
+        rounds: How many forwards to time; 0 to measure no time.
+        inputs: The inputs to run on instead, for models that need others.
     """
     given = dict(inputs) if inputs is not None else example(model, batch, length)
-    with undisturbed(model):
+    with isolated_eval(model):
         flops = _flops(model, given)
         seconds = [_seconds(model, given) for _ in range(rounds)]
     main = given.get(getattr(model, "main_input_name", "input_ids"), next(iter(given.values())))
@@ -84,34 +94,33 @@ def cost_of(
 
 
 def example(model: Any, batch: int, length: int) -> dict[str, Tensor]:
-    """Inputs of the given size for a text or image model."""
-    found = {}
+    """Inputs for a model of texts or images.
+
+    Args:
+        model: A transformers model.
+        batch: The number of examples.
+        length: The length of a text, in tokens.
+    """
+    inputs = {}
     for name, tensor in few_tokens(model, model.config).items():
-        if tensor.is_floating_point():  # an image, whose size the model fixes
-            found[name] = tensor.expand(batch, *tensor.shape[1:])
-        else:  # the last token is kept: some heads look for an end token
+        if tensor.is_floating_point():  # an image, whose size is given by the model
+            inputs[name] = tensor.expand(batch, *tensor.shape[1:])
+        else:  # the last token stays, because some heads look for an end token
             body = tensor[..., :1].expand(*tensor.shape[:-1], length - 1)
-            found[name] = torch.cat([body, tensor[..., -1:]], -1).expand(batch, *tensor.shape[1:-1], length)
-    return {name: tensor.contiguous() for name, tensor in found.items()}
+            inputs[name] = torch.cat([body, tensor[..., -1:]], -1).expand(batch, *tensor.shape[1:-1], length)
+    return {name: tensor.contiguous() for name, tensor in inputs.items()}
 
 
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; modes and random state are put back."""
-    with preserved(next(model.parameters()).device), evaluating(model), torch.no_grad():
-        yield
-
-
-def _attention_on_cpu(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+def _count_attention(query: Any, key: Any, value: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
     return sdpa_flop_count(query, key, value)
 
 
-# torch's own table leaves out the fused attention of the CPU.
-_ADDITIONS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_on_cpu}
+# torch does not count the fused attention of the CPU.
+_ATTENTION_ON_CPU = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _count_attention}
 
 
 def _flops(model: Any, inputs: Mapping[str, Tensor]) -> int:
-    with FlopCounterMode(display=False, custom_mapping=_ADDITIONS) as counter:
+    with FlopCounterMode(display=False, custom_mapping=_ATTENTION_ON_CPU) as counter:
         model(**inputs)
     return counter.get_total_flops()
 

@@ -1,4 +1,4 @@
-"""Writes a model as ONNX, with the number and the length of the sequences left open. Needs attendrop[onnx]."""
+"""Exports a model to ONNX, for batches of any size and length. Needs attendrop[onnx]."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from ..model.probe import LABELS
-from .measure import undisturbed
+from .evaluation import isolated_eval
 from .surgery import parameters_of
 
-# A protobuf holds at most 2 GiB; above that the weights go into a file of their own beside it.
-_LARGEST = 1 << 30
+# A protobuf holds at most 2 GiB. Larger weights are written to a second file next to it.
+_MAX_INLINE_BYTES = 1 << 30
 
 
-class _Tensors(nn.Module):
-    """The model from tensors to tensors, without names, and without caches in its outputs."""
+class _TensorInterface(nn.Module):
+    """The model as a function of tensors, by position, that returns a tuple of tensors: no dictionary, no cache."""
 
     def __init__(self, model: nn.Module, names: list[str], options: dict[str, Any]) -> None:
         super().__init__()
@@ -36,10 +36,17 @@ def _tensors(outputs: Any) -> dict[str, Tensor]:
 
 
 def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Path:
-    """Writes `model` to `path`, for inputs like those of `batch` (labels are left out) in any number and length.
+    """Exports a model to ONNX, for batches of any size and length; images keep their size.
 
-    Inputs and outputs carry the names that they have in transformers. Images keep their size. Nothing is left behind
-    where something goes wrong.
+    Inputs and outputs have the same names as in transformers. If the export fails, no file is written.
+
+    Args:
+        model: A transformers model.
+        path: The file to write. Its folder is created.
+        batch: Example inputs; labels are ignored.
+
+    Returns:
+        The path.
     """
     try:
         import onnx  # noqa: F401
@@ -48,24 +55,24 @@ def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Pa
         raise ValueError("export_onnx needs onnx and onnxscript; pip install 'attendrop[onnx]'.") from error
     path = Path(path)
     inputs = {name: value for name, value in batch.items() if name not in LABELS and isinstance(value, Tensor)}
-    # A size of 1 would be taken for a constant.
+    # The export would treat a batch size of 1 as a constant.
     inputs = {name: torch.cat([value] * 2) if len(value) == 1 else value for name, value in inputs.items()}
-    # A cache for generation is no tensor, and asking for one changes what is traced.
+    # A cache for generation is not a tensor, and requesting one changes what is traced.
     options = {"use_cache": False} if getattr(model.config, "is_encoder_decoder", False) else {}
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary, undisturbed(model):
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary, isolated_eval(model):
         outputs = list(_tensors(model(**inputs, **options)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                _Tensors(model, list(inputs), options),
+                _TensorInterface(model, list(inputs), options),
                 tuple(inputs.values()),
                 str(Path(temporary) / path.name),
-                dynamic_shapes={"values": tuple(_open_axes(value) for value in inputs.values())},
+                dynamic_shapes={"values": tuple(_dynamic_axes(value) for value in inputs.values())},
                 input_names=list(inputs),
                 output_names=outputs,
                 dynamo=True,
-                external_data=4 * parameters_of(model) > _LARGEST,
+                external_data=4 * parameters_of(model) > _MAX_INLINE_BYTES,
                 verbose=False,
             )
         for file in Path(temporary).iterdir():
@@ -73,8 +80,7 @@ def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Pa
     return path
 
 
-def _open_axes(value: Tensor) -> dict[int, Any]:
-    automatic = torch.export.Dim.DYNAMIC
-    if value.is_floating_point():  # an image
-        return {0: automatic}
-    return {0: automatic, value.dim() - 1: automatic}
+def _dynamic_axes(value: Tensor) -> dict[int, Any]:
+    """The batch and, except for images, the length."""
+    axes = (0,) if value.is_floating_point() else (0, value.dim() - 1)
+    return dict.fromkeys(axes, torch.export.Dim.DYNAMIC)

@@ -2,12 +2,12 @@
 
 The folder holds the weights in the stock layout. For a pruned layer
 
-    W_Q = W_K = 0,  W_V = W,  W_O = I        W = W_O W_V of before, the biases in the output projection
+    W_Q = W_K = 0,  W_V = W,  W_O = I        W = W_O W_V of the original layer, the biases in the output projection
 
-so that stock attention is uniform too, at the price of doing all the work. `load` puts the fast layers back, from the
-list `attendrop_pruned_layers` in the configuration. Where positions add a bias to the scores (T5, MPNet), zero queries
-are not uniform attention, and only `load` is right: `attendrop_exact_in_transformers` is false, and the card says so.
-Safetensors and JSON alone; no remote code.
+so that stock attention is uniform too, but as slow as before. `load` restores the fast layers, from the list
+`attendrop_pruned_layers` in the configuration. Where a position bias is added to the scores (T5, MPNet), zero queries
+do not give uniform attention, and only `load` is correct: `attendrop_exact_in_transformers` is then false in the
+configuration, and the card says so. The files are safetensors and JSON; there is no remote code.
 """
 
 from __future__ import annotations
@@ -24,18 +24,26 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from .card import pruned_card
+from .constant_attention import ConstantAttention
 from .measure import Comparison, cost_of
-from .surgery import ConstantAttention, Layer, encoder_layers, path_of_o, prune_layers
+from .surgery import Layer, encoder_layers, prune_layers
 
 PRUNED = "attendrop_pruned_layers"
 EXACT = "attendrop_exact_in_transformers"
 
 
 def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping[str, Any] | None = None) -> Path:
-    """Writes a pruned model, its configuration and a card. Nothing is left behind where something goes wrong.
+    """Writes a pruned model, its configuration and a card. If something fails, nothing is written.
 
-    A folder that has files in it is refused, unless `overwrite`; then files of the same names, and older weights, go.
-    `batch` is an example on which the card's costs are counted; text and image models need none.
+    Args:
+        model: A transformers model with pruned layers.
+        folder: Where to write; new or empty, unless `overwrite`.
+        overwrite: Whether to replace files of the same names and to delete older weights in the folder.
+        batch: Inputs on which the FLOPs for the card are counted. Models of text and images need none.
+
+    Returns:
+        The folder.
     """
     folder = Path(folder)
     constants = _constants_of(model)
@@ -50,57 +58,76 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         raise ValueError(
             f"folder is {str(folder)!r}, which has files in it; it must be empty or new (or overwrite=True)."
         )
-    nearest = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    with tempfile.TemporaryDirectory(dir=nearest, prefix=f".{folder.name}-") as temporary:
+    existing = next(parent for parent in folder.absolute().parents if parent.is_dir())
+    with tempfile.TemporaryDirectory(dir=existing, prefix=f".{folder.name}-") as temporary:
         draft = Path(temporary)
         model.save_pretrained(draft, state_dict=_stock_state(model, constants))
-        _note_in_config(draft / "config.json", constants)
-        # Read back as everyone will read it: a folder that does not load is never moved to its place.
-        stock = _read(draft, type(model))
-        before, after = (cost_of(each, 1, _length(model.config), rounds=0, inputs=batch) for each in (stock, model))
-        (draft / "README.md").write_text(_card(model, constants, Comparison(before, after)), encoding="utf-8")
+        _extend_config(draft / "config.json", constants)
+        # Load it as a stock model, as a user might: a folder that cannot be loaded must not be written.
+        stock = _load_stock(draft, type(model))
+        costs = Comparison(*(cost_of(each, 1, _length(model.config), 0, inputs=batch) for each in (stock, model)))
+        card = pruned_card(model, _numbers_of(constants), _is_exact(constants), costs)
+        (draft / "README.md").write_text(card, encoding="utf-8")
         _move(draft, folder)
     return folder
 
 
 def load(folder: str | Path, batch: Mapping[str, Any] | None = None) -> Any:
-    """The fast model that `save` wrote, in eval mode. `batch`: as for `prune`."""
+    """Loads a model that `save` wrote, with the fast layers, in eval mode.
+
+    Args:
+        folder: The folder that `save` wrote.
+        batch: Inputs for the dry run that finds the layers. Models of text and images need none.
+    """
     folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"folder is {str(folder)!r}, which has no config.json; it must be one that save() wrote.")
+    path = folder / "config.json"
+    config = _read_config(path)
+    numbers = _pruned_layers(config, path)
+    model = _load_stock(folder, _model_class(config, path))
+    for layer in encoder_layers(model, batch):
+        if layer.site.layer in numbers and not _queries_and_keys_are_zero(layer):
+            raise ValueError(
+                f"{PRUNED} in {str(path)!r} names layer {layer.site.layer}, whose query and key weights are not zero; "
+                "configuration and weights belong to different models."
+            )
+    prune_layers(model, numbers, PRUNED, batch)
+    return model
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"folder is {str(path.parent)!r}, which has no config.json; it must be one that save() wrote.")
     try:
-        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{str(folder / 'config.json')!r} is not a configuration: {error}.") from error
+        raise ValueError(f"{str(path)!r} is not a configuration: {error}.") from error
+
+
+def _pruned_layers(config: Mapping[str, Any], path: Path) -> list[int]:
     numbers = config.get(PRUNED)
     if not isinstance(numbers, list) or not numbers or not all(type(number) is int for number in numbers):
         raise ValueError(
-            f"{PRUNED} in {str(folder / 'config.json')!r} is {numbers!r}; in a folder that save() wrote it is a list "
-            "of layer numbers."
+            f"{PRUNED} in {str(path)!r} is {numbers!r}; in a folder that save() wrote it is a list of layer numbers."
         )
+    return numbers
+
+
+def _model_class(config: Mapping[str, Any], path: Path) -> type[PreTrainedModel]:
     name = (config.get("architectures") or [None])[0]
     cls = getattr(transformers, str(name), None)
     if not isinstance(cls, type) or not issubclass(cls, PreTrainedModel):
         raise ValueError(
-            f"architectures in {str(folder / 'config.json')!r} names {name!r}, which is not a model of transformers "
+            f"architectures in {str(path)!r} names {name!r}, which is not a model of transformers "
             f"{transformers.__version__}."
         )
-    model = _read(folder, cls)
-    for layer in encoder_layers(model, batch):
-        if layer.site.layer in numbers and not _queries_and_keys_are_zero(layer):
-            raise ValueError(
-                f"{PRUNED} in {str(folder / 'config.json')!r} names layer {layer.site.layer}, whose query and key "
-                "weights are not zero; configuration and weights are not of the same pruned model."
-            )
-    prune_layers(model, numbers, PRUNED, batch)
-    return model
+    return cls
 
 
 def _constants_of(model: nn.Module) -> dict[str, ConstantAttention]:
     return {name: module for name, module in model.named_modules() if isinstance(module, ConstantAttention)}
 
 
-def _layers_of(constants: Mapping[str, ConstantAttention]) -> list[int]:
+def _numbers_of(constants: Mapping[str, ConstantAttention]) -> list[int]:
     return sorted(number for constant in constants.values() for number in constant.layers)
 
 
@@ -109,7 +136,7 @@ def _is_exact(constants: Mapping[str, ConstantAttention]) -> bool:
 
 
 def _stock_state(model: nn.Module, constants: Mapping[str, ConstantAttention]) -> dict[str, Tensor]:
-    """The weights under the names that a stock model has for them."""
+    """The weights of the model, under the names that a stock model has for them."""
     state = dict(model.state_dict())
     for path, constant in constants.items():
         for name in constant.project.state_dict():
@@ -120,52 +147,49 @@ def _stock_state(model: nn.Module, constants: Mapping[str, ConstantAttention]) -
 
 @torch.no_grad()
 def _stock_projections(path: str, constant: ConstantAttention) -> dict[str, Tensor]:
+    """The weights of a stock attention module that has the same output as the pruned layer at `path`."""
     layout = constant.layout
     project: Any = constant.project
     like = next(project.parameters())
-    found = {f"{path}.{name}": like.new_zeros(shape) for name, shape in constant.shapes.items()}
-    v, o = f"{path}.{layout.v}", path_of_o(path, layout)
-    found |= {f"{o}.{name}": like.new_zeros(shape) for name, shape in constant.output_shapes.items()}
-    inner = found[f"{o}.weight"].shape[1]
+    weights = {f"{path}.{name}": like.new_zeros(shape) for name, shape in constant.shapes.items()}
+    v, o = f"{path}.{layout.v}", layout.output_path(path)
+    weights |= {f"{o}.{name}": like.new_zeros(shape) for name, shape in constant.output_shapes.items()}
+    inner = weights[f"{o}.weight"].shape[1]
     start = 2 * inner if layout.fused else 0
     if isinstance(project, nn.Sequential):
         value, output = project
         rows = slice(start, start + inner)
-        _fill(found, o, output)
+        for name, weight in output.state_dict().items():
+            weights[f"{o}.{name}"].copy_(weight)
     else:
-        # More rows than the product has stay zero, and so do the columns that would read them.
+        # Where the heads are wider than the model, the other rows and the columns that read them stay zero.
         value, rows = project, slice(start, start + like.shape[0])
-        found[f"{o}.weight"].fill_diagonal_(1)
-    found[f"{v}.weight"][rows] = value.weight
-    if value.bias is not None and value is project and f"{o}.bias" in found:
-        found[f"{o}.bias"].copy_(value.bias)
+        weights[f"{o}.weight"].fill_diagonal_(1)
+    weights[f"{v}.weight"][rows] = value.weight
+    if value.bias is not None and value is project and f"{o}.bias" in weights:
+        weights[f"{o}.bias"].copy_(value.bias)
     elif value.bias is not None:
-        found[f"{v}.bias"][rows] = value.bias
-    return found
+        weights[f"{v}.bias"][rows] = value.bias
+    return weights
 
 
-def _fill(found: dict[str, Tensor], name: str, linear: Any) -> None:
-    for key, value in linear.state_dict().items():
-        found[f"{name}.{key}"].copy_(value)
-
-
-def _note_in_config(path: Path, constants: Mapping[str, ConstantAttention]) -> None:
+def _extend_config(path: Path, constants: Mapping[str, ConstantAttention]) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
-    config |= {PRUNED: _layers_of(constants), EXACT: _is_exact(constants)}
+    config |= {PRUNED: _numbers_of(constants), EXACT: _is_exact(constants)}
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _read(folder: Path, cls: Any) -> Any:
-    """The folder as a stock model, all of whose weights are there."""
+def _load_stock(folder: Path, cls: Any) -> Any:
+    """Loads the folder as a stock model and checks that no weight is missing or left over."""
     try:
         model, info = cls.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, dtype="auto", output_loading_info=True
         )
-    except Exception as error:  # transformers raises many kinds, for what is one thing to the user
+    except Exception as error:  # transformers raises many classes of errors for a file that cannot be loaded
         raise ValueError(f"{str(folder)!r} does not load as {cls.__name__}: {error}") from error
-    odd = {kind: sorted(map(str, info[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
-    if any(odd.values()):
-        listed = "; ".join(f"{kind.replace('_', ' ')}: {', '.join(keys[:4])}" for kind, keys in odd.items() if keys)
+    wrong = {kind: sorted(map(str, info[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    if any(wrong.values()):
+        listed = "; ".join(f"{kind.replace('_', ' ')}: {', '.join(keys[:4])}" for kind, keys in wrong.items() if keys)
         raise ValueError(f"the weights in {str(folder)!r} are not those of its config.json: {listed}.")
     return model
 
@@ -182,63 +206,13 @@ def _queries_and_keys_are_zero(layer: Layer) -> bool:
 
 
 def _length(config: Any) -> int:
-    """128 tokens, or what a model made for fewer surely takes: RoBERTa spends some positions on padding."""
+    """128 tokens, or half of what the model takes if that is less: RoBERTa reserves some positions for padding."""
     return min(128, (getattr(config, "max_position_embeddings", None) or 256) // 2)
 
 
 def _move(draft: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("model*.safetensors*"):  # of another number of shards: transformers might read them
+    for old in folder.glob("model*.safetensors*"):  # transformers might load older shards
         old.unlink()
     for file in draft.iterdir():
         shutil.move(file, folder / file.name)
-
-
-def _card(model: Any, constants: Mapping[str, ConstantAttention], costs: Comparison) -> str:
-    layers = ", ".join(map(str, _layers_of(constants)))
-    name = type(model).__name__
-    if _is_exact(constants):
-        plain = f"""
-Plain transformers gives the same outputs, at the speed of the model before pruning: queries and keys of the pruned
-layers are zero, so that their attention is uniform.
-
-```python
-from transformers import {name}
-
-model = {name}.from_pretrained("path/to/this/folder")
-```
-"""
-    else:
-        plain = f"""
-**Do not load it with plain transformers.** `{name}.from_pretrained` runs, and gives other outputs:
-{model.config.model_type} adds a bias for relative positions to the scores, so that zero queries and keys are not
-uniform attention. Only `attendrop.prune.load` is right (`{EXACT}` is false in config.json).
-"""
-    rows = "\n".join(f"| {row[0]} | {row[1]} | {row[2]} | {row[3]} |" for row in costs.rows())
-    return f"""---
-library_name: transformers
-tags:
-- attendrop
-- pruned
----
-
-# {name}, attention pruned
-
-Pruned encoder layers, counted from 0: {layers}. Their attention is the constant 1/n over the valid tokens. Their query
-and key weights are gone; value and output projection are one matrix, applied to the mean of the tokens.
-
-| | before | after | ratio |
-|---|---|---|---|
-{rows}
-
-FLOPs are those of the matrix products of one forward. The file holds the weights in the stock layout, zeros included,
-so it is not smaller than before; the model in memory is.
-
-## Load
-
-```python
-from attendrop import prune
-
-model = prune.load("path/to/this/folder")
-```
-{plain}"""

@@ -1,1 +1,1 @@
-"""What a person looks at: plots of what a method does."""
+"""Figures of training runs and of what a method does, and the model card of a run."""

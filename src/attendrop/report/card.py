@@ -1,105 +1,205 @@
-"""The model card of a run: what it was trained on, how, with what result, and how to load it."""
+"""The model card of a run: the data, the methods, the settings, the scores, and how to load the model.
+
+Metadata and scores are written by `huggingface_hub`, in the format that the Hub reads (`model-index`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_CLASSES = {
-    "classification": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "tokens": "AutoModelForTokenClassification",
-    "choice": "AutoModelForMultipleChoice",
-    "translation": "AutoModelForSeq2SeqLM",
+from ..tasks import METRICS, TASKS, Task, find_task
+from ..tasks.hub import is_hub_name
+from ..tasks.models import MODEL_CLASSES
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+# kind of task -> task on the Hub
+_PIPELINE_TAGS = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "tokens": "token-classification",
+    "choice": "multiple-choice",
+    "translation": "translation",
 }
+# metric of attendrop -> metric on the Hub, where the names differ
+_HUB_METRICS = {
+    "macro_f1": "f1",
+    "mcc": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "entity_f1": "f1",
+    "entity_precision": "precision",
+    "entity_recall": "recall",
+    "token_accuracy": "accuracy",
+    "bleu": "sacrebleu",
+}
+_SHOWN_SETTINGS = (
+    "learning_rate",
+    "per_device_train_batch_size",
+    "num_train_epochs",
+    "weight_decay",
+    "warmup_steps",
+)
 
 
-def write_card(folder: Path, record: Mapping[str, Any]) -> Path:
-    """Writes README.md, the card, from a run's record."""
-    path = folder / "README.md"
-    path.write_text(card(record), encoding="utf-8")
+def write_card(folder: str | Path, record: Mapping[str, Any]) -> Path:
+    """Write the model card of a run to `README.md`.
+
+    Args:
+        folder: The output folder of the run; its name becomes the name of the model.
+        record: The record of the run, `Result.record` or the content of `record.json`.
+
+    Example:
+        ```python
+        result = fine_tune(model="roberta-base", task="glue/rte", output_dir="rte")
+        write_card("rte", result.record)
+        ```
+    """
+    path = Path(folder, "README.md")
+    make_card(record, Path(folder).resolve().name).save(path)
     return path
 
 
-def card(record: Mapping[str, Any]) -> str:
-    config, task = record["config"], record["task"]
-    methods = record["regularizers"]
+def make_card(record: Mapping[str, Any], name: str) -> ModelCard:
+    """Make the model card of a run.
+
+    Args:
+        record: The record of the run.
+        name: The name of the model.
+    """
+    from huggingface_hub import ModelCard
+
+    return ModelCard(f"---\n{_metadata(record, name).to_yaml()}\n---\n\n{_text(record)}")
+
+
+def _metadata(record: Mapping[str, Any], name: str) -> ModelCardData:
+    from huggingface_hub import ModelCardData
+
+    task, model = Task.from_dict(record["task"]), record["config"]["model"]
+    results = _eval_results(record, task)
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag=_PIPELINE_TAGS[task.kind],
+        tags=["attendrop", *(method["method"] for method in record["regularizers"])],
+        base_model=model if is_hub_name(model) else None,
+        datasets=[task.hub] if task.hub and is_hub_name(task.hub) else None,
+        model_name=name if results else None,
+        eval_results=results or None,
+    )
+
+
+def _eval_results(record: Mapping[str, Any], task: Task) -> list[EvalResult]:
+    from huggingface_hub import EvalResult
+
+    results = []
+    for key, value in record["metrics"].items():
+        name, _, metric = key.rpartition("/")
+        if metric not in METRICS or not math.isfinite(value):
+            continue
+        if name in record["rows"]:  # a split of the task
+            source, split = task, task.splits.get(name)
+        else:  # a task of --also-eval
+            source = find_task(name)
+            split = source.splits.get("validation", source.splits.get("test"))
+        results.append(
+            EvalResult(
+                task_type=_PIPELINE_TAGS[task.kind],
+                dataset_type=source.hub or (source.name if source.name in TASKS else "unknown"),
+                dataset_name=source.name,
+                dataset_config=source.hub_config,
+                dataset_split=split,
+                dataset_revision=source.hub_revision,
+                metric_type=_HUB_METRICS.get(metric, metric),
+                metric_name=metric,
+                metric_value=value,
+            )
+        )
+    return results
+
+
+def _text(record: Mapping[str, Any]) -> str:
+    config, versions = record["config"], record["versions"]
     data = config.get("task") or Path(config["train_file"]).name
-    shown = ", ".join(f"{rows} {part}" for part, rows in record["rows"].items())
-    scores = "\n".join(f"| {name} | {_number(value)} |" for name, value in record["metrics"].items())
-    training = "\n".join(
-        f"- {name}: {config[name]}"
-        for name in ("learning_rate", "per_device_train_batch_size", "num_train_epochs", "weight_decay", "warmup_steps")
-        if name in config
-    )
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
-    cls = _CLASSES[task["kind"]]
-    optimistic = (
-        "\nAttendOut was rewarded on the validation examples, so scores on them are optimistic.\n"
-        if any(m["method"] == "attendout" and m["reward_on"] == "dev" for m in methods)
-        else ""
-    )
-    return f"""---
-library_name: transformers
-base_model: {config["model"]}
-tags:
-- attendrop
----
+    rows = ", ".join(f"{count} {split}" for split, count in record["rows"].items())
+    methods = _bullets(_method(fields) for fields in record["regularizers"])
+    settings = _bullets(f"{name}: {_escape(config[name])}" for name in _SHOWN_SETTINGS if name in config)
+    scores = "".join(f"| {_escape(name)} | {_number(value)} |\n" for name, value in record["metrics"].items())
+    caveats = "".join(f"\n{_escape(caveat)}\n" for caveat in record["caveats"])
+    model_class = MODEL_CLASSES[record["task"]["kind"]]
+    return f"""# {_escape(Path(config["model"]).name)} on {_escape(data)}
 
-# {Path(config["model"]).name} on {data}
-
-Fine-tuned with attendrop {record["versions"]["attendrop"]}.
+Fine-tuned with attendrop {versions["attendrop"]}.
 
 ## Data
 
-{data}: {shown} examples, texts cut to {record["max_length"]} tokens.
-{_list(record["notes"])}
+Examples of {_code(data)}: {rows}. Texts are truncated to {record["max_length"]} tokens.
+
+{_bullets(map(_escape, record["notes"]))}
 ## Method
 
-{_list(_method(method) for method in methods) or "Plain fine-tuning, no regulariser." + chr(10)}
+{methods or "Plain fine-tuning without a regulariser." + chr(10)}
 ## Training
 
-{training}
-- seed: {record["seed"]}, one run
+{settings}- seed: {record["seed"]}, one run
 - {record["steps"]} steps in {record["seconds"]:.0f} s on {record["processes"]} × {record["device"]}
 
 Every setting is in `run.yaml`; `attendrop train --config run.yaml` repeats the run.
 
 ## Scores
 
-| | |
+| score | value |
 |---|---|
-{scores}
-{optimistic}
-One seed says little on a small data set: repeat with several `--seed` and compare means before you believe a
-difference.
+{scores}{caveats}
+One seed says little on a small data set. Repeat the run with several values of `--seed` and compare the means.
 
-![loss and score over training](curves.png)
+![loss and score during training](curves.png)
 
 ## Use
 
 ```python
-from transformers import AutoTokenizer, {cls}
+from transformers import AutoTokenizer, {model_class}
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = {cls}.from_pretrained("FOLDER")
+model = {model_class}.from_pretrained("FOLDER")
 ```
 
 or `attendrop predict FOLDER "a text"`.
 
-{versions}
+{", ".join(f"{library} {version}" for library, version in versions.items())}
 """
 
 
 def _method(fields: Mapping[str, Any]) -> str:
     values = ", ".join(f"{name}={value}" for name, value in fields.items() if name != "method")
-    return f"`{fields['method']}`: {values}" if values else f"`{fields['method']}`"
+    return f"{_code(fields['method'])}: {_code(values)}" if values else _code(fields["method"])
 
 
-def _list(items: Any) -> str:
+def _bullets(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
 
 
 def _number(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _one_line(text: Any) -> str:
+    """The text on one line. Bytes of a file name that are not UTF-8 are written as escapes."""
+    return " ".join(str(text).encode("utf-8", "backslashreplace").decode().split())
+
+
+def _escape(text: Any) -> str:
+    """The text with every character escaped that would be Markdown or HTML. An underscore inside a word is neither."""
+    return re.sub(r"([\\`*\[\]<>|~#&$]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", _one_line(text))
+
+
+def _code(text: Any) -> str:
+    """The text as a Markdown code span, delimited by more backticks than it contains in a row."""
+    line = _one_line(text)
+    ticks = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{ticks}{space}{line}{space}{ticks}"

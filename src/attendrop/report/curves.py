@@ -1,58 +1,73 @@
-"""Draws an AttendOut run: the drop probability of each layer over training, and the scores of the two networks."""
+"""A figure of an AttendOut run: the drop probability of each layer, and the scores of attacker and defender."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 
-def plot_run(run: Any, path: str | Path, log_history: Sequence[dict[str, Any]] = (), metric: str = "loss") -> None:
-    """`run` is an `AttendOut` after training, its history, or the path of a saved `attendout_run.json`.
+def plot_run(run: Any, path: str | Path, log_history: Sequence[Mapping[str, Any]] = (), metric: str = "loss") -> None:
+    """Draw the drop probability of each layer on the left and the scores of the two networks on the right.
 
-    `log_history` is the Trainer's: with it the development score of attacker and defender is drawn for each epoch;
-    without it, their reward scores for each round.
+    Args:
+        run: An `AttendOut` after training, its `history`, or the path of a saved `attendout_run.json`.
+        path: The image file to write.
+        log_history: The Trainer's `state.log_history`. With it, the development scores of both networks are drawn for
+            each epoch; without it, their scores on the reward examples for each round.
+        metric: The name of the development score.
+
+    Example:
+        ```python
+        plot_run("out/attendout_run.json", "attendout.png", trainer.state.log_history, metric="accuracy")
+        ```
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     if isinstance(run, (str, Path)):
         run = json.loads(Path(run).read_text(encoding="utf-8"))
-    history = run if isinstance(run, list) else run.history
-    if not history:
+    rounds = run if isinstance(run, list) else run.history
+    if not rounds:
         raise ValueError("the run has no dropout step yet; there is nothing to draw.")
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    steps = [entry["step"] for entry in history]
-    layers = len(history[0]["drop_probability"])
-    colours = pyplot.get_cmap("viridis")
-    marker = "." if len(steps) < 30 else None  # a single round is a point
-    for layer in range(layers):
-        curve = [entry["drop_probability"][layer] for entry in history]
-        colour = colours(layer / max(1, layers - 1))
-        left.plot(steps, curve, color=colour, marker=marker, label=f"layer {layer}")
-    highest = max(max(entry["drop_probability"]) for entry in history)
-    limits = (0, min(1.0, 1.3 * highest + 0.01))
-    left.set(xlabel="step", ylabel="P(drop)", ylim=limits, title="drop probability, mean over valid positions")
-    left.legend(fontsize=7, ncols=2)
-    pairs = _by_epoch(log_history, metric)
-    if pairs:
-        epochs = [epoch for epoch, _, _ in pairs]
-        right.plot(epochs, [a for _, a, _ in pairs], marker="o", label="attacker")
-        right.plot(epochs, [d for _, _, d in pairs], marker="s", linestyle="--", label="defender")
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_probabilities(left, rounds)
+    scores = _scores_by_epoch(log_history, metric)
+    if scores:
+        epochs, attacker, defender = zip(*scores, strict=True)
+        right.plot(epochs, attacker, marker="o", label="attacker")
+        right.plot(epochs, defender, marker="s", linestyle="--", label="defender")
         right.set(xlabel="epoch", ylabel=metric, title=f"development {metric}", xticks=epochs)
     else:
-        right.plot(steps, [entry["attacker"] for entry in history], label="attacker")
-        right.plot(steps, [entry["defender"] for entry in history], linestyle="--", label="defender")
+        steps = [entry["step"] for entry in rounds]
+        right.plot(steps, [entry["attacker"] for entry in rounds], label="attacker")
+        right.plot(steps, [entry["defender"] for entry in rounds], linestyle="--", label="defender")
         right.set(xlabel="step", ylabel="score on the reward's examples", title="rounds")
     right.legend(fontsize=8)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
-def _by_epoch(log_history: Sequence[dict[str, Any]], metric: str) -> list[tuple[float, float, float]]:
-    attacker = {e["epoch"]: e[f"eval_{metric}"] for e in log_history if f"eval_{metric}" in e}
-    defender = {e["epoch"]: e[f"eval_defender_{metric}"] for e in log_history if f"eval_defender_{metric}" in e}
+def _draw_probabilities(axes: Any, rounds: Sequence[Mapping[str, Any]]) -> None:
+    """Draw one curve for each layer."""
+    import matplotlib
+
+    steps = [entry["step"] for entry in rounds]
+    curves = list(zip(*(entry["drop_probability"] for entry in rounds), strict=True))
+    colors = matplotlib.colormaps["viridis"]
+    marker = "." if len(steps) < 30 else None  # without a marker a single round would be invisible
+    for layer, curve in enumerate(curves):
+        color = colors(layer / max(1, len(curves) - 1))
+        axes.plot(steps, curve, color=color, marker=marker, label=f"layer {layer}")
+    limits = (0, min(1.0, 1.3 * max(map(max, curves)) + 0.01))
+    axes.set(xlabel="step", ylabel="P(drop)", ylim=limits, title="drop probability, mean over valid positions")
+    axes.legend(fontsize=7, ncols=2)
+
+
+def _scores_by_epoch(log_history: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[float, float, float]]:
+    """Epoch, score of the attacker and score of the defender, for the epochs that have both."""
+    attacker, defender = (
+        {entry["epoch"]: entry[key] for entry in log_history if key in entry}
+        for key in (f"eval_{metric}", f"eval_defender_{metric}")
+    )
     return [(epoch, attacker[epoch], defender[epoch]) for epoch in sorted(attacker.keys() & defender.keys())]

@@ -1,6 +1,6 @@
-"""Draws one sentence under AD-DROP: attention, attribution, candidate region and kept mask, as a PNG.
+"""Draw one sentence under AD-DROP as a PNG: attention, attribution, candidate region and kept positions.
 
-python -m attendrop.methods.addrop "The film is not bad at all." --model distilbert-base-uncased
+python -m attendrop.report.masks "The film is not bad at all." --model distilbert-base-uncased
 """
 
 from __future__ import annotations
@@ -25,8 +25,21 @@ DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 def panels(
     model: Any, batch: dict[str, Tensor], layer: int, head: int, p: float, q: float, seed: int
-) -> dict[str, Any]:
-    """The four maps of one layer and head for a batch of one sentence, each [Q, K]."""
+) -> dict[str, Tensor]:
+    """Compute the four maps of one layer and head, by their titles in the figure.
+
+    Args:
+        model: A model with a classification head, in eval mode.
+        batch: The inputs of one sentence.
+        layer: The index of the layer.
+        head: The index of the head.
+        p: The size of the candidate region.
+        q: The probability that a candidate is dropped.
+        seed: The seed of the draw.
+
+    Returns:
+        Attention, attribution, candidate region and kept positions, each `[Q, K]`.
+    """
     seams = bind(model)
     try:
         site = seams.select([layer])[0]
@@ -48,47 +61,61 @@ def panels(
 
 
 def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: Path) -> None:
-    """Four square panels side by side, tokens on both axes."""
-    import matplotlib
+    """Draw the four maps next to each other, with the tokens on both axes.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    Args:
+        maps: The result of `panels`.
+        tokens: The tokens of the sentence.
+        title: The title of the figure.
+        path: The image file to write.
+    """
+    from matplotlib.figure import Figure
 
     side = max(3.2, 0.26 * len(tokens))
-    figure, axes = pyplot.subplots(1, 4, figsize=(4 * side + 1.5, side + 1.4), layout="compressed")
-    notes = ("", "", "\ndark: may be dropped", "\nblack: dropped")
-    for number, (axis, (name, values)) in enumerate(zip(axes, maps.items(), strict=True)):
-        values = values.float().cpu()
-        if number == 1:
-            limit = values.abs().max().item() or 1.0
-            image = axis.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit)
-        else:
-            image = axis.imshow(values, cmap="Blues" if number != 3 else "Greys_r", vmin=0, vmax=values.max() or 1)
-        if number < 2:
-            figure.colorbar(image, ax=axis, shrink=0.75)
-        axis.set_title(name + notes[number], fontsize=10)
+    figure = Figure(figsize=(4 * side + 1.5, side + 1.4), layout="compressed")
+    axes = figure.subplots(1, 4)
+    attention, attribution, region, keep = (values.float().cpu() for values in maps.values())
+    limit = attribution.abs().max().item() or 1.0
+    images = [
+        axes[0].imshow(attention, cmap="Blues", vmin=0, vmax=attention.max() or 1),
+        axes[1].imshow(attribution, cmap="RdBu_r", vmin=-limit, vmax=limit),
+        axes[2].imshow(region, cmap="Blues", vmin=0, vmax=region.max() or 1),
+        axes[3].imshow(keep, cmap="Greys_r", vmin=0, vmax=keep.max() or 1),
+    ]
+    explanations = ("", "", "\ndark: may be dropped", "\nblack: dropped")
+    for axis, name, explanation in zip(axes, maps, explanations, strict=True):
+        axis.set_title(name + explanation, fontsize=10)
         axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=7)
-        axis.set_yticks(range(len(tokens)), tokens if number == 0 else [""] * len(tokens), fontsize=7)
+        axis.set_yticks(range(len(tokens)), tokens if axis is axes[0] else [""] * len(tokens), fontsize=7)
         axis.set_xlabel("key", fontsize=8)
+    for axis, image in zip(axes[:2], images[:2], strict=True):
+        figure.colorbar(image, ax=axis, shrink=0.75)
     axes[0].set_ylabel("query", fontsize=8)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130)
-    pyplot.close(figure)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m attendrop.methods.addrop", description=__doc__.splitlines()[0])
+    """Run the command line of this module.
+
+    Args:
+        arguments: The arguments; None = those of the process.
+    """
+    description = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m attendrop.report.masks", description=description)
     parser.add_argument("sentence")
     parser.add_argument(
         "--model",
         default=DEFAULT_MODEL,
-        help="a Hub name or a folder with a sequence classifier; a model without such a head gets a fresh one "
-        "(default: %(default)s)",
+        help="name on the Hub, or a folder, of a sequence classifier; a model without a classification head gets a "
+        "randomly initialised one (default: %(default)s)",
     )
     parser.add_argument("--layer", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--head", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--p", type=float, default=0.3, help="size of the candidate region (default: %(default)s)")
-    parser.add_argument("--q", type=float, default=0.3, help="probability of a drop (default: %(default)s)")
+    parser.add_argument(
+        "--q", type=float, default=0.3, help="probability that a candidate is dropped (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--output", type=Path, default=Path("addrop.png"), help="default: %(default)s")
     options = parser.parse_args(arguments)
@@ -105,21 +132,25 @@ def _run(options: argparse.Namespace) -> None:
 
     from ..methods.addrop import ADDrop
 
-    ADDrop(p=options.p, q=options.q)  # says what is wrong with the numbers
+    ADDrop(p=options.p, q=options.q)  # checks both numbers
     if not options.sentence.strip():
         raise ValueError("the sentence is empty; write one in quotes.")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(options.seed)
     config = AutoConfig.from_pretrained(options.model)
-    fresh = not any("Classification" in name for name in config.architectures or [])
+    has_head = any("Classification" in name for name in config.architectures or [])
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForSequenceClassification.from_pretrained(options.model).eval()
     batch = dict(tokenizer(options.sentence, return_tensors="pt", truncation=True, max_length=64))
     maps = panels(model, batch, options.layer, options.head, options.p, options.q, options.seed)
     tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"][0])
     name = Path(options.model).name
-    title = f"{name}, layer {options.layer}, head {options.head}" + (", with a fresh head" if fresh else "")
+    title = f"{name}, layer {options.layer}, head {options.head}" + ("" if has_head else ", with a random head")
     draw(maps, tokens, title, options.output)
     dropped = int((~maps[f"kept, q = {options.q:g}"]).sum())
     print(f"{options.output}: {dropped} of {len(tokens) ** 2} positions dropped ({title})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,10 @@
-"""Data and metrics: from a task's name or the user's files to what a Trainer takes, and back to labels and scores."""
+"""Data sets and metrics: load a task or the user's files for a Trainer, and decode its outputs to labels and scores.
+
+data = split_validation(load_files("reviews.csv"))
+tokenizer = load_tokenizer("roberta-base")
+model = load_model("roberta-base", data.task, tokenizer=tokenizer)
+prepared = prepare(data, tokenizer)
+"""
 
 from .catalogue import KINDS, TASKS, Task, find_task
 from .data import Data, few_shots, fraction, load_files, load_inputs, load_task, split_validation

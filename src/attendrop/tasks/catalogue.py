@@ -1,4 +1,4 @@
-"""The tasks that are known by name: the columns, labels and metrics of each, and where its data are."""
+"""The catalogue of tasks that can be loaded by name: columns, labels, metrics and the location of the data."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ KINDS = ("classification", "regression", "tokens", "choice", "translation")
 
 @dataclass(frozen=True)
 class Task:
-    """What a data set asks of a model.
+    """A data set and what a model learns from it.
 
-    text        the columns with text: one or two; for `choice` the context and then the endings; for `tokens` the
-                column of words; for `translation` source and target
-    label       the column with the answer; None for translation
-    labels      the names of the labels, in the Hub's order; empty = from the data
-    metrics     their names in `METRICS`; the first one chooses the best model
-    hub         the data set on the Hub, its configuration and revision; None = not there, and `missing` says why
-    splits      part -> the Hub's name of it; parts beside train, validation and test end up in `Data.others`
-    submission  part -> the file that the GLUE site wants
-    folders     where the Parquet files may be, below the data folder
-    synonyms    another task's label -> this one's, to score a model that was trained there
-    max_length  in tokens, unless the user says otherwise
+    Attributes:
+        name: The name in the catalogue, such as `glue/rte`, or the name of the user's file.
+        kind: One of `KINDS`.
+        text: The text columns: one or two for `classification` and `regression`; the context and then the endings for
+            `choice`; the column of words for `tokens`; source and target for `translation`.
+        label: The label column; None for `translation`.
+        labels: The label names, in the order of the Hub; empty if they are read from the data.
+        metrics: Names from `METRICS`. The first one selects the best model.
+        hub: The data set on the Hub; None if it is not there, and `missing` says why.
+        hub_config: The configuration of the data set on the Hub.
+        hub_revision: The revision of the data set on the Hub.
+        missing: Why the data set is not on the Hub.
+        splits: Our name of each split -> its name on the Hub. Splits other than train, validation and test are loaded
+            into `Data.others`.
+        submission: Name of a split -> the file name that the GLUE website expects for it.
+        folders: Possible folders of the Parquet files, relative to the data folder.
+        synonyms: Label of another task -> label of this one, to score a model that was trained on that task.
+        max_length: The default maximum length of an example in tokens.
     """
 
     name: str
@@ -47,8 +54,14 @@ class Task:
     synonyms: Mapping[str, str] = field(default_factory=dict)
     max_length: int = 128
 
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Task:
+        """Make a task from its fields in `record.json`, which has lists where the task has tuples."""
+        values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
+        return cls(**values)
 
-def _glue(name: str, file: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, **more: Any) -> Task:
+
+def _glue(name: str, file: str, text: tuple[str, ...], labels: tuple[str, ...], *metrics: str, **fields: Any) -> Task:
     return Task(
         name=f"glue/{name}",
         kind="classification" if labels else "regression",
@@ -59,34 +72,27 @@ def _glue(name: str, file: str, text: tuple[str, ...], labels: tuple[str, ...], 
         hub="nyu-mll/glue",
         hub_config=name,
         folders=(f"glue/{name}", name),
-        **{"submission": {"test": file}, **more},
+        **{"submission": {"test": file}, **fields},
+    )
+
+
+def _translation(corpus: str, source: str, target: str, hub: str, folders: tuple[str, ...], **fields: Any) -> Task:
+    return Task(
+        name=f"{corpus}/{source}-{target}",
+        kind="translation",
+        text=(source, target),
+        label=None,
+        metrics=("bleu",),
+        hub=hub,
+        folders=folders,
+        **fields,
     )
 
 
 def _wmt16(source: str, target: str) -> Task:
     other = target if source == "en" else source
-    return Task(
-        name=f"wmt16/{source}-{target}",
-        kind="translation",
-        text=(source, target),
-        label=None,
-        metrics=("bleu",),
-        hub="wmt/wmt16",
-        hub_config=f"{other}-en",
-        folders=(f"wmt16/{other}-en", f"wmt16/en-{other}", f"wmt16_en_{other}", f"wmt16_{other}_en"),
-    )
-
-
-def _multi30k(source: str, target: str) -> Task:
-    return Task(
-        name=f"multi30k/{source}-{target}",
-        kind="translation",
-        text=(source, target),
-        label=None,
-        metrics=("bleu",),
-        hub="bentrevett/multi30k",
-        folders=("multi30k",),
-    )
+    folders = (f"wmt16/{other}-en", f"wmt16/en-{other}", f"wmt16_en_{other}", f"wmt16_{other}_en")
+    return _translation("wmt16", source, target, "wmt/wmt16", folders, hub_config=f"{other}-en")
 
 
 def _paws_x(language: str) -> Task:
@@ -105,8 +111,8 @@ def _paws_x(language: str) -> Task:
 
 
 _PAIR = ("sentence1", "sentence2")
-_ENTAILED = ("entailment", "not_entailment")
-_NOT_ENTAILED = dict.fromkeys(("neutral", "contradiction", "not_entailment"), "non-entailment")
+_ENTAILMENT = ("entailment", "not_entailment")
+_HANS_SYNONYMS = dict.fromkeys(("neutral", "contradiction", "not_entailment"), "non-entailment")
 
 _MNLI_SPLITS = {
     "train": "train",
@@ -132,8 +138,8 @@ _ALL = (
         splits=_MNLI_SPLITS,
         submission=_MNLI_FILES,
     ),
-    _glue("qnli", "QNLI.tsv", ("question", "sentence"), _ENTAILED, "accuracy"),
-    _glue("rte", "RTE.tsv", _PAIR, _ENTAILED, "accuracy"),
+    _glue("qnli", "QNLI.tsv", ("question", "sentence"), _ENTAILMENT, "accuracy"),
+    _glue("rte", "RTE.tsv", _PAIR, _ENTAILMENT, "accuracy"),
     _glue("wnli", "WNLI.tsv", _PAIR, ("not_entailment", "entailment"), "accuracy"),
     Task(
         name="imdb",
@@ -185,16 +191,16 @@ _ALL = (
         label="label",
         labels=("entailment", "non-entailment"),
         hub="jhu-cogsci/hans",
-        # The repository itself holds a loading script, which `datasets` no longer runs.
+        # The main revision has a loading script, which `datasets` no longer runs.
         hub_revision="refs/convert/parquet",
         splits={"validation": "validation"},
         folders=("hans",),
-        synonyms=_NOT_ENTAILED,
+        synonyms=_HANS_SYNONYMS,
     ),
     *(_paws_x(language) for language in ("en", "de", "es", "fr", "ja", "ko", "zh")),
     *(_wmt16(*pair) for pair in (("en", "ro"), ("ro", "en"), ("tr", "en"), ("en", "tr"))),
-    _multi30k("en", "de"),
-    _multi30k("de", "en"),
+    _translation("multi30k", "en", "de", "bentrevett/multi30k", ("multi30k",)),
+    _translation("multi30k", "de", "en", "bentrevett/multi30k", ("multi30k",)),
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
@@ -211,12 +217,17 @@ _ALIASES = {
 
 
 def find_task(name: str) -> Task:
-    """The task of that name. The languages of a translation are source and target: `wmt16/en-ro` asks for Romanian."""
-    wanted = name.strip().lower()
-    wanted = _ALIASES.get(wanted, wanted)
-    if wanted in TASKS:
-        return TASKS[wanted]
-    near = difflib.get_close_matches(wanted, [*TASKS, *_ALIASES], n=3, cutoff=0.75)
-    near = list(dict.fromkeys(_ALIASES.get(match, match) for match in near))
-    hint = f"did you mean {' or '.join(near)}? Known are" if near else "it must be one of"
-    raise UserError(f"task is {name!r}; {hint} {', '.join(TASKS)}, or your own files with --train-file.")
+    """Return the task of this name.
+
+    Args:
+        name: A name or an alias in any case: `glue/rte`, `rte`, `STS-B`. The languages of a translation are source and
+            target: `wmt16/en-ro` translates into Romanian.
+    """
+    key = name.strip().lower()
+    key = _ALIASES.get(key, key)
+    if key in TASKS:
+        return TASKS[key]
+    matches = difflib.get_close_matches(key, [*TASKS, *_ALIASES], n=3, cutoff=0.75)
+    near = list(dict.fromkeys(_ALIASES.get(match, match) for match in matches))
+    hint = f"did you mean {' or '.join(near)}? The known tasks are" if near else "it must be one of"
+    raise UserError(f"task is {name!r}; {hint} {', '.join(TASKS)}, or use your own files with --train-file.")

@@ -1,20 +1,33 @@
-"""Which column of a user's file is which, and whether its texts and labels can be learned from.
+"""Find the text and label columns of a user's file, and check that a model can learn from their values.
 
-What is plain is guessed, and noted; what is not is asked for with --text, --text-pair, --label and --kind.
+An obvious choice is made and noted. Where the choice is not obvious, the error asks for --text, --text-pair, --label or
+--kind.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ..errors import UserError
 from .files import Table, plural
 
-TEXTS = ("text", "sentence", "review", "content", "document", "comment", "tweet", "message", "body", "tokens", "words")
-PAIRS = (
+TEXT_NAMES = (
+    "text",
+    "sentence",
+    "review",
+    "content",
+    "document",
+    "comment",
+    "tweet",
+    "message",
+    "body",
+    "tokens",
+    "words",
+)
+PAIR_NAMES = (
     ("text", "text_pair"),
     ("text1", "text2"),
     ("text_a", "text_b"),
@@ -23,7 +36,7 @@ PAIRS = (
     ("premise", "hypothesis"),
     ("question", "sentence"),
 )
-LABELS = (
+LABEL_NAMES = (
     "label",
     "labels",
     "target",
@@ -37,8 +50,8 @@ LABELS = (
     "pos_tags",
 )
 
-OWN_KINDS = ("classification", "regression", "tokens", "translation")
-FEW = 20  # as many whole numbers at most are taken for classes without asking
+FILE_KINDS = ("classification", "regression", "tokens", "translation")
+FEW_CLASSES = 20  # up to so many different whole numbers are classes without asking
 MOST_CLASSES = 1000
 
 
@@ -49,179 +62,233 @@ def is_missing(value: Any) -> bool:
 
 
 def as_number(value: Any) -> float | None:
-    """The finite number that a value is or spells, or None."""
+    """Return a number, or a string that spells one, as a finite float; None for everything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
+        return None  # float() accepts 1_000 and the digits of every script
     try:
         number = float(value)
     except (ValueError, OverflowError):
         return None
-    # float() reads 1_000 and digits of every script
-    spelt = not isinstance(value, str) or (value.isascii() and "_" not in value)
-    return number if math.isfinite(number) and spelt else None
+    return number if math.isfinite(number) else None
 
 
 def _looks_like_text(values: Sequence[Any]) -> bool:
+    """Whether most of the first 1,000 values are strings of more than one word."""
     present = [value for value in values[:1000] if value is not None]
-    if present and all(isinstance(value, list) for value in present):
-        return False
-    return bool(present) and sum(isinstance(value, str) and " " in value.strip() for value in present) * 2 > len(
-        present
-    )
+    return sum(isinstance(value, str) and " " in value.strip() for value in present) * 2 > len(present)
+
+
+def _header(table: Table) -> str:
+    return f"{table.path} has the columns {', '.join(table.columns)}"
 
 
 def find_columns(
     table: Table, text: str | None, text_pair: str | None, label: str | None, kind: str | None
 ) -> tuple[tuple[str, ...], str, list[str]]:
-    """The columns of the text, the column of the label (of the target, for a translation), and what was guessed."""
-    names = list(table.columns)
-    has = f"{table.path} has the columns {', '.join(names)}"
-    for flag, name in (("--text", text), ("--text-pair", text_pair), ("--label", label)):
-        if name is not None and name not in names:
-            raise UserError(f"{flag} is {name!r}, but {has}.")
-    chosen = [name for name in (text, text_pair, label) if name is not None]
-    if len(set(chosen)) < len(chosen):
-        raise UserError(f"--text, --text-pair and --label name the same column {chosen[-1]!r}; {has}.")
-    if text is None and text_pair is not None:
-        raise UserError(f"--text-pair is {text_pair!r}, so --text must name the first text; {has}.")
-    if kind == "translation" and text_pair is not None and label is None:
+    """Find the text columns and the label column.
+
+    Args:
+        table: The training file.
+        text: The column that the user named as the text, or None to guess it.
+        text_pair: The column that the user named as the second text, or None.
+        label: The column that the user named as the label, or None to guess it.
+        kind: The kind of task that the user asked for, or None.
+
+    Returns:
+        One or two text columns, the label column (the target column for a translation), and a note for each guess.
+    """
+    _check_names(table, text, text_pair, label)
+    if kind == "translation" and label is None:
         text_pair, label = None, text_pair
-    by_lower = {name.lower(): name for name in names}
     notes = []
-
-    free = [name for name in names if name not in chosen]
-    if label is None and text is None and len(free) == 2 and not any(name.lower() in LABELS for name in free):
-        texts = [name for name in free if name.lower() in TEXTS]
-        texts = texts or [name for name in free if _looks_like_text(table.columns[name])]
-        if len(texts) == 1:
-            text, label = texts[0], next(name for name in free if name != texts[0])
-            notes += [f"took {text!r} for the text", f"took {label!r} for the label"]
+    if text is None and label is None and (guess := _guess_of_two(table)):
+        text, label = guess
+        notes += [f"using column {text!r} as the text", f"using column {label!r} as the label"]
     if label is None:
-        found = [by_lower[name] for name in LABELS if by_lower.get(name) in free]
-        if found and (len(found) == 1 or found[0].lower() == "label"):
-            label = found[0]
-        elif not found and text is not None and len(free) == 1:
-            label = free[0]
-        else:
-            why = f"{' and '.join(found)} could each be the label" if found else "none of them is plainly the label"
-            raise UserError(f"{has}, and {why}; name it with --label.")
-        notes.append(f"took {label!r} for the label")
-    if text is None:
-        free = [name for name in names if name != label]
-        pairs = [(by_lower[a], by_lower[b]) for a, b in PAIRS if by_lower.get(a) in free and by_lower.get(b) in free]
-        singles = [by_lower[name] for name in TEXTS if by_lower.get(name) in free]
-        singles = [name for name in singles if not any(name in pair for pair in pairs)]
-        if len(pairs) == 1 and not singles:
-            text, text_pair = pairs[0]
-            notes.append(f"took {text!r} and {text_pair!r} for the two texts")
-        elif (len(singles) == 1 and not pairs) or len(free) == 1:
-            text = singles[0] if singles else free[0]
-            notes.append(f"took {text!r} for the text")
-        else:
-            raise UserError(
-                f"{has}, and it is not plain which of them is the text; name it with --text (and --text-pair)."
-            )
-    return (text,) if text_pair is None else (text, text_pair), label, notes
+        label = _guess_label(table, [name for name in (text, text_pair) if name is not None])
+        notes.append(f"using column {label!r} as the label")
+    if text is not None:
+        return (text,) if text_pair is None else (text, text_pair), label, notes
+    texts = _guess_texts(table, label)
+    if len(texts) == 1:
+        notes.append(f"using column {texts[0]!r} as the text")
+    else:
+        notes.append(f"using columns {texts[0]!r} and {texts[1]!r} as the two texts")
+    return texts, label, notes
 
 
-def find_kind(table: Table, texts: tuple[str, ...], label: str, kind: str | None) -> str:
-    """What the label asks for: `kind` where the user says so, a guess where it is plain."""
+def _check_names(table: Table, text: str | None, text_pair: str | None, label: str | None) -> None:
+    """Check the column names that the user gave."""
+    for flag, name in (("--text", text), ("--text-pair", text_pair), ("--label", label)):
+        if name is not None and name not in table.columns:
+            raise UserError(f"{flag} is {name!r}, but {_header(table)}.")
+    named = [name for name in (text, text_pair, label) if name is not None]
+    if len(set(named)) < len(named):
+        raise UserError(f"--text, --text-pair and --label name the same column {named[-1]!r}; {_header(table)}.")
+    if text is None and text_pair is not None:
+        raise UserError(f"--text-pair is {text_pair!r}, so --text must name the first text; {_header(table)}.")
+
+
+def _guess_of_two(table: Table) -> tuple[str, str] | None:
+    """Text and label of a file of two columns, neither of which has the usual name of a label; None if unclear."""
+    names = list(table.columns)
+    if len(names) != 2 or any(name.lower() in LABEL_NAMES for name in names):
+        return None
+    texts = [name for name in names if name.lower() in TEXT_NAMES]
+    texts = texts or [name for name in names if _looks_like_text(table.columns[name])]
+    if len(texts) != 1:
+        return None
+    return texts[0], names[1 - names.index(texts[0])]
+
+
+def _guess_label(table: Table, texts: Sequence[str]) -> str:
+    """The label column, which is none of the `texts` that are already known."""
+    free = [name for name in table.columns if name not in texts]
+    candidates = _with_usual_name(table, LABEL_NAMES, free)
+    if len(candidates) == 1 or (candidates and candidates[0].lower() == "label"):
+        return candidates[0]
+    if not candidates and texts and len(free) == 1:
+        return free[0]
+    reason = f"{' and '.join(candidates)} could each be the label" if candidates else "none is clearly the label"
+    raise UserError(f"{_header(table)}, and {reason}; name it with --label.")
+
+
+def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
+    """The one or two text columns of a table whose label is known."""
+    free = [name for name in table.columns if name != label]
+    pairs = [pair for names in PAIR_NAMES if len(pair := tuple(_with_usual_name(table, names, free))) == 2]
+    singles = [name for name in _with_usual_name(table, TEXT_NAMES, free) if not any(name in pair for pair in pairs)]
+    if len(pairs) == 1 and not singles:
+        return pairs[0]
+    if len(singles) == 1 and not pairs:
+        return (singles[0],)
+    if len(free) == 1:
+        return (free[0],)
+    raise UserError(
+        f"{_header(table)}, and it is not clear which of them is the text; name it with --text (and --text-pair)."
+    )
+
+
+def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) -> list[str]:
+    """The `free` columns that have one of the `names`, in upper or lower case, in the order of `names`."""
+    by_lower = {name.lower(): name for name in table.columns}
+    return [by_lower[name] for name in names if by_lower.get(name) in free]
+
+
+def find_kind(table: Table, label: str, kind: str | None) -> str:
+    """Return the kind of task: `kind` if the user named one, otherwise a guess from the values of the label column."""
     if kind is not None:
-        if kind not in OWN_KINDS:
-            raise UserError(f"--kind is {kind!r}; for your own files it must be one of {', '.join(OWN_KINDS)}.")
+        if kind not in FILE_KINDS:
+            raise UserError(f"--kind is {kind!r}; for your own files it must be one of {', '.join(FILE_KINDS)}.")
         return kind
     values = [value for value in table.columns[label] if not is_missing(value)]
     if any(isinstance(value, list) for value in values):
         return "tokens"
     if any(isinstance(value, dict) for value in values):
         raise UserError(f"column {label!r} of {table.path} holds objects; name another column with --label.")
-    if label in table.names:
-        return "classification"
+    return "classification" if label in table.names else _kind_of_values(table, label, values)
+
+
+def _kind_of_values(table: Table, label: str, values: list[Any]) -> str:
+    """Decimal numbers are a regression; names, or a few whole numbers, are classes; anything else is unclear."""
     numbers = [as_number(value) for value in values]
-    decimals = any(number is not None and not number.is_integer() for number in numbers)
+    has_decimals = any(number is not None and not number.is_integer() for number in numbers)
+    if None in numbers and has_decimals:
+        row = table.columns[label].index(values[numbers.index(None)])
+        raise UserError(
+            f"{table.location(row)} has the label {table.columns[label][row]!r} among numbers in column {label!r}; a "
+            "regression needs numbers (use --kind classification if these are class names)."
+        )
     if None in numbers:
-        if decimals:
-            row = table.columns[label].index(values[numbers.index(None)])
-            raise UserError(
-                f"{table.where(row)} has the label {table.columns[label][row]!r} among numbers in column {label!r}; a "
-                "regression needs numbers (say --kind classification if these are names)."
-            )
         return "classification"
-    asked = "say --kind classification or --kind regression"
-    holds = f"the label column {label!r} of {table.path} holds"
-    if decimals:
+    if has_decimals:
         return "regression"
     distinct = len(set(numbers))
+    holds = f"the label column {label!r} of {table.path} holds {distinct:,} different whole numbers"
+    choose = "choose --kind classification or --kind regression"
     if any(isinstance(value, float) or (isinstance(value, str) and "." in value) for value in values):
-        raise UserError(f"{holds} {distinct} different whole numbers, written as decimals; {asked}.")
-    if distinct > FEW:
-        raise UserError(f"{holds} {distinct:,} different whole numbers; {asked}.")
+        raise UserError(f"{holds}, written as decimals; {choose}.")
+    if distinct > FEW_CLASSES:
+        raise UserError(f"{holds}; {choose}.")
     return "classification"
 
 
-def _lacking(table: Table, rows: list[int], what: str, column: str) -> str:
-    more = f" ({len(rows):,} such rows in all)" if len(rows) > 1 else ""
-    return f"{table.where(rows[0])} has no {what} in column {column!r}{more}; fill it in or remove the row."
+def _missing_value(table: Table, rows: list[int], what: str, column: str) -> UserError:
+    count = f" ({len(rows):,} such rows in total)" if len(rows) > 1 else ""
+    return UserError(
+        f"{table.location(rows[0])} has no {what} in column {column!r}{count}; fill it in or remove the row."
+    )
 
 
 def checked_texts(table: Table, column: str) -> list[str]:
+    """Return the texts of a column, none of which may be empty."""
     values = table.columns[column]
     for row, value in enumerate(values):
         if not (isinstance(value, str) or is_missing(value)):
             raise UserError(
-                f"column {column!r} is no text: {table.where(row)} has {value!r}; name another with --text."
+                f"column {column!r} does not hold text: {table.location(row)} has {value!r}; name another with --text."
             )
     empty = [row for row, value in enumerate(values) if not isinstance(value, str) or not value.strip()]
     if empty:
-        raise UserError(_lacking(table, empty, "text", column))
+        raise _missing_value(table, empty, "text", column)
     return values
 
 
 def checked_sentences(table: Table, column: str) -> list[list[str]]:
-    """The words of each example; a string is split at white space."""
-    found = []
+    """Return the words of each example. A string is split at white space."""
+    sentences = []
     for row, value in enumerate(table.columns[column]):
         words = value.split() if isinstance(value, str) else value
         if not words:
-            raise UserError(f"{table.where(row)} has no words in column {column!r}; fill it in or remove the row.")
+            raise UserError(f"{table.location(row)} has no words in column {column!r}; fill it in or remove the row.")
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
-            raise UserError(f"column {column!r} must hold lists of words; {table.where(row)} has {value!r}.")
-        found.append(words)
-    return found
+            raise UserError(f"column {column!r} must hold lists of words; {table.location(row)} has {value!r}.")
+        sentences.append(words)
+    return sentences
 
 
-def _present(table: Table, column: str) -> list[Any]:
-    """The labels, with a declared label's number replaced by its name. None of them may be missing."""
+def _label_values(table: Table, column: str) -> list[Any]:
+    """The labels, none of which may be missing. The number of a declared label is replaced by its name."""
     values = table.columns[column]
     names = table.names.get(column)
     if names:
-        values = [names[v] if isinstance(v, int) and 0 <= v < len(names) else None for v in values]
+        values = [_declared_name(names, value) for value in values]
     missing = [row for row, value in enumerate(values) if is_missing(value)]
     if missing:
-        raise UserError(_lacking(table, missing, "label", column))
+        raise _missing_value(table, missing, "label", column)
     return values
 
 
+def _declared_name(names: Sequence[str], value: Any) -> str | None:
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
+
+
 def has_labels(table: Table, column: str, labels: Sequence[str]) -> bool:
-    """Whether there is a label at all: a test file may leave the column out, or empty, or at -1 as GLUE does."""
-    hidden = "-1" not in labels
-    return not all(is_missing(v) or (hidden and _name_of(v) == "-1") for v in table.columns.get(column, []))
+    """Whether any row has a label. A test file may have no label column, an empty one, or -1 in all rows as in GLUE."""
+    minus_one_is_missing = "-1" not in labels
+    return not all(
+        is_missing(value) or (minus_one_is_missing and _class_name(value) == "-1")
+        for value in table.columns.get(column, [])
+    )
 
 
 def checked_numbers(table: Table, column: str) -> list[float]:
-    found = []
-    for row, value in enumerate(_present(table, column)):
+    """Return the labels of a regression, all of which must be finite numbers."""
+    numbers = []
+    for row, value in enumerate(_label_values(table, column)):
         number = as_number(value)
         if number is None:
             raise UserError(
-                f"{table.where(row)} has the label {value!r} in column {column!r}; a regression needs numbers."
+                f"{table.location(row)} has the label {value!r} in column {column!r}; a regression needs numbers."
             )
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
-def _name_of(value: Any) -> str:
-    """`3`, `3.0`, `"3"` and `"03"` are the class 3; everything else is called what it is."""
+def _class_name(value: Any) -> str:
+    """The name of a class. `3`, `3.0`, `"3"` and `"03"` are the same class."""
     number = as_number(value)
     if number is not None and number.is_integer():
         return str(int(number))
@@ -229,62 +296,73 @@ def _name_of(value: Any) -> str:
 
 
 def class_names(table: Table, column: str) -> list[str]:
-    values = _present(table, column)
+    """Return the class name of each row."""
+    values = _label_values(table, column)
     for row, value in enumerate(values):
         if isinstance(value, (list, dict)):
-            raise UserError(f"{table.where(row)} has the label {value!r} in column {column!r}; it must be one class.")
-    return [_name_of(value) for value in values]
+            raise UserError(
+                f"{table.location(row)} has the label {value!r} in column {column!r}; it must be one class."
+            )
+    return [_class_name(value) for value in values]
 
 
 def tag_names(table: Table, column: str, sentences: list[list[str]]) -> list[list[str]]:
-    """The tags of each example, one for each word; a string is split at white space."""
+    """Return the tags of each sentence, one for each word. A string is split at white space."""
     declared = table.names.get(column)
-    found = []
+    rows = []
     for row, (value, words) in enumerate(zip(table.columns[column], sentences, strict=True)):
         tags = value.split() if isinstance(value, str) else value
         if not isinstance(tags, list):
-            raise UserError(f"column {column!r} must hold a list of tags; {table.where(row)} has {value!r}.")
+            raise UserError(f"column {column!r} must hold a list of tags; {table.location(row)} has {value!r}.")
         if len(tags) != len(words):
-            raise UserError(
-                f"{table.where(row)} has {plural(len(words), 'word')} and {plural(len(tags), 'tag')}, not as many."
-            )
+            counts = f"{plural(len(words), 'word')} and {plural(len(tags), 'tag')}"
+            raise UserError(f"{table.location(row)} has {counts}; each word needs one tag.")
         if declared:
-            tags = [declared[tag] if isinstance(tag, int) and 0 <= tag < len(declared) else None for tag in tags]
+            tags = [_declared_name(declared, tag) for tag in tags]
         for tag in tags:
             if is_missing(tag) or isinstance(tag, (list, dict)):
                 raise UserError(
-                    f"{table.where(row)} has the tag {tag!r} in column {column!r}; each word needs one tag."
+                    f"{table.location(row)} has the tag {tag!r} in column {column!r}; each word needs one tag."
                 )
-        found.append([_name_of(tag) for tag in tags])
-    return found
+        rows.append([_class_name(tag) for tag in tags])
+    return rows
 
 
 def sorted_names(names: set[str]) -> tuple[str, ...]:
-    """In the order of the alphabet, or of size where all are whole numbers."""
+    """Sort label names by value if all are whole numbers, otherwise alphabetically."""
     numeric = all(re.fullmatch(r"-?[0-9]+", name) for name in names)
     return tuple(sorted(names, key=int if numeric else None))
 
 
 def check_classes(table: Table, column: str, names: Sequence[str]) -> None:
-    """Refuses what cannot be learned: one class, or an id for a label."""
+    """Refuse labels that cannot be learned: a single class, or an identifier of each row."""
     classes = len(set(names))
     if classes == 1:
         raise UserError(f"{table.path} has one class only: every label in column {column!r} is {names[0]!r}.")
-    if classes > MOST_CLASSES or (classes > FEW and 2 * classes > len(names)):
+    if classes > MOST_CLASSES or (classes > FEW_CLASSES and 2 * classes > len(names)):
         raise UserError(
             f"column {column!r} of {table.path} has {classes:,} different values in {len(names):,} rows, which looks "
             "like an id and not a label; name the label with --label, or use --kind regression."
         )
 
 
-def to_indices(table: Table, found: Sequence[Any], labels: Sequence[str], numbered: bool = False) -> list[Any]:
-    """Names (or lists of them) to their places in `labels`; with `numbered` a name may be given by its place."""
-    places = {name: place for place, name in enumerate(labels)}
-    if numbered:
-        places = {**{str(place): place for place in range(len(labels))}, **places}
-    for row, names in enumerate(found):
+def to_indices(table: Table, rows: Sequence[Any], labels: Sequence[str], accept_indices: bool = False) -> list[Any]:
+    """Replace label names by their indices.
+
+    Args:
+        table: The file of the labels, for error messages.
+        rows: A label name, or a list of tag names, for each row.
+        labels: All label names, in order.
+        accept_indices: Whether a label may also be given by its index.
+    """
+    index = {name: i for i, name in enumerate(labels)}
+    if accept_indices:
+        index = {**{str(i): i for i in range(len(labels))}, **index}
+    for row, names in enumerate(rows):
         for name in [names] if isinstance(names, str) else names:
-            if name not in places:
+            if name not in index:
                 known = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
-                raise UserError(f"{table.where(row)} has the label {name!r}, which training does not have ({known}).")
-    return [places[names] if isinstance(names, str) else [places[name] for name in names] for names in found]
+                raise UserError(
+                    f"{table.location(row)} has the label {name!r}, which the training data do not have ({known})."
+                )
+    return [index[names] if isinstance(names, str) else [index[name] for name in names] for names in rows]

@@ -1,23 +1,34 @@
-"""What a user should see of the data before training starts."""
+"""Statistics of the data that a user should see before training starts."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .catalogue import Task
 from .data import Data
 from .encode import Encoder
 
-LOOKED_AT = 10_000  # examples of a part, evenly spaced, whose lengths are measured
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+MEASURED_EXAMPLES = 10_000  # the lengths of so many evenly spaced examples of a split are measured
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """In tokens, special ones included, before anything is cut off; `truncated` is the share that is cut off."""
+    """Lengths of examples in tokens, with special tokens, before truncation.
+
+    Attributes:
+        median: The median length.
+        percentile95: The length that 95 % of the examples do not exceed.
+        longest: The length of the longest example.
+        truncated: The share of examples that are longer than the maximum length.
+    """
 
     median: float
     percentile95: float
@@ -27,10 +38,16 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Description:
-    """Rows by part; the names of the labels; how often each occurs, by part; and lengths by part.
+    """Statistics of a task's data.
 
-    `balance` is empty where the label is not a class or a tag, `lengths` without a tokenizer. A translation has two
-    texts: their lengths are those of the longer one.
+    Attributes:
+        task: The name of the task.
+        kind: The kind of the task.
+        rows: Split -> number of examples.
+        labels: The label names.
+        balance: Split -> label -> number of occurrences; empty if the label is not a class or a tag.
+        lengths: Split -> lengths; empty without a tokenizer. For a translation, the longer text of each example counts.
+        max_length: The maximum length in tokens.
     """
 
     task: str
@@ -43,38 +60,52 @@ class Description:
 
 
 def describe(data: Data, tokenizer: Any = None, max_length: int | None = None) -> Description:
-    """Counts labels and, with a tokenizer, tokens; `max_length` is the task's unless given."""
-    task, parts = data.task, data.parts()
-    balance: dict[str, dict[str, int]] = {}
-    if task.labels and task.label is not None:
-        for name, part in parts.items():
-            if task.label in part.column_names:
-                values = part[task.label][:]
-                counts = Counter(chain.from_iterable(values) if task.kind == "tokens" else values)
-                balance[name] = {label: counts[place] for place, label in enumerate(task.labels)}
-    lengths: dict[str, Lengths] = {}
+    """Count examples and labels and, with a tokenizer, measure lengths.
+
+    Args:
+        data: The data of a task.
+        tokenizer: The tokenizer of the model; None = no lengths.
+        max_length: The maximum length in tokens; None = that of the task.
+    """
+    task, splits = data.task, data.splits()
     limit = task.max_length if max_length is None else max_length
+    lengths: dict[str, Lengths] = {}
     if tokenizer is not None:
         limit = min(limit, tokenizer.model_max_length)
         encoder = Encoder(task, tokenizer, None)
-        for name, part in parts.items():
-            places = np.unique(np.linspace(0, len(part) - 1, min(len(part), LOOKED_AT)).astype(int))
-            found = encoder(part.select(places)[:])
-            tokens = np.array(found["length"])
-            if task.kind == "translation" and "labels" in found:
-                tokens = np.maximum(tokens, [len(ids) for ids in found["labels"]])
-            lengths[name] = Lengths(
-                median=float(np.median(tokens)),
-                percentile95=float(np.percentile(tokens, 95)),
-                longest=int(tokens.max()),
-                truncated=float((tokens > limit).mean()),
-            )
+        lengths = {name: _measure(split, encoder, limit) for name, split in splits.items()}
     return Description(
         task=task.name,
         kind=task.kind,
-        rows={name: len(part) for name, part in parts.items()},
+        rows={name: len(split) for name, split in splits.items()},
         labels=task.labels,
-        balance=balance,
+        balance=_count_labels(task, splits),
         lengths=lengths,
         max_length=limit,
+    )
+
+
+def _count_labels(task: Task, splits: dict[str, Dataset]) -> dict[str, dict[str, int]]:
+    balance: dict[str, dict[str, int]] = {}
+    if task.label is None or not task.labels:
+        return balance
+    for name, split in splits.items():
+        if task.label in split.column_names:
+            values = split[task.label][:]
+            counts = Counter(chain.from_iterable(values) if task.kind == "tokens" else values)
+            balance[name] = {label: counts[index] for index, label in enumerate(task.labels)}
+    return balance
+
+
+def _measure(split: Dataset, encoder: Encoder, limit: int) -> Lengths:
+    rows = np.unique(np.linspace(0, len(split) - 1, min(len(split), MEASURED_EXAMPLES)).astype(int))
+    encoded = encoder(split.select(rows)[:])
+    tokens = np.array(encoded["length"])
+    if "labels" in encoded:  # the target of a translation
+        tokens = np.maximum(tokens, [len(ids) for ids in encoded["labels"]])
+    return Lengths(
+        median=float(np.median(tokens)),
+        percentile95=float(np.percentile(tokens, 95)),
+        longest=int(tokens.max()),
+        truncated=float((tokens > limit).mean()),
     )

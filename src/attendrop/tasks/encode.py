@@ -1,4 +1,4 @@
-"""Texts to token ids, for every kind of task."""
+"""Tokenise the texts of every kind of task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,17 @@ Columns = Mapping[str, list[Any]]
 
 
 class Encoder:
-    """Tokenises batches of a task; without `max_length` nothing is cut off.
+    """Tokenise batches of a task.
 
-    Gives the model's input columns and `length`, the tokens of an example: of the longest ending for a choice, of the
-    source for a translation. A translation gives the ids of its target as `labels`, a tagging `first`: the place of
-    the first sub-word of each word, or -1 where it was cut off or left no sub-word.
+    A call returns the input columns of the model and `length`, the number of tokens of each example: of the longest
+    ending for a choice, of the source for a translation. A translation also has `labels`, the token ids of the target.
+    Tagging also has `word_starts`: for each word the position of its first sub-word, or -1 if the word was truncated or
+    has no sub-word.
+
+    Args:
+        task: The task, which names the text columns.
+        tokenizer: The tokenizer of the model; tagging needs a fast one.
+        max_length: Examples are truncated to this number of tokens; None = no truncation.
     """
 
     def __init__(self, task: Task, tokenizer: Any, max_length: int | None) -> None:
@@ -25,15 +31,15 @@ class Encoder:
         if task.kind == "tokens":
             if not getattr(tokenizer, "is_fast", False):
                 raise UserError(
-                    f"{type(tokenizer).__name__} is not a fast tokenizer, and only those know which word a token is of."
+                    f"{type(tokenizer).__name__} is not a fast tokenizer; only a fast one knows the word of each token."
                 )
-            self.glue = self._glues_words()
+            self.needs_spaces = self._needs_spaces()
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
-        found = getattr(self, f"_{self.task.kind}")(batch)
-        if "length" not in found:
-            found["length"] = [len(ids) for ids in found["input_ids"]]
-        return found
+        encoded = getattr(self, f"_{self.task.kind}")(batch)
+        if "length" not in encoded:
+            encoded["length"] = [len(ids) for ids in encoded["input_ids"]]
+        return encoded
 
     def _texts(self, batch: Columns, column: str) -> list[str]:
         return ["" if text is None else text for text in batch[column]]
@@ -49,39 +55,39 @@ class Encoder:
         first = [text for text in context for _ in range(n)]
         second = [text for example in zip(*endings, strict=True) for text in example]
         flat = self.tokenizer(first, second, **self.options)
-        found = {name: [ids[i : i + n] for i in range(0, len(ids), n)] for name, ids in flat.items()}
-        found["length"] = [max(map(len, ids)) for ids in found["input_ids"]]
-        return found
+        encoded = {name: [ids[i : i + n] for i in range(0, len(ids), n)] for name, ids in flat.items()}
+        encoded["length"] = [max(map(len, ids)) for ids in encoded["input_ids"]]
+        return encoded
 
     def _translation(self, batch: Columns) -> dict[str, list[Any]]:
         source, target = self.task.text
-        found = dict(self.tokenizer(self._texts(batch, source), **self.options))
+        encoded = dict(self.tokenizer(self._texts(batch, source), **self.options))
         if target in batch:
-            found["labels"] = self.tokenizer(text_target=self._texts(batch, target), **self.options)["input_ids"]
-        return found
+            encoded["labels"] = self.tokenizer(text_target=self._texts(batch, target), **self.options)["input_ids"]
+        return encoded
 
     def _tokens(self, batch: Columns) -> dict[str, list[Any]]:
         sentences = batch[self.task.text[0]]
-        if self.glue:
+        if self.needs_spaces:
             sentences = [[word if i == 0 else f" {word}" for i, word in enumerate(words)] for words in sentences]
         encoded = self.tokenizer(sentences, is_split_into_words=True, **self.options)
-        first = []
+        word_starts = []
         for row, words in enumerate(sentences):
-            places = [-1] * len(words)
-            for place, word in enumerate(encoded.word_ids(row)):
-                if word is not None and places[word] < 0:
-                    places[word] = place
-            first.append(places)
-        return {**encoded, "first": first}
+            starts = [-1] * len(words)
+            for position, word in enumerate(encoded.word_ids(row)):
+                if word is not None and starts[word] < 0:
+                    starts[word] = position
+            word_starts.append(starts)
+        return {**encoded, "word_starts": word_starts}
 
-    def _glues_words(self) -> bool:
-        """Whether the tokenizer reads a list of words as one long word, as that of RoBERTa does.
+    def _needs_spaces(self) -> bool:
+        """Whether the tokenizer joins a list of words without spaces, as that of RoBERTa does.
 
-        Words then need their space in front, so that they are read as in running text.
+        Each word then needs a space before it, so that it gets the same tokens as in running text.
         """
 
         def ids(text: str | list[str]) -> list[int]:
-            split = isinstance(text, list)
-            return self.tokenizer(text, is_split_into_words=split, add_special_tokens=False)["input_ids"]
+            is_split = isinstance(text, list)
+            return self.tokenizer(text, is_split_into_words=is_split, add_special_tokens=False)["input_ids"]
 
         return ids(["the", "the"]) != ids("the the") and ids(["the", " the"]) == ids("the the")

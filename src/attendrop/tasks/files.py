@@ -1,9 +1,9 @@
-"""Reads the user's files, by suffix, into columns; everything that can be wrong with a file is said here.
+"""Read the user's files into columns. The suffix selects the format, and every error names the file and the line.
 
-.csv .tsv                           a header line, then one example a line (quoted fields may hold line breaks)
-.jsonl .ndjson .json                one object a line, or one array of objects
+.csv .tsv                           a header line, then one example per line (quoted fields may hold line breaks)
+.jsonl .ndjson .json                one object per line, or one array of objects
 .parquet
-.conll .iob .iob2 .bio .txt         word … tag, a blank line between sentences, `-DOCSTART-` skipped
+.conll .iob .iob2 .bio .txt         word … tag, a blank line between sentences; `-DOCSTART-` lines are skipped
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +22,20 @@ from ..errors import UserError
 
 
 def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 word`, `2,000 words`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass
 class Table:
-    """The columns of a file; `lines` is where each row begins, where the format has lines; `names` the label names
-    that the file itself declares for a column of numbers."""
+    """The columns of a file.
+
+    Attributes:
+        path: The file.
+        columns: Column name -> values.
+        lines: The line on which each row begins; None for a format without lines.
+        names: Column name -> the label names that the file declares for its numbers (Parquet files of `datasets`).
+    """
 
     path: Path
     columns: dict[str, list[Any]]
@@ -38,25 +45,28 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
+        """Where a row is in the file, for error messages."""
         return f"row {row + 1} of {self.path}" if self.lines is None else f"line {self.lines[row]} of {self.path}"
 
 
 def read_table(path: str | Path) -> Table:
+    """Read a file in the format of its suffix."""
     path = Path(path).expanduser()
-    readers = _readers()
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the file itself.")
     if not path.exists():
         raise UserError(f"{path} does not exist.")
-    if path.suffix.lower() not in readers:
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
         raise UserError(
-            f"{path} has the unknown suffix {path.suffix!r}; known are {', '.join(readers)} (its format is told by it)."
+            f"{path} has the unknown suffix {path.suffix!r}; the suffix selects the format and must be one of "
+            f"{', '.join(_READERS)}."
         )
     try:
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty.")
-        table = readers[path.suffix.lower()](path)
+        table = read(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     if not len(table):
@@ -65,7 +75,7 @@ def read_table(path: str | Path) -> Table:
 
 
 def read_arrow(path: Path) -> Any:
-    """A Parquet file as an Arrow table, in memory."""
+    """Read a Parquet file into memory as an Arrow table."""
     import pyarrow
     from pyarrow import parquet
 
@@ -74,10 +84,10 @@ def read_arrow(path: Path) -> Any:
             return file.read()
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).strip().split("\n")[0].rstrip(".")
-        raise UserError(f"{path} is cut short or is no Parquet file: {reason}.") from None
+        raise UserError(f"{path} is incomplete or not a Parquet file: {reason}.") from None
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
@@ -94,21 +104,27 @@ def _text_of(path: Path) -> str:
 
 def _checked_header(path: Path, header: list[str]) -> list[str]:
     names = [name.strip() for name in header]
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise UserError(f"{path} has the column {twice[0]!r} {names.count(twice[0])} times; rename or remove one.")
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        count = names.count(repeated[0])
+        raise UserError(f"{path} has the column {repeated[0]!r} {count} times; rename or remove one.")
     return names
 
 
-def _assembled(path: Path, rows: Iterable[tuple[int, list[str]]], hint: str) -> Table:
-    """A table from numbered rows, the header first. A column without a name (a saved row number) is left out."""
-    numbered = iter(rows)
-    header = _checked_header(path, next(numbered)[1])
+def _make_table(path: Path, rows: Iterable[tuple[int, list[str]]], hint: str) -> Table:
+    """Make a table from pairs of line number and fields, the header first.
+
+    A column without a name is left out: it is the row number that pandas saves.
+    """
+    remaining = iter(rows)
+    header = _checked_header(path, next(remaining)[1])
     columns: dict[str, list[Any]] = {name: [] for name in header if name}
     lines = []
-    for line, row in numbered:
+    for line, row in remaining:
         if len(row) != len(header):
-            raise UserError(f"line {line} of {path} has {plural(len(row), 'field')}, its header {len(header)}; {hint}.")
+            raise UserError(
+                f"line {line} of {path} has {plural(len(row), 'field')}, but the header has {len(header)}; {hint}."
+            )
         lines.append(line)
         for name, value in zip(header, row, strict=True):
             if name:
@@ -117,7 +133,7 @@ def _assembled(path: Path, rows: Iterable[tuple[int, list[str]]], hint: str) -> 
 
 
 @contextmanager
-def _long_fields() -> Iterator[None]:
+def _allow_long_fields() -> Iterator[None]:
     limit = csv.field_size_limit(2**31 - 1)
     try:
         yield
@@ -134,78 +150,81 @@ def _quoted_rows(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, l
                 yield line, row
             line = reader.line_num + 1
     except csv.Error as error:
-        # An open quotation mark swallows the rest of the file, so that the row's first line is where to look.
+        # An unpaired quotation mark runs to the end of the file, so the error is on the first line of the row.
         raise UserError(
             f"line {line} of {path} cannot be read: {error}; look for an unpaired quotation mark."
         ) from None
 
 
 def _read_csv(path: Path) -> Table:
-    text = _text_of(path)
+    text = _read_text(path)
     first = text.lstrip("\r\n").split("\n", 1)[0]
-    delimiter = "," if "," in first else next((mark for mark in (";", "\t") if mark in first), ",")
-    with _long_fields():
+    delimiter = "," if "," in first else next((sign for sign in (";", "\t") if sign in first), ",")
+    with _allow_long_fields():
         rows = _quoted_rows(path, text, delimiter)
-        return _assembled(path, rows, f"put fields that contain {delimiter!r} in quotation marks")
+        return _make_table(path, rows, f"put fields that contain {delimiter!r} in quotation marks")
 
 
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_QUOTED_FIELD = re.compile(r'"(?:[^"]|"")*"')
 
 
 def _read_tsv(path: Path) -> Table:
-    """Tab-separated values come with quotation marks as plain characters (GLUE's files) and as quotes (pandas).
+    """Read tab-separated values, in which a quotation mark is a plain character (GLUE) or quotes a field (pandas).
 
-    They are quotes only where every field that begins with one is properly quoted, or where plain lines are ragged.
+    It quotes fields if every field that begins with one is properly quoted, or if the rows would differ in length
+    otherwise.
     """
-    text = _text_of(path)
+    text = _read_text(path)
     rows = [(n, line.rstrip("\r").split("\t")) for n, line in enumerate(text.split("\n"), 1) if line.strip("\r")]
     ragged = any(len(row) != len(rows[0][1]) for _, row in rows)
-    opened = [value for _, row in rows for value in row if value.startswith('"')]
+    quoted = [value for _, row in rows for value in row if value.startswith('"')]
     hint = "a field must not contain a tab"
-    if ragged or (opened and all(_QUOTED.fullmatch(value) for value in opened)):
+    if ragged or (quoted and all(_QUOTED_FIELD.fullmatch(value) for value in quoted)):
         try:
-            with _long_fields():
-                return _assembled(path, _quoted_rows(path, text, "\t"), hint)
+            with _allow_long_fields():
+                return _make_table(path, _quoted_rows(path, text, "\t"), hint)
         except UserError:
             if not ragged:
                 raise
-    return _assembled(path, rows, hint)
+    return _make_table(path, rows, hint)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise KeyError(twice)
+        raise KeyError(next(name for name in names if names.count(name) > 1))
     return dict(pairs)
 
 
+def _parse_json(source: str, path: Path, line: int) -> Any:
+    """Parse a text that begins on `line` of the file."""
+    try:
+        return json.loads(source, object_pairs_hook=_reject_repeated_keys)
+    except json.JSONDecodeError as error:
+        raise UserError(f"line {line + error.lineno - 1} of {path} is not JSON: {error.msg}.") from None
+    except KeyError as error:
+        location = f"line {line} of {path}" if "\n" not in source else path
+        raise UserError(f"{location} has the column {error.args[0]!r} twice; rename or remove one.") from None
+    except RecursionError:
+        raise UserError(f"line {line} of {path} is nested too deeply.") from None
+
+
 def _read_json(path: Path) -> Table:
-    text = _text_of(path)
-
-    def parsed(source: str, line: int) -> Any:
-        try:
-            return json.loads(source, object_pairs_hook=_object)
-        except json.JSONDecodeError as error:
-            raise UserError(f"line {line + error.lineno - 1} of {path} is not JSON: {error.msg}.") from None
-        except KeyError as error:
-            where = f"line {line} of {path}" if "\n" not in source else path
-            raise UserError(f"{where} has the column {error.args[0]!r} twice; rename or remove one.") from None
-        except RecursionError:
-            raise UserError(f"line {line} of {path} is nested too deeply.") from None
-
+    text = _read_text(path)
     lines: list[int] | None = None
     if text.lstrip().startswith("["):
-        records = parsed(text, 1)
+        records = _parse_json(text, path, 1)
     else:
-        numbered = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-        records, lines = [parsed(line, n) for n, line in numbered], [n for n, _ in numbered]
+        numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+        records = [_parse_json(line, path, number) for number, line in numbered]
+        lines = [number for number, _ in numbered]
+    table = Table(path, {}, lines)
     for row, record in enumerate(records):
         if not isinstance(record, dict):
-            where = f"line {lines[row]} of {path}" if lines else f"row {row + 1} of {path}"
-            raise UserError(f'{where} is not an object with columns, like {{"text": …, "label": …}}.')
-    names = list(dict.fromkeys(name for record in records for name in record))
-    return Table(path, {name: [record.get(name) for record in records] for name in names}, lines)
+            raise UserError(f'{table.location(row)} is not an object with columns, like {{"text": …, "label": …}}.')
+    names = dict.fromkeys(name for record in records for name in record)
+    table.columns = {name: [record.get(name) for record in records] for name in names}
+    return table
 
 
 def _read_parquet(path: Path) -> Table:
@@ -222,7 +241,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _is_comment(fields: list[str], width: int | None) -> bool:
-    """`# text = …`, as above a sentence of CoNLL-U; the word `#` has as many columns as every other word."""
+    """Whether a line is a comment of CoNLL-U, `# text = …`. The word `#` has as many columns as every other word."""
     return fields[0].startswith("#") and (len(fields) != width if width else "=" in fields)
 
 
@@ -230,25 +249,25 @@ def _read_conll(path: Path) -> Table:
     tokens: list[list[str]] = []
     tags: list[list[str]] = []
     lines: list[int] = []
-    width, inside = None, False
-    for number, line in enumerate(_text_of(path).split("\n"), 1):
+    width, in_sentence = None, False
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
         fields = re.split(r"[ \t]+", line.strip(" \t\r"))
         if fields == [""] or fields[0] == "-DOCSTART-":
-            inside = False
+            in_sentence = False
             continue
-        if not inside and _is_comment(fields, width):
+        if not in_sentence and _is_comment(fields, width):
             continue
         width = width or len(fields)
         if len(fields) != width:
             raise UserError(
-                f"line {number} of {path} has {plural(len(fields), 'column')}, the lines before it {width}; "
-                "a CoNLL file has a word and its tag on each line, and as many columns everywhere."
+                f"line {number} of {path} has {plural(len(fields), 'column')}, but the lines before it have {width}; "
+                "every line of a CoNLL file has a word and its tag, in the same number of columns."
             )
-        if not inside:
+        if not in_sentence:
             tokens.append([])
             tags.append([])
             lines.append(number)
-            inside = True
+            in_sentence = True
         tokens[-1].append(fields[0])
         tags[-1].append(fields[-1])
     if not tokens:
@@ -256,11 +275,10 @@ def _read_conll(path: Path) -> Table:
     return Table(path, {"tokens": tokens} if width == 1 else {"tokens": tokens, "tags": tags}, lines)
 
 
-def _readers() -> dict[str, Any]:
-    return {
-        ".csv": _read_csv,
-        ".tsv": _read_tsv,
-        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _read_json),
-        ".parquet": _read_parquet,
-        **dict.fromkeys((".conll", ".iob", ".iob2", ".bio", ".txt"), _read_conll),
-    }
+_READERS: dict[str, Callable[[Path], Table]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_tsv,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _read_json),
+    ".parquet": _read_parquet,
+    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio", ".txt"), _read_conll),
+}

@@ -1,4 +1,4 @@
-"""Asks the Hub without waiting: where there is no network its libraries would try again for half a minute."""
+"""Access to the Hugging Face Hub without long waits: its libraries retry for half a minute if there is no network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,30 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
-def _unreachable() -> bool:
+def is_path(name: str) -> bool:
+    """Whether a model name is written like a path, which a name on the Hub never is."""
+    return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` can be a repository on the Hub: not a path, not a local file or folder, and of the right form."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return not is_path(name) and not Path(name).exists()
+
+
+def _is_unreachable() -> bool:
     from huggingface_hub import constants
 
     if urllib.request.getproxies().get("https"):
-        return False  # the proxy knows the way, this machine need not
+        return False  # the proxy may reach the Hub even if this machine cannot
     address = urllib.parse.urlsplit(constants.ENDPOINT)
     try:
         port = address.port or (80 if address.scheme == "http" else 443)
@@ -24,11 +41,11 @@ def _unreachable() -> bool:
 
 
 @contextmanager
-def reaching() -> Iterator[None]:
-    """Inside, the libraries are in their offline mode if the Hub cannot be reached: the cache, or an error at once."""
+def offline_if_unreachable() -> Iterator[None]:
+    """Switch the libraries to their offline mode if the Hub cannot be reached: they use the cache or fail at once."""
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or not _unreachable():
+    if constants.HF_HUB_OFFLINE or not _is_unreachable():
         yield
         return
     modules: list[object] = [constants]
@@ -48,25 +65,25 @@ def reaching() -> Iterator[None]:
             vars(module)["HF_HUB_OFFLINE"] = value
 
 
-def causes(error: BaseException) -> list[BaseException]:
-    """The error and what it came from."""
-    found: list[BaseException] = []
-    following: BaseException | None = error
-    while following is not None and following not in found:
-        found.append(following)
-        following = following.__cause__ or following.__context__
-    return found
+def error_chain(error: BaseException) -> list[BaseException]:
+    """Return the error and the errors that caused it."""
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return chain
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without the progress bars of `datasets`; as they were afterwards."""
+def no_progress_bars() -> Iterator[None]:
+    """Switch off the progress bars of `datasets`, and restore the setting afterwards."""
     import datasets
 
-    shown = not datasets.are_progress_bars_disabled()
+    were_enabled = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         yield
     finally:
-        if shown:
+        if were_enabled:
             datasets.enable_progress_bars()

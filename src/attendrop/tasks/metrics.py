@@ -1,14 +1,14 @@
-"""Scores, each computed by the library that its field uses.
+"""Metrics, each computed by the standard library for it.
 
     accuracy · f1 (of label 1) · macro_f1 · mcc       scikit-learn
     pearson · spearman                                SciPy
     rmse (lower is better)                            scikit-learn
     entity_f1 · entity_precision · entity_recall      seqeval in its default mode, which counts as conlleval does
     token_accuracy                                    scikit-learn, over all words
-    bleu                                              sacrebleu, detokenised, from 0 to 100; all others go up to 1
+    bleu                                              sacrebleu, detokenised, from 0 to 100; the others are at most 1
 
-A value that is not defined (the correlation with constant predictions, the F1 of a class that neither side has) is 0.0,
-without a warning: it happens in the first epoch of many a run.
+An undefined value (the correlation with constant predictions, the F1 of a class that occurs neither in the predictions
+nor in the references) is 0.0, without a warning, because it is common in the first epoch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _rmse(predictions: Sequence[Any], references: Sequence[Any]) -> float:
     from sklearn.metrics import root_mean_squared_error
 
     if not np.isfinite(predictions).all():
-        return math.inf  # a model that has diverged
+        return math.inf  # the model has diverged
     return float(root_mean_squared_error(references, predictions))
 
 

@@ -1,7 +1,7 @@
-"""Tokenizers and models from the Hub or a folder; whatever can go wrong is told in one sentence.
+"""Load tokenizers and models from the Hub or a folder. Every error is one sentence that says what to do.
 
-Weights are read as safetensors only: loading a pickle runs the code in it. Code of a model's own repository is not run
-unless the user allows it.
+Weights are loaded from safetensors only, because loading a pickle runs the code in it. Code from the repository of a
+model is run only if the user allows it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 from ..errors import UserError
 from .catalogue import Task
-from .hub import causes, reaching
+from .hub import error_chain, is_path, offline_if_unreachable
 
 T = TypeVar("T")
 
-CLASSES = {
+# kind of task -> class of transformers that loads the model with its head
+MODEL_CLASSES = {
     "classification": "AutoModelForSequenceClassification",
     "regression": "AutoModelForSequenceClassification",
     "tokens": "AutoModelForTokenClassification",
@@ -26,7 +27,7 @@ CLASSES = {
     "translation": "AutoModelForSeq2SeqLM",
 }
 
-# Suggested where a name is misspelt.
+# Suggested if a name is misspelt.
 WELL_KNOWN = (
     "albert-base-v2",
     "answerdotai/ModernBERT-base",
@@ -55,12 +56,21 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """Pads on the right, as training wants it, with the end-of-text token where there is no token for it (GPT-2)."""
+    """Load a tokenizer that pads on the right, as training needs it.
+
+    A tokenizer without a padding token (GPT-2) pads with its end-of-text token.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        trust_remote_code: Whether code from the repository may be run.
+    """
     import transformers
 
-    found, options = _located(name), {"trust_remote_code": trust_remote_code}
-    tokenizer = _loaded(name, lambda: transformers.AutoTokenizer.from_pretrained(found, **options))
-    # Without any file of a tokenizer the library makes one that knows no words.
+    source = _locate(name)
+    tokenizer = _load(
+        name, lambda: transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    )
+    # Without any tokenizer file, transformers creates a tokenizer with an empty vocabulary.
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name} has no tokenizer: its vocabulary is empty.")
     tokenizer.padding_side = "right"
@@ -78,35 +88,44 @@ def load_model(
     tokenizer: Any = None,
     notes: list[str] | None = None,
 ) -> Any:
-    """The model with the head of the task, in float32; a head that does not fit is made anew, which `notes` say.
+    """Load the model with the head for `task`, in float32.
 
-    `labels` are the names of the labels, those of the task unless given.
+    A head of another size is re-initialised, and a line is added to `notes`.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        task: The task, whose kind selects the head.
+        labels: The label names; None = those of the task.
+        trust_remote_code: Whether code from the repository may be run.
+        tokenizer: The tokenizer, if it is to be checked against the size of the vocabulary.
+        notes: A list to which sentences about new or re-used weights are added.
+
+    Example:
+        ```python
+        task = find_task("glue/rte")
+        tokenizer = load_tokenizer("roberta-base")
+        model = load_model("roberta-base", task, tokenizer=tokenizer)
+        ```
     """
     import torch
     import transformers
 
     notes = [] if notes is None else notes
-    found, options = _located(name), {"trust_remote_code": trust_remote_code}
-    config = _loaded(name, lambda: transformers.AutoConfig.from_pretrained(found, **options))
-    before = dict(getattr(config, "id2label", None) or {})
-    names = tuple(task.labels if labels is None else labels)
-    if task.kind == "regression":
-        config.num_labels, config.problem_type = 1, "regression"
-    elif task.kind in ("classification", "tokens"):
-        config.id2label = dict(enumerate(names))
-        config.label2id = {label: place for place, label in enumerate(names)}
-        if task.kind == "classification":
-            config.problem_type = "single_label_classification"
-    auto = getattr(transformers, CLASSES[task.kind])
-    remote = trust_remote_code and CLASSES[task.kind] in getattr(config, "auto_map", {})
-    if type(config) not in auto._model_mapping and not remote:
+    source, options = _locate(name), {"trust_remote_code": trust_remote_code}
+    config = _load(name, lambda: transformers.AutoConfig.from_pretrained(source, **options))
+    old_labels = dict(getattr(config, "id2label", None) or {})
+    new_labels = tuple(task.labels if labels is None else labels) if task.kind in ("classification", "tokens") else ()
+    _set_head(config, task, new_labels)
+    auto = getattr(transformers, MODEL_CLASSES[task.kind])
+    is_remote = trust_remote_code and MODEL_CLASSES[task.kind] in getattr(config, "auto_map", {})
+    if type(config) not in auto._model_mapping and not is_remote:
         raise UserError(
-            f"{name} is a {config.model_type} model, which transformers cannot give a head for {task.kind}."
+            f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}."
         )
 
     def load() -> Any:
         return auto.from_pretrained(
-            found,
+            source,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
@@ -115,68 +134,91 @@ def load_model(
             **options,
         )
 
-    with _silent(bars=Path(found).is_dir()):
-        model, report = _loaded(name, load)
-    notes += _told(name, report, before, names if task.kind in ("classification", "tokens") else ())
+    with _quiet_transformers(hide_progress=Path(source).is_dir()):
+        model, report = _load(name, load)
+    notes += _loading_notes(name, report, old_labels, new_labels)
     if tokenizer is not None:
-        _fit_tokenizer(name, model, tokenizer)
+        _match_tokenizer(name, model, tokenizer)
     return model
 
 
-def _told(name: str | Path, report: dict[str, Any], before: dict[int, str], labels: tuple[str, ...]) -> list[str]:
-    """The library's loading report as sentences."""
-    told = []
+def _set_head(config: Any, task: Task, labels: tuple[str, ...]) -> None:
+    """Set the fields of the configuration that decide the size of the head and its loss."""
+    if task.kind == "regression":
+        config.num_labels, config.problem_type = 1, "regression"
+    elif task.kind in ("classification", "tokens"):
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: index for index, label in enumerate(labels)}
+        if task.kind == "classification":
+            config.problem_type = "single_label_classification"
+
+
+def _loading_notes(
+    name: str | Path, report: dict[str, Any], old_labels: dict[int, str], labels: tuple[str, ...]
+) -> list[str]:
+    """The loading report of transformers as sentences."""
+    notes = []
     resized = sorted(key for key, *_ in report["mismatched_keys"])
     if resized:
-        told.append(f"{name} has a head of another size; {', '.join(resized)} start anew")
+        notes.append(f"{name} has a head of another size; {', '.join(resized)} are re-initialised")
     missing = sorted(report["missing_keys"])
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        told.append(f"{', '.join(missing[:4])}{more} are not in {name} and start at random")
+        notes.append(f"{', '.join(missing[:4])}{more} are not in {name} and are initialised at random")
     if not resized and not missing and labels:
-        old = tuple(before[place] for place in sorted(before))
-        meant = any(label != f"LABEL_{place}" for place, label in enumerate(old))
-        if meant and old != labels:
-            told.append(f"the head of {name} was trained for {', '.join(old)} and goes on as {', '.join(labels)}")
-    return told
+        old = tuple(old_labels[index] for index in sorted(old_labels))
+        has_names = any(label != f"LABEL_{index}" for index, label in enumerate(old))
+        if has_names and old != labels:
+            notes.append(
+                f"the head of {name} was trained for the labels {', '.join(old)} and is now used for "
+                f"{', '.join(labels)}"
+            )
+    return notes
 
 
-def _fit_tokenizer(name: str | Path, model: Any, tokenizer: Any) -> None:
-    known = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > known:
-        raise UserError(f"the tokenizer has {len(tokenizer):,} tokens, and {name} knows {known:,}; give the right one.")
+def _match_tokenizer(name: str | Path, model: Any, tokenizer: Any) -> None:
+    """Check that the model has an embedding for every token, and set its padding token."""
+    embeddings = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > embeddings:
+        raise UserError(
+            f"the tokenizer has {len(tokenizer):,} tokens, but {name} has {embeddings:,} embeddings; use the tokenizer "
+            "of the model."
+        )
     if getattr(model.config, "pad_token_id", None) is None:
         model.config.pad_token_id = tokenizer.pad_token_id
 
 
 @contextmanager
-def _silent(bars: bool) -> Iterator[None]:
-    """Without the library's report and, with `bars`, its progress bars; as they were afterwards."""
+def _quiet_transformers(hide_progress: bool) -> Iterator[None]:
+    """Hide the loading report and, on request, the progress bars of transformers; restore the settings afterwards."""
     from transformers.utils import logging
 
-    verbosity, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    if bars:
+    if hide_progress:
         logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        if bars and shown:
+        if hide_progress and shows_progress:
             logging.enable_progress_bar()
 
 
-def _located(name: str | Path) -> str:
-    """A folder that exists, or what may be a name on the Hub."""
+def _locate(name: str | Path) -> str:
+    """Return the path of a folder that holds a model, or what may be a name on the Hub."""
     text, path = str(name), Path(name).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
-            held = "an adapter; merge it into its model first" if (path / "adapter_config.json").is_file() else ""
-            raise UserError(f"the folder {text} has no config.json: it holds {held or 'no model of transformers'}.")
+            is_adapter = (path / "adapter_config.json").is_file()
+            content = "an adapter; merge it into its model first" if is_adapter else "no model of transformers"
+            raise UserError(f"the folder {text} has no config.json: it holds {content}.")
         return str(path)
     if path.exists():
-        raise UserError(f"model is {text}, which is a file; give the folder with config.json and model.safetensors.")
-    if isinstance(name, Path) or text.startswith(("/", ".", "~")) or "\\" in text or text.count("/") > 1:
+        raise UserError(
+            f"model is {text}, which is a file; use the folder that holds config.json and model.safetensors."
+        )
+    if isinstance(name, Path) or is_path(text):
         siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, n=1)
         raise UserError(
@@ -185,43 +227,48 @@ def _located(name: str | Path) -> str:
     return text
 
 
-def _loaded(name: str | Path, load: Callable[[], T]) -> T:
-    """Runs `load` and tells what went wrong."""
+def _load(name: str | Path, load: Callable[[], T]) -> T:
+    """Call `load` and turn an error of the libraries into a `UserError`."""
     try:
-        with nullcontext() if Path(name).is_dir() else reaching():
+        with nullcontext() if Path(name).is_dir() else offline_if_unreachable():
             return load()
     except UserError:
         raise
     except Exception as error:
-        raise UserError(_explained(str(name), error)) from error
+        raise UserError(_explain(str(name), error)) from error
 
 
-def _explained(name: str, error: Exception) -> str:
-    kinds = {type(cause).__name__ for cause in causes(error)}
+def _explain(name: str, error: Exception) -> str:
+    types = {type(cause).__name__ for cause in error_chain(error)}
     text = " ".join(str(error).split())
-    folder = Path(name).expanduser()
     if "trust_remote_code" in text or "custom code" in text:
         return f"{name} needs code from its own repository; read it there, and allow it with --trust-remote-code."
-    if kinds & {"GatedRepoError"}:
-        return f"{name} is gated on the Hub; ask for access there and log in with `hf auth login`."
-    if kinds & {"RepositoryNotFoundError", "HFValidationError"}:
+    if "GatedRepoError" in types:
+        return f"{name} is gated on the Hub; request access there and log in with `hf auth login`."
+    if types & {"RepositoryNotFoundError", "HFValidationError"}:
         return f"model is {name!r}, which is neither a folder nor a model on the Hub{_suggestion(name)}"
-    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionError", "ConnectError", "Timeout"}:
+    if types & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionError", "ConnectError", "Timeout"}:
         return (
-            f"model is {name!r}, which is no folder here, and the Hub cannot be reached to look for it; check the "
-            f"connection or give a folder{_suggestion(name)}"
+            f"model is {name!r}, which is not a folder here, and the Hub cannot be reached to look for it; check the "
+            f"connection or use a folder{_suggestion(name)}"
         )
-    if "SafetensorError" in kinds:
-        return f"{_broken(folder)} is cut short or is no safetensors file; copy it again."
+    if "SafetensorError" in types:
+        return f"{_unreadable_file(name)} is incomplete or not a safetensors file; download or copy it again."
     if "safetensors" in text and ("no file named" in text or "not appear to have" in text):
-        pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern)) if folder.is_dir() else []
-        if pickles or not folder.is_dir():
-            which = f"{folder / pickles[0]} is a pickle" if pickles else f"{name} has no safetensors, only pickles"
-            return f"{which}, and loading one runs the code in it; convert the weights to safetensors."
-        return f"the folder {name} has no weights (model.safetensors)."
-    if "JSONDecodeError" in kinds:
+        return _explain_no_safetensors(name)
+    if "JSONDecodeError" in types:
         return f"a JSON file of {name} is broken: {text.rstrip('.')}."
     return f"{name} cannot be loaded: {text.split('. ')[0].rstrip('.')}."
+
+
+def _explain_no_safetensors(name: str) -> str:
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir()
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else []
+    if is_folder and not pickles:
+        return f"the folder {name} has no weights (model.safetensors)."
+    what = f"{folder / pickles[0]} is a pickle" if pickles else f"{name} has no safetensors, only pickles"
+    return f"{what}, and loading a pickle runs the code in it; convert the weights to safetensors."
 
 
 def _suggestion(name: str) -> str:
@@ -230,10 +277,11 @@ def _suggestion(name: str) -> str:
     return f"; did you mean {short[near[0]]}?" if near and short[near[0]] != name else "."
 
 
-def _broken(folder: Path) -> Path:
-    """The file that cannot be opened."""
+def _unreadable_file(name: str) -> Path:
+    """The safetensors file of the folder that cannot be opened."""
     from safetensors import SafetensorError, safe_open
 
+    folder = Path(name).expanduser()
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt"):

@@ -1,4 +1,4 @@
-"""Writes predictions, as a table or as the GLUE site wants them."""
+"""Write predictions as a table, or in the format of the GLUE website."""
 
 from __future__ import annotations
 
@@ -13,60 +13,71 @@ from .catalogue import Task
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# The tasks whose answers the GLUE site wants by name; it wants the number of the class for the others.
-_NAMED = ("glue/mnli", "glue/qnli", "glue/rte")
+# The GLUE website expects label names for these tasks, and class indices for the others.
+_SUBMITTED_BY_NAME = ("glue/mnli", "glue/qnli", "glue/rte")
 
 
 def _cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 
-def write_predictions(path: str | Path, part: Dataset, decoded: Sequence[Any], task: Task) -> Path:
-    """A CSV or TSV file, by its suffix: the texts, the label where the part has one, and `prediction`.
+def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], task: Task) -> Path:
+    """Write a table with the texts, the labels if the split has them, and a column `prediction`.
 
     Words and tags are separated by spaces.
+
+    Args:
+        path: The file to write; its suffix, .csv or .tsv, selects the format.
+        split: The split that was predicted.
+        decoded: One prediction for each example, from `Prepared.decode`.
+        task: The task of the split.
     """
     path = Path(path)
     if path.suffix.lower() not in (".csv", ".tsv"):
         raise UserError(f"predictions cannot be written to {path}; the file must end in .csv or .tsv.")
-    _check_count(len(part), decoded, path)
-    names = [name for name in (*task.text, task.label) if name is not None and name in part.column_names]
+    if len(split) != len(decoded):
+        raise UserError(f"{path} would get {len(decoded)} predictions for {len(split)} examples.")
+    names = [name for name in (*task.text, task.label) if name is not None and name in split.column_names]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow([*names, "prediction"])
-        for example, answer in zip(part, decoded, strict=True):
-            row = [_cell(_named(task, example[name]) if name == task.label else example[name]) for name in names]
-            writer.writerow([*row, _cell(answer)])
+        for example, prediction in zip(split, decoded, strict=True):
+            row = [_label_names(task, example[name]) if name == task.label else example[name] for name in names]
+            writer.writerow([_cell(value) for value in (*row, prediction)])
     return path
 
 
-def _named(task: Task, value: Any) -> Any:
-    """The label as `decode` writes it."""
+def _label_names(task: Task, value: Any) -> Any:
+    """The label of an example by name, as in the predictions."""
     if task.kind == "classification":
         return task.labels[value]
     return [task.labels[tag] for tag in value] if task.kind == "tokens" else value
 
 
-def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], part: str = "test") -> Path:
-    """GLUE's file of a part, `index<TAB>prediction`, with the labels that the site expects."""
-    if part not in task.submission:
-        files = ", ".join(task.submission) or "none"
-        raise UserError(f"GLUE's site takes no predictions of {part} of {task.name}; the parts it takes: {files}.")
-    path = Path(folder) / task.submission[part]
+def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], split: str = "test") -> Path:
+    """Write a file for the GLUE website: `index<TAB>prediction`, with the labels that it expects.
+
+    Args:
+        folder: The folder to write to; the website prescribes the name of the file.
+        task: A GLUE task.
+        decoded: One prediction for each example, from `Prepared.decode`.
+        split: The name of the split that was predicted.
+    """
+    if split not in task.submission:
+        accepted = ", ".join(task.submission) or "none"
+        raise UserError(
+            f"the GLUE website accepts no predictions for {split} of {task.name}; it accepts the splits: {accepted}."
+        )
+    path = Path(folder) / task.submission[split]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write("index\tprediction\n")
-        for index, answer in enumerate(decoded):
-            file.write(f"{index}\t{_submitted(task, answer)}\n")
+        for index, prediction in enumerate(decoded):
+            file.write(f"{index}\t{_submitted(task, prediction)}\n")
     return path
 
 
-def _submitted(task: Task, answer: Any) -> str:
+def _submitted(task: Task, prediction: Any) -> str:
     if task.kind == "regression":
-        return f"{min(max(float(answer), 0.0), 5.0):.3f}"
-    return answer if task.name in _NAMED else str(task.labels.index(answer))
-
-
-def _check_count(rows: int, decoded: Sequence[Any], path: Path) -> None:
-    if rows != len(decoded):
-        raise UserError(f"{path} would get {len(decoded)} predictions for {rows} examples.")
+        return f"{min(max(float(prediction), 0.0), 5.0):.3f}"
+    return prediction if task.name in _SUBMITTED_BY_NAME else str(task.labels.index(prediction))

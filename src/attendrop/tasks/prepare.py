@@ -1,11 +1,11 @@
-"""Texts and labels to what a model takes, and a model's outputs back to labels and scores."""
+"""Convert texts and labels to the inputs of a model, and its outputs back to labels and scores."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,26 +14,36 @@ from ..errors import UserError
 from .catalogue import Task
 from .data import Data
 from .encode import Encoder
-from .hub import quiet
+from .hub import no_progress_bars
 from .metrics import LOWER_IS_BETTER, METRICS
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import EvalPrediction
 
-IGNORED = -100
+IGNORED = -100  # the label that the loss ignores
 
 
 @dataclass
 class Prepared:
-    """The tokenised parts, with the model's columns and `length` (for length-grouped batches), and what goes with them.
+    """The tokenised splits and what a Trainer needs with them.
 
-    `compute_metrics` is for the Trainer; `metric` is the one that chooses the best model. `decode(predictions, part)`
-    gives one answer for each example of the part: the name of a label, a number, a list of tags, one for each word, the
-    number of the ending, or a string.
+    In tagging, the first sub-word of a word carries its tag and the other sub-words are ignored. A word that was
+    truncated, or has no sub-word, is not scored, and is decoded as `O`, or as `_` if there is no tag `O`.
 
-    Tagging: the first sub-word of a word carries its tag, the others are ignored. A word that was cut off, or left no
-    sub-word, is not scored (`notes` say how many), and decoded as `O`, or as `_` where the tags have no `O`.
+    Attributes:
+        train: The training split, with the input columns of the model and `length` (for length-grouped batches).
+        validation: The validation split.
+        test: The test split.
+        others: All other splits, by name.
+        collator: Makes a batch of examples; the Trainer's `data_collator`.
+        compute_metrics: Computes the metrics of the task; the Trainer's `compute_metrics`.
+        decode: `decode(predictions, split)` returns one prediction for each example of the split: a label name, a
+            number, a list of tags (one for each word), the index of the ending, or a string.
+        metric: The name of the metric that selects the best model.
+        greater_is_better: Whether a greater value of that metric is better.
+        max_length: The maximum length in tokens.
+        notes: What was changed or truncated, as sentences for the user.
     """
 
     train: Dataset | None
@@ -51,7 +61,7 @@ class Prepared:
 
 @dataclass
 class ChoiceCollator:
-    """Pads all endings of all examples to the longest: `[B, endings, L]`."""
+    """Pad all endings of all examples to the longest one: `[B, endings, L]`."""
 
     tokenizer: Any
 
@@ -69,39 +79,65 @@ class ChoiceCollator:
 
 
 def keep_logits(outputs: Any, labels: Any) -> Any:
-    """For the Trainer's `preprocess_logits_for_metrics`: leaves hidden states behind, which would fill the memory."""
+    """Keep the logits only, for the Trainer's `preprocess_logits_for_metrics`: hidden states would fill the memory.
+
+    Args:
+        outputs: The outputs of the model: the logits, or a tuple that begins with them.
+        labels: Not used.
+    """
     return outputs[0] if isinstance(outputs, (tuple, list)) else outputs
 
 
 def prepare(
     data: Data, tokenizer: Any, max_length: int | None = None, *, labels: Sequence[str] | None = None
 ) -> Prepared:
-    """Tokenises all parts, in memory.
+    """Tokenise all splits, in memory.
 
-    `labels` are the names that the model predicts, in its order, where it was trained on another task: HANS knows what
-    the labels of MNLI mean. Scores and answers are then in the labels of this task (the loss means little).
+    Args:
+        data: The data of a task.
+        tokenizer: The tokenizer of the model.
+        max_length: The maximum length in tokens; None = that of the task.
+        labels: The label names that the model predicts, in its order, if it was trained on another task. HANS, for
+            example, can score a model with the labels of MNLI. Scores and predictions then use the labels of this task;
+            the loss has little meaning.
+
+    Example:
+        ```python
+        data = load_task("glue/rte")
+        prepared = prepare(data, load_tokenizer("roberta-base"))
+        trainer = Trainer(
+            model=load_model("roberta-base", data.task),
+            args=args,
+            train_dataset=prepared.train,
+            eval_dataset=prepared.validation,
+            data_collator=prepared.collator,
+            compute_metrics=prepared.compute_metrics,
+        )
+        ```
     """
     notes: list[str] = []
     task = data.task
     length = _checked_length(task, tokenizer, max_length, notes)
-    answers = _Answers(data, tokenizer, labels)
+    codec = _Codec(data, tokenizer, labels)
     encoder = Encoder(task, tokenizer, length)
-    parts = {}
-    with quiet():
-        for name, part in data.parts().items():
-            parts[name] = answers.encoded(name, part, encoder)
-            cut = answers.cut_off(name)
-            if cut and name != "train":
-                total = sum(map(len, answers.first[name]))
-                notes.append(f"{cut:,} of {total:,} words of {name} are cut off at {length} tokens and not scored")
+    splits = {}
+    with no_progress_bars():
+        for name, split in data.splits().items():
+            splits[name] = codec.encode(name, split, encoder)
+            truncated = codec.truncated_words(name)
+            if truncated and name != "train":
+                total = sum(map(len, codec.word_starts[name]))
+                notes.append(
+                    f"{truncated:,} of {total:,} words of {name} are truncated at {length} tokens and not scored"
+                )
     return Prepared(
-        train=parts.get("train"),
-        validation=parts.get("validation"),
-        test=parts.get("test"),
-        others={name: part for name, part in parts.items() if name in data.others},
+        train=splits.get("train"),
+        validation=splits.get("validation"),
+        test=splits.get("test"),
+        others={name: split for name, split in splits.items() if name in data.others},
         collator=_collator(task, tokenizer),
-        compute_metrics=answers.compute_metrics,
-        decode=answers.decode,
+        compute_metrics=codec.compute_metrics,
+        decode=codec.decode,
         metric=task.metrics[0],
         greater_is_better=task.metrics[0] not in LOWER_IS_BETTER,
         max_length=length,
@@ -110,6 +146,7 @@ def prepare(
 
 
 def _checked_length(task: Task, tokenizer: Any, max_length: int | None, notes: list[str]) -> int:
+    """The maximum length, after checks of the tokenizer."""
     length = task.max_length if max_length is None else max_length
     least = tokenizer.num_special_tokens_to_add(pair=len(task.text) > 1) + 1
     if length < least:
@@ -117,15 +154,13 @@ def _checked_length(task: Task, tokenizer: Any, max_length: int | None, notes: l
     if length > tokenizer.model_max_length:
         if max_length is not None:
             notes.append(
-                f"max_length {length} is above what the tokenizer allows, taken as {tokenizer.model_max_length}"
+                f"max_length {length} is above the limit of the tokenizer; {tokenizer.model_max_length} is used instead"
             )
         length = tokenizer.model_max_length
     if task.kind == "tokens" and tokenizer.padding_side != "right":
-        raise UserError("the tokenizer pads on the left, and tagging needs it on the right; load it by load_tokenizer.")
+        raise UserError("the tokenizer pads on the left, but tagging needs the right; load it with load_tokenizer.")
     if tokenizer.pad_token is None:
-        raise UserError(
-            "the tokenizer has no token to pad with; set tokenizer.pad_token, or load it by load_tokenizer."
-        )
+        raise UserError("the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_tokenizer.")
     return length
 
 
@@ -141,15 +176,15 @@ def _collator(task: Task, tokenizer: Any) -> Callable[[list[dict[str, Any]]], An
     }[task.kind](tokenizer)
 
 
-class _Answers:
-    """From labels to the numbers that the model learns, and from the model's numbers back to answers and scores."""
+class _Codec:
+    """Encode labels as the numbers that the model learns, and decode its outputs to predictions and scores."""
 
     def __init__(self, data: Data, tokenizer: Any, labels: Sequence[str] | None) -> None:
         self.data, self.task, self.tokenizer = data, data.task, tokenizer
         self.labels = tuple(self.task.labels if labels is None else labels)
-        self.first: dict[str, list[list[int]]] = {}
-        self.targets: dict[str, Any] = {}
-        self.cut_tag = "O" if "O" in self.labels else "_"
+        self.word_starts: dict[str, list[list[int]]] = {}  # of each split, see `Encoder`
+        self.target_ids: dict[str, Any] = {}  # of each split of a translation that is evaluated
+        self.truncated_tag = "O" if "O" in self.labels else "_"
         if self.task.kind in ("classification", "tokens"):
             names = [self.task.synonyms.get(name, name) for name in self.labels]
             if set(names) != set(self.task.labels):
@@ -157,111 +192,113 @@ class _Answers:
                     f"{self.task.name} has the labels {', '.join(self.task.labels)} and cannot score a model that "
                     f"predicts {', '.join(self.labels) or 'none'}."
                 )
+            # From indices of the model's labels to indices of the task's labels, and back.
             self.to_task = np.array([self.task.labels.index(name) for name in names])
             self.to_model = [names.index(name) for name in self.task.labels]
 
-    def encoded(self, name: str, part: Dataset, encoder: Encoder) -> Dataset:
-        kind, label = self.task.kind, self.task.label
+    def encode(self, name: str, split: Dataset, encoder: Encoder) -> Dataset:
+        """Tokenise a split and add the column `labels` if the split has labels."""
 
-        def encode(batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-            found = encoder(batch)
-            if label is None or label not in batch:
-                return found
-            if kind == "tokens":
-                found["labels"] = [
-                    self._spread(tags, first, len(ids))
-                    for tags, first, ids in zip(batch[label], found["first"], found["input_ids"], strict=True)
-                ]
-            elif kind == "classification":
-                found["labels"] = [self.to_model[value] for value in batch[label]]
-            else:
-                found["labels"] = [float(value) if kind == "regression" else value for value in batch[label]]
-            return found
+        def encode_batch(batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+            encoded = encoder(batch)
+            if self.task.label is not None and self.task.label in batch:
+                encoded["labels"] = self._encode_labels(batch[self.task.label], encoded)
+            return encoded
 
-        # A fingerprint of its own: there is no cache to find again, and hashing a tokenizer takes a while.
-        result = part.map(
-            encode,
+        result = split.map(
+            encode_batch,
             batched=True,
-            remove_columns=part.column_names,
+            remove_columns=split.column_names,
             keep_in_memory=True,
             load_from_cache_file=False,
+            # Nothing is cached, and computing the fingerprint of a tokenizer is slow.
             new_fingerprint=uuid.uuid4().hex,
         )
-        if kind == "tokens":
-            self.first[name] = result["first"][:]
-            result = result.remove_columns("first")
-        if kind == "translation" and "labels" in result.column_names and name != "train":
-            self.targets[name] = result["labels"]
+        if self.task.kind == "tokens":
+            self.word_starts[name] = result["word_starts"][:]
+            result = result.remove_columns("word_starts")
+        if self.task.kind == "translation" and "labels" in result.column_names and name != "train":
+            self.target_ids[name] = result["labels"]
         return result
 
-    def _spread(self, tags: list[int], first: list[int], length: int) -> list[int]:
-        """The tag of each word at its first sub-word, nothing anywhere else."""
-        spread = [IGNORED] * length
-        for tag, place in zip(tags, first, strict=True):
-            if place >= 0:
-                spread[place] = self.to_model[tag]
-        return spread
+    def _encode_labels(self, values: list[Any], encoded: Mapping[str, list[Any]]) -> list[Any]:
+        if self.task.kind == "tokens":
+            rows = zip(values, encoded["word_starts"], encoded["input_ids"], strict=True)
+            return [self._align(tags, starts, len(ids)) for tags, starts, ids in rows]
+        if self.task.kind == "classification":
+            return [self.to_model[value] for value in values]
+        return [float(value) if self.task.kind == "regression" else value for value in values]
 
-    def cut_off(self, name: str) -> int:
-        return sum(place < 0 for places in self.first.get(name, []) for place in places)
+    def _align(self, tags: list[int], starts: list[int], length: int) -> list[int]:
+        """Put the tag of each word at its first sub-word; all other positions are ignored."""
+        aligned = [IGNORED] * length
+        for tag, start in zip(tags, starts, strict=True):
+            if start >= 0:
+                aligned[start] = self.to_model[tag]
+        return aligned
+
+    def truncated_words(self, name: str) -> int:
+        return sum(start < 0 for starts in self.word_starts.get(name, []) for start in starts)
 
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        predicted, gold = self._numbers(prediction.predictions), np.asarray(prediction.label_ids)
-        answers: Any
+        predicted, gold = self._predicted(prediction.predictions), np.asarray(prediction.label_ids)
+        predictions: Any
         references: Any
         if self.task.kind == "translation":
-            answers, references = self._strings(predicted), self._references(gold)
+            predictions, references = self._strings(predicted), self._references(gold)
         elif self.task.kind == "tokens":
-            counted = gold != IGNORED
+            scored = gold != IGNORED
             names = np.array(self.task.labels, dtype=object)[self.to_task]
-            answers = [list(names[p[c]]) for p, c in zip(predicted, counted, strict=True)]
-            references = [list(names[g[c]]) for g, c in zip(gold, counted, strict=True)]
+            predictions = [list(names[row[mask]]) for row, mask in zip(predicted, scored, strict=True)]
+            references = [list(names[row[mask]]) for row, mask in zip(gold, scored, strict=True)]
         elif self.task.kind == "classification":
-            answers, references = self.to_task[predicted], self.to_task[gold]
+            predictions, references = self.to_task[predicted], self.to_task[gold]
         else:
-            answers, references = predicted, gold.reshape(-1)
-        return {name: METRICS[name](answers, references) for name in self.task.metrics}
+            predictions, references = predicted, gold.reshape(-1)
+        return {name: METRICS[name](predictions, references) for name in self.task.metrics}
 
-    def decode(self, predictions: Any, part: str = "test") -> list[Any]:
-        predicted = self._numbers(predictions)
+    def decode(self, predictions: Any, split: str = "test") -> list[Any]:
+        predicted = self._predicted(predictions)
         if self.task.kind == "translation":
             return self._strings(predicted)
         if self.task.kind == "tokens":
-            names = [self.task.labels[place] for place in self.to_task]
+            names = [self.task.labels[index] for index in self.to_task]
             return [
-                [self.cut_tag if place < 0 else names[row[place]] for place in places]
-                for row, places in zip(predicted, self.first[part], strict=True)
+                [self.truncated_tag if start < 0 else names[row[start]] for start in starts]
+                for row, starts in zip(predicted, self.word_starts[split], strict=True)
             ]
         if self.task.kind == "classification":
-            return [self.task.labels[place] for place in self.to_task[predicted]]
-        return [float(x) if self.task.kind == "regression" else int(x) for x in predicted]
+            return [self.task.labels[index] for index in self.to_task[predicted]]
+        return [float(value) if self.task.kind == "regression" else int(value) for value in predicted]
 
-    def _numbers(self, predictions: Any) -> np.ndarray:
-        """What the model says: values, ids of tokens, or the best of its logits."""
-        found = np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)
+    def _predicted(self, predictions: Any) -> np.ndarray:
+        """The numbers of a regression, the token ids of a translation, otherwise the indices of the largest logits."""
+        outputs = np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)
         if self.task.kind == "translation":
-            if found.ndim != 2:
+            if outputs.ndim != 2:
                 raise UserError(
-                    "a translation is scored by what the model writes; evaluate with predict_with_generate."
+                    "a translation is scored by the text that the model generates; evaluate with predict_with_generate."
                 )
-            return found
-        return found.reshape(-1) if self.task.kind == "regression" else found.argmax(-1)
+            return outputs
+        return outputs.reshape(-1) if self.task.kind == "regression" else outputs.argmax(-1)
 
     def _strings(self, ids: np.ndarray) -> list[str]:
         padded = np.where(ids < 0, self.tokenizer.pad_token_id, ids)
         return [text.strip() for text in self.tokenizer.batch_decode(padded, skip_special_tokens=True)]
 
     def _references(self, ids: np.ndarray) -> list[str]:
-        """The targets as they were written: their ids may be cut off, or lack what the tokenizer does not know."""
-        written = self._written()
+        """The original targets: their token ids may be truncated, or contain unknown tokens."""
         decoded = self._strings(ids)
-        return [written.get(tuple(row[row >= 0].tolist()), text) for row, text in zip(ids, decoded, strict=True)]
+        return [
+            self._target_texts.get(tuple(row[row >= 0].tolist()), text) for row, text in zip(ids, decoded, strict=True)
+        ]
 
-    @cache  # noqa: B019 (lives as long as the run)
-    def _written(self) -> dict[tuple[int, ...], str]:
-        found: dict[tuple[int, ...], str] = {}
-        parts = self.data.parts()
-        for name, targets in self.targets.items():
-            for ids, text in zip(targets, parts[name][self.task.text[1]], strict=True):
-                found.setdefault(tuple(ids), text)
-        return found
+    @cached_property
+    def _target_texts(self) -> dict[tuple[int, ...], str]:
+        """Token ids of a target -> its text."""
+        texts: dict[tuple[int, ...], str] = {}
+        splits = self.data.splits()
+        for name, targets in self.target_ids.items():
+            for ids, text in zip(targets, splits[name][self.task.text[1]], strict=True):
+                texts.setdefault(tuple(ids), text)
+        return texts

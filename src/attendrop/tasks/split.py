@@ -1,7 +1,7 @@
-"""Takes parts of the training examples: a validation part, a few examples of each class, a share of them.
+"""Sample the training examples: split off a validation set, keep a few examples of each class, or keep a share.
 
-Each draw has a generator of its own, so that it depends on nothing but the seed and the labels. Where the label is a
-class, every class gives its share. Examples keep their order.
+Each function has its own random generator, so that the result depends on the seed and the labels only. Sampling is
+stratified by class if the label is a class. Examples keep their order.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from .data import Data
 
 
-def _train(data: Data) -> Dataset:
+def _training_split(data: Data) -> Dataset:
     if data.train is None:
-        raise UserError(f"{data.task.name} has no training part here.")
+        raise UserError(f"{data.task.name} has no training split here.")
     return data.train
 
 
 def _groups(data: Data) -> list[np.ndarray]:
-    """The places of the training examples by class; in one group where there are no classes."""
-    train = _train(data)
+    """The indices of the training examples of each class; of all examples in one group if there are no classes."""
+    train = _training_split(data)
     if data.task.kind != "classification":
         return [np.arange(len(train))]
     labels = np.asarray(train[data.task.label][:])
@@ -36,13 +36,16 @@ def _groups(data: Data) -> list[np.ndarray]:
 
 
 def _quotas(sizes: list[int], share: float, lowest: list[int], highest: list[int]) -> list[int]:
-    """How many each group gives, so that they are `share` of all together: the largest remainders are rounded up."""
+    """The number of examples to draw from each group so that they are `share` of all examples together.
+
+    The largest remainders are rounded up. Each number stays between `lowest` and `highest` of its group.
+    """
     exact = [share * size for size in sizes]
     bounds = list(zip(lowest, highest, strict=True))
     quotas = [min(max(int(x), low), high) for x, (low, high) in zip(exact, bounds, strict=True)]
-    wanted = round(share * sum(sizes))
+    total = round(share * sum(sizes))
     for group in sorted(range(len(sizes)), key=lambda g: (quotas[g] - exact[g], g)):
-        if sum(quotas) >= wanted:
+        if sum(quotas) >= total:
             break
         quotas[group] = min(quotas[group] + 1, highest[group])
     return quotas
@@ -54,44 +57,52 @@ def _draw(groups: list[np.ndarray], quotas: list[int], seed: int) -> np.ndarray:
     return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=int)
 
 
-def _how(data: Data) -> str:
+def _strategy(data: Data) -> str:
     return "stratified" if data.task.kind == "classification" else "at random"
 
 
 def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
-    """Splits a validation part off the training part; a class with one example stays in training.
+    """Split a validation set off the training examples. Data that have a validation split are returned unchanged.
 
-    Data that have a validation part come back as they are.
+    Args:
+        data: The data of a task.
+        share: The share of the training examples to split off. A class with a single example stays in training.
+        seed: The seed of the random choice.
     """
     if data.validation is not None:
         return data
     if not 0 < share < 1:
-        raise UserError(f"the share for validation is {share}; it must lie between 0 and 1.")
-    train, groups = _train(data), _groups(data)
+        raise UserError(f"validation_share is {share}; it must be between 0 and 1.")
+    train, groups = _training_split(data), _groups(data)
     sizes = [len(group) for group in groups]
     quotas = _quotas(sizes, share, [0] * len(sizes), [max(size - 1, 0) for size in sizes])
     chosen = _draw(groups, quotas, seed)
     if not len(chosen):
         raise UserError(
-            f"{data.task.name} has no validation part, and its {len(train)} training examples are too few to split "
-            f"{share:.0%} off; give a validation file."
+            f"{data.task.name} has no validation split, and its {len(train)} training examples are too few to split "
+            f"{share:.0%} off; use --validation-file."
         )
     rest = np.setdiff1d(np.arange(len(train)), chosen)
-    note = (
-        f"no validation part: {len(chosen):,} of {len(train):,} training examples split off, {_how(data)}, seed {seed}"
-    )
+    counts = f"{len(chosen):,} of {len(train):,} training examples"
+    note = f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"
     return dataclasses.replace(
         data, train=train.select(rest), validation=train.select(chosen), notes=[*data.notes, note]
     )
 
 
 def few_shots(data: Data, shots: int, seed: int = 42) -> Data:
-    """Keeps `shots` training examples of each class."""
+    """Keep `shots` training examples of each class.
+
+    Args:
+        data: The data of a classification task.
+        shots: The number of examples of each class.
+        seed: The seed of the random choice.
+    """
     if data.task.kind != "classification":
         raise UserError(f"--shots counts examples of each class, and {data.task.name} is of kind {data.task.kind}.")
     if shots < 1:
         raise UserError(f"--shots is {shots}; it must be at least 1.")
-    train, groups = _train(data), _groups(data)
+    train, groups = _training_split(data), _groups(data)
     for name, group in zip(data.task.labels, groups, strict=True):
         if len(group) < shots:
             raise UserError(f"--shots is {shots}, but the class {name!r} has {plural(len(group), 'training example')}.")
@@ -101,12 +112,18 @@ def few_shots(data: Data, shots: int, seed: int = 42) -> Data:
 
 
 def fraction(data: Data, share: float, seed: int = 42) -> Data:
-    """Keeps a share of the training examples; at least one of each class."""
+    """Keep a share of the training examples, and at least one of each class.
+
+    Args:
+        data: The data of a task.
+        share: The share to keep, above 0 and at most 1.
+        seed: The seed of the random choice.
+    """
     if not 0 < share <= 1:
-        raise UserError(f"--fraction is {share}; it must lie above 0 and at most at 1.")
-    train, groups = _train(data), _groups(data)
+        raise UserError(f"--fraction is {share}; it must be above 0 and at most 1.")
+    train, groups = _training_split(data), _groups(data)
     sizes = [len(group) for group in groups]
     quotas = _quotas(sizes, share, [min(size, 1) for size in sizes], sizes)
     chosen = _draw(groups, quotas, seed)
-    note = f"{len(chosen):,} of {len(train):,} training examples ({share:g}), {_how(data)}, seed {seed}"
+    note = f"{len(chosen):,} of {len(train):,} training examples ({share:g}), {_strategy(data)}, seed {seed}"
     return dataclasses.replace(data, train=train.select(chosen), notes=[*data.notes, note])

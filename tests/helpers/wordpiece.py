@@ -15,7 +15,7 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,:;!?'\"()-$%&/#`"
 
 
 def make_tokenizer(pieces: Iterable[str] = (), max_length: int = 128) -> Any:
-    """Lower-cases and splits as BERT does. Without pieces it spells: every character is a piece."""
+    """Lower-cases and splits like BERT. Without `pieces` every character is a token."""
     pieces = list(pieces) or [*CHARACTERS, *(f"##{character}" for character in CHARACTERS)]
     vocabulary = {piece: place for place, piece in enumerate((*SPECIAL, *pieces))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))

@@ -1,4 +1,4 @@
-"""One row for each method: what the contract tests train it with."""
+"""One row for each method: the fields that the contract tests train it with."""
 
 from __future__ import annotations
 

@@ -1,0 +1,46 @@
+"""The consoles that all commands print to, the plain table, and a context in which the libraries print nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def plain_table(*columns: str, align_right: bool = False) -> Table:
+    """A table without lines.
+
+    Args:
+        columns: The titles; more columns can be added later.
+        align_right: Whether the columns after the first are aligned to the right, as numbers are.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if align_right and number else "left")
+    return table
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silences the warnings and progress bars of transformers and datasets, and restores their settings at the end."""
+    import datasets
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    has_bars, datasets_has_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if has_bars:
+            logging.enable_progress_bar()
+        if datasets_has_bars:
+            datasets.enable_progress_bars()

@@ -1,0 +1,45 @@
+"""The options of a demo and their limits, and the three runs that it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ...errors import UserError
+
+P = Q = 0.3  # of AD-DROP
+MAX_WORDS = 20  # of a review, to save time
+
+
+class DemoRun(NamedTuple):
+    title: str
+    method: str | None
+    idea: str
+
+
+RUNS = {
+    "plain": DemoRun("plain", None, "no regulariser"),
+    "addrop": DemoRun("AD-DROP", f"addrop:p={P},q={Q}", "drops what the prediction depends on most"),
+    "attendout": DemoRun("AttendOut", "attendout:T=5,reward_on=held_out", "learns what to drop"),
+}
+# AttendOut needs a full round of T steps, and AD-DROP one epoch before the plain one that it ends with.
+_LEAST = {"train_samples": 50, "dev_samples": 2, "epochs": 2, "seed": 0}
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """The options of the command."""
+
+    train_samples: int
+    dev_samples: int
+    epochs: int
+    seed: int
+    output_dir: Path
+    overwrite: bool
+
+    def check(self) -> None:
+        """Refuses numbers that are too small for the demo to work."""
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least {least}.")

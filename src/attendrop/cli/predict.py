@@ -1,0 +1,38 @@
+"""`attendrop predict`: predictions of a model that `attendrop train` wrote, for a few texts or a whole file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ..errors import UserError
+from .console import console, quiet_libraries
+
+
+@quiet_libraries()
+def command(
+    folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; for a task on pairs, two for each example.")] = None,
+    file: Annotated[
+        str | None, typer.Option(help="CSV, TSV, JSON Lines, Parquet or CoNLL with the columns of the training file.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="CSV or TSV file to write; by default next to the input file.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
+    overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
+) -> None:
+    from ..experiments.predict import predict_file, predict_texts
+
+    if bool(texts) == bool(file):
+        raise UserError("give either texts or --file with many of them.")
+    if file:
+        predictions = predict_file(folder, file, output, batch_size, overwrite)
+        for name, value in predictions.metrics.items():
+            console.print(f"{name} {value:.4f}")
+        console.print(f"{predictions.rows} predictions are in {escape(str(predictions.path))}", soft_wrap=True)
+        return
+    for text, answer in predict_texts(folder, texts or [], batch_size):
+        console.print(f"[bold]{escape(str(answer))}[/bold]  {escape(text)}", soft_wrap=True)

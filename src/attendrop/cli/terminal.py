@@ -1,0 +1,145 @@
+"""Shows a training run in the terminal: tables of the data, a progress bar, and a summary of the scores."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from transformers import TrainerCallback
+
+from ..experiments import Listener, Result
+from ..tasks import Description
+from .console import console, plain_table
+
+
+class Terminal(Listener):
+    """Shows a run while it trains. Only the main process prints.
+
+    Args:
+        is_main_process: Whether this process prints.
+    """
+
+    def __init__(self, is_main_process: bool = True) -> None:
+        self.console = console if is_main_process else Console(quiet=True)
+        self.bar = ProgressBar(self.console)
+
+    def note(self, text: str) -> None:
+        self.console.print(f"[dim]note:[/dim] {escape(text)}", soft_wrap=True)
+
+    def described(self, description: Description) -> None:
+        self.console.print(data_table(description))
+        if description.balance:
+            self.console.print(balance_table(description))
+
+    def interrupted(self) -> None:
+        self.console.print("[yellow]stopping after this step; press Ctrl-C again to stop immediately[/yellow]")
+
+    def callbacks(self) -> Sequence[TrainerCallback]:
+        return [self.bar]
+
+
+def data_table(description: Description) -> Table:
+    """The number of examples of each part, and their lengths in tokens."""
+    lengths_titles = ("tokens: median", "95 %", "longest", f"cut at {description.max_length}")
+    table = plain_table("part", "examples", *lengths_titles, align_right=True)
+    table.title, table.title_justify = f"{description.task} ({description.kind})", "left"
+    for part, rows in description.rows.items():
+        cells = [""] * 4
+        if lengths := description.lengths.get(part):
+            cells = [f"{lengths.median:g}", f"{lengths.percentile95:g}", str(lengths.longest)]
+            cells.append(f"{lengths.truncated:.1%}")
+        table.add_row(part, f"{rows:,}", *cells)
+    return table
+
+
+def balance_table(description: Description, most: int = 12) -> Table:
+    """How many examples of each part have each label; of more than `most` labels, only the first."""
+    parts = description.balance
+    table = plain_table("label", *parts, align_right=True)
+    for label in description.labels[:most]:
+        table.add_row(escape(label), *(_share(counts, label) for counts in parts.values()))
+    if len(description.labels) > most:
+        table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))
+    return table
+
+
+def _share(counts: dict[str, int], label: str) -> str:
+    count, total = counts.get(label, 0), max(1, sum(counts.values()))
+    return f"{count:,} ({count / total:.0%})"
+
+
+class ProgressBar(TrainerCallback):
+    """A progress bar with loss, development score and remaining time, and one line for each evaluation.
+
+    Args:
+        console: Where to print. If it is not a terminal, there is no bar, only the lines.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress: Progress | None = None
+        self.task: Any = None
+        self.figures = {"loss": "", "dev": ""}
+        self.is_training_over = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.console.is_terminal or self.console.quiet:
+            return
+        self.progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[figures]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=self.console,
+        )  # fmt: skip
+        self.progress.start()
+        self.task = self.progress.add_task("training", total=state.max_steps, completed=state.global_step, figures="")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            self.figures["loss"] = f"loss {float(logs['loss']):.3f}"
+            self._update()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        name = (args.metric_for_best_model or "loss").removeprefix("eval_")
+        score = (metrics or {}).get(f"eval_{name}")
+        if score is None:
+            return  # the scores of another network or of another data set
+        self.figures["dev"] = f"dev {name} {score:.4f}"
+        self._update()
+        if state.is_world_process_zero and state.global_step and not self.is_training_over:
+            line = f"epoch {state.epoch or 0:.4g}: dev loss {metrics.get('eval_loss', float('nan')):.4f}"
+            self.console.print(line if name == "loss" else f"{line}, {name} {score:.4f}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.is_training_over = True
+        self.stop()
+
+    def stop(self) -> None:
+        """Removes the bar."""
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+    def _update(self) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, figures="  ".join(text for text in self.figures.values() if text))
+
+
+def print_summary(result: Result, console: Console) -> None:
+    """Prints the scores of a finished run, where its files are, and what to do next."""
+    table = plain_table("scores", "", align_right=True)
+    for name, value in result.metrics.items():
+        table.add_row(escape(name), f"{value:.4f}" if isinstance(value, float) else str(value))
+    folder = shlex.quote(str(result.folder))
+    console.print(table)
+    console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
+    console.print(f"everything is in [bold]{escape(str(result.folder))}[/bold]; start with README.md and curves.png")
+    console.print(f'next: attendrop predict {folder} "a text"', soft_wrap=True)

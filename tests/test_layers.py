@@ -1,0 +1,93 @@
+"""Imports inside the package point downwards: a module imports from its own layer and from the layers below it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "attendrop"
+
+# Top to bottom, as in DESIGN.md. Names on one line are side by side: neither imports the other.
+LAYERS = """\
+    cli
+    experiments
+    report, tasks
+    trainer
+    methods
+    prune
+    capture
+    core
+    model
+    random
+    kernels
+    utils
+    errors
+"""
+RANK = {name: rank for rank, line in enumerate(LAYERS.splitlines()) for name in re.findall(r"\w+", line)}
+
+Module = tuple[str, ...]  # the path of a module below the package: ("core", "engine")
+
+
+def imports_of(module: Module, path: Path) -> Iterator[Module]:
+    """Yields what a module imports from the package, also inside functions and under `if TYPE_CHECKING:`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[list[str]] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = ["attendrop", *module][: -node.level] if node.level else []
+            package += node.module.split(".") if node.module else []
+            names = [[*package, alias.name] for alias in node.names]
+        yield from (tuple(name[1:]) for name in names if name[0] == "attendrop")
+
+
+def all_imports() -> list[tuple[Module, Module]]:
+    files = {path.relative_to(PACKAGE).with_suffix("").parts: path for path in PACKAGE.rglob("*.py")}
+    del files[("__init__",)]  # its names are lazy
+    return [(module, target) for module, path in files.items() for target in imports_of(module, path)]
+
+
+def is_allowed(module: Module, target: Module) -> bool:
+    """The rule of the layers, and inside `methods`: a method imports `_shared` and its own package, no other method."""
+    if target == ("__version__",):
+        return True
+    if not target or target[0] not in RANK:  # a public name, which hides the layer that it comes from
+        return False
+    if module[0] != target[0]:
+        return RANK.get(module[0], -1) < RANK[target[0]]  # `__main__` is above all layers
+    return module[0] != "methods" or module[1] == "__init__" or target[1] in ("_shared", module[1])
+
+
+def test_imports_point_downwards() -> None:
+    wrong = {(module, target) for module, target in all_imports() if not is_allowed(module, target)}
+    assert not wrong, "\n".join(f"{'.'.join(module)} imports {'.'.join(target)}" for module, target in sorted(wrong))
+
+
+def test_rule_for_imports_on_examples() -> None:
+    engine, addrop = ("core", "engine"), ("methods", "addrop")
+    assert is_allowed(engine, ("model", "plan"))
+    assert is_allowed(engine, ("core", "regularizer"))
+    assert is_allowed(addrop, ("methods", "_shared", "patterns"))
+    assert is_allowed(("__main__",), ("cli", "main"))
+    for module, target in ((engine, ("methods",)), (engine, ("ADDrop",)), (engine, ()), (("tasks", "hub"), ("report",)),
+                           (addrop, ("methods", "rdrop", "RDrop")), (addrop, ("trainer",))):  # fmt: skip
+        assert not is_allowed(module, target)
+
+
+def test_every_module_has_a_layer_and_the_root_has_few_files() -> None:
+    files = [path for path in PACKAGE.iterdir() if path.is_file()]
+    folders = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert {path.stem for path in folders} | {path.stem for path in files if path.suffix == ".py"} == {
+        *RANK, "__init__", "__main__"
+    }  # fmt: skip
+    assert len(files) <= 8
+
+
+def test_design_shows_the_same_layers() -> None:
+    """An indented block of DESIGN.md lists them, one line each; two spaces may separate a name and its description."""
+    text = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
+    blocks = [block.splitlines() for block in re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)]
+    assert LAYERS.split("\n")[:-1] in [[re.sub(r"(?<=\w) {2,}.*", "", line) for line in lines] for lines in blocks]
