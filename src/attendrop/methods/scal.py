@@ -29,6 +29,7 @@ from ..model.plan import Plan
 from ..model.sites import Site, unwrapped
 from ..model.tokens import real_keys
 from ..utils.checks import check_number
+from ._shared.causality import is_causal
 
 
 def adversarial(gradient: Tensor, epsilon: float) -> Tensor:
@@ -121,4 +122,4 @@ class SCAL(Regularizer):
 def _pooling(model: nn.Module, site: Site) -> str:
     if getattr(unwrapped(model).config, "is_encoder_decoder", False):
         return "mean"
-    return "last" if getattr(model.get_submodule(site.name), "is_causal", False) else "first"
+    return "last" if is_causal(model, site) else "first"

@@ -29,6 +29,8 @@ class Generator(nn.Module):
         layer_offsets: whether the offsets are learned, one for each layer. All other weights are shared by the layers
             and can hardly make the layers differ. The paper has no offsets.
         temperature: divides the scores S.
+        causal: whether the model's attention is causal. Positions above the diagonal, which the model masks itself, are
+            then not valid.
     """
 
     def __init__(
@@ -39,9 +41,10 @@ class Generator(nn.Module):
         init_drop: float = 0.5,
         layer_offsets: bool = False,
         temperature: float = 1.0,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.layers, self.temperature = layers, temperature
+        self.layers, self.temperature, self.causal = layers, temperature, causal
         width = tokens.shape[1]
         self.tokens = nn.Parameter(tokens.detach().float().clone())
         self.positions = None if positions is None else nn.Parameter(positions.detach().float().clone())
@@ -94,7 +97,7 @@ class Generator(nn.Module):
     def drop_probabilities(self, batch: Any) -> Tensor:
         """The mean P(drop) of each layer over the valid positions of a batch: [layers]."""
         ids, mask = ids_and_mask(batch)
-        valid = pairs(mask).unsqueeze(0)
+        valid = pairs(mask, self.causal).unsqueeze(0)
         p = self(ids, mask).sigmoid()
         return (p * valid).flatten(1).sum(1) / valid.sum()
 
@@ -107,10 +110,22 @@ def ids_and_mask(batch: Any) -> tuple[Tensor, Tensor]:
     return ids.reshape(-1, ids.shape[-1]), mask.reshape(-1, ids.shape[-1])
 
 
-def pairs(mask: Tensor) -> Tensor:
-    """bool [rows, L, L]: True where neither the query nor the key is padding."""
+def pairs(mask: Tensor, causal: bool = False) -> Tensor:
+    """The valid pairs of a query and a key, bool [rows, L, L]: neither is padding, and the query may see the key.
+
+    Args:
+        mask: the padding mask, [rows, L].
+        causal: whether a query sees only keys at or before its own position.
+    """
     real = mask.bool()
-    return real.unsqueeze(1) & real.unsqueeze(2)
+    valid = real.unsqueeze(1) & real.unsqueeze(2)
+    return valid.tril() if causal else valid
+
+
+def count_pairs(mask: Tensor, causal: bool = False) -> Tensor:
+    """The number of valid pairs of each row, [rows]: n², or n(n+1)/2 in a causal model."""
+    n = mask.bool().sum(1)
+    return n * (n + 1) // 2 if causal else n.square()
 
 
 def _positions(model: Any, tokens: nn.Embedding) -> Tensor | None:

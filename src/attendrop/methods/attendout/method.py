@@ -3,7 +3,7 @@
     d ~ Bernoulli(P), P = sigmoid(S_i)        masks of the attacker, for each example and layer, shared by the heads
     attacker and defender take the same step on the same batch, the attacker with the mask
     every T steps    r_t = score(attacker) − score(defender) on fresh examples
-                     ∇ = (1/m) Σ_k Σ_t (r_t − b) ∇ 1/(layers · n²) Σ log P(d_t)       (Eq. 5)
+                     ∇ = (1/m) Σ_k Σ_t (r_t − b) ∇ 1/(layers · n²) Σ log P(d_t)       (Eq. 5; causal: n(n+1)/2)
                      one of the two networks is copied into the other
 
 Wu, Zhao and Zhang, "Not All Attention Is All You Need", arXiv 2104.04692: v2 drops, v1 prunes (`mode="prune"`).
@@ -32,6 +32,7 @@ from ...model.sites import Site, unwrapped
 from ...random import as_keys, key_of, preserved
 from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.distributed import average_gradients, mean_over_processes
+from .._shared.causality import is_causal
 from .generator import Generator, ids_and_mask
 from .policy_gradient import (
     Baseline,
@@ -42,7 +43,7 @@ from .policy_gradient import (
     probabilities,
     reinforce,
 )
-from .rewards import attacker_probability, mean_and_error, noisy, of_all_processes, rewards_of_steps, scores_of
+from .rewards import Rewards, attacker_probability, mean_and_error, noisy, of_all_processes, rewards_of_steps, scores_of
 from .twin import Twin
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
@@ -74,8 +75,8 @@ class AttendOut(TrainsNetworks):
         layer_offsets: True: a learned offset of the logits for each layer, so that the layers can differ
         active: share of the layers that are masked in a round, a number above 0, to 1; with fewer layers, the reward
             tells more about each of them
-        credit: "mean": all steps of a round get the mean reward; "paired": each step gets the mean reward of a share of
-            the examples
+        credit: "mean": all steps of a round get the mean reward; "paired": each step gets the mean reward of its own
+            examples with reward_on="cached", otherwise of one of T equal groups of the examples
         normalize: True: advantages are divided by their running size
         decay: of the moving averages of reward and advantage, a number from 0 to 1
         hold_out: share of the training set that is held out with reward_on="held_out", a number above 0, to 1
@@ -165,14 +166,16 @@ class AttendOut(TrainsNetworks):
 
     def _start(self, step: Step) -> None:
         device = next(step.model.parameters()).device
+        sites = self._sites(step.seams)
         with preserved(device):
             torch.manual_seed(key_of(step.seed, 0, 0, self.name))
             generator = Generator.from_model(
                 unwrapped(step.model),
-                len(self._sites(step.seams)),
+                len(sites),
                 init_drop=max(self.init_drop, 1e-4),
                 layer_offsets=self.layer_offsets,
                 temperature=self.temperature,
+                causal=all(is_causal(step.model, site) for site in sites),
             )
         # With the autocast of the model, as the defender.
         self.generator = step.loop.prepare(generator.to(device))
@@ -242,16 +245,23 @@ class AttendOut(TrainsNetworks):
     # ---- the dropout step --------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _rewards(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """The reward of each example, and the mean scores of attacker and defender, on the CPU."""
+    def _rewards(self, step: Step) -> Rewards:
+        """The rewards of this round, the same on all processes."""
         networks, graphs = (step.model, self.defender), step.loop.graphs
         parts = [scores_of(networks, batch, self.reward == "metric", graphs) for batch in self._reward_batches(step)]
         scores = torch.cat(parts, 1).float().cpu()  # the only time that the CPU waits for the GPU
-        if self.reward_on == "cached" and step.loop.world > 1:  # each process has cached its own batches
-            scores = torch.cat(of_all_processes(scores.split([x.shape[1] for x in parts], 1), step.loop.world), 1)
+        steps = None
+        if self.reward_on == "cached":
+            # Each process has cached its own batches. The step of each example travels with its scores.
+            sizes = [part.shape[1] for part in parts]
+            steps = torch.tensor([batch.step - self._round[0].step for batch in self._round])
+            columns = torch.cat([scores, steps.repeat_interleave(torch.tensor(sizes))[None]])
+            columns = torch.cat(of_all_processes(columns.split(sizes, 1), step.loop.world), 1)
+            scores, steps = columns[:2], columns[2].long()
         attacker, defender = scores
         difference = attacker - defender
-        return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
+        values = difference.sign() if self.reward == "win" else difference
+        return Rewards(values, attacker.mean(), defender.mean(), steps)
 
     def _reward_batches(self, step: Step) -> list[Mapping[str, Any]]:
         if self.reward_on == "cached":
@@ -269,13 +279,13 @@ class AttendOut(TrainsNetworks):
         return [batch]
 
     def _end_round(self, step: Step) -> None:
-        rewards, attacker, defender = self._rewards(step)
+        rewards = self._rewards(step)
         of_steps = rewards_of_steps(rewards, self.T, self.credit == "paired")
         dropped = self._learn(self._baseline.advantages(of_steps, self.normalize), step)
-        winner = self._choose(rewards, step)
+        winner = self._choose(rewards.values, step)
         assert self._twin is not None
         self._twin.make_equal(step, to_model=winner == "defender")
-        mean, error = mean_and_error(rewards)
+        mean, error = mean_and_error(rewards.values)
         device = dropped.device  # of all metrics, which are stacked for the log
         for name, value in (
             ("reward", mean), ("baseline", self._baseline.mean or 0.0), ("attacker_won", float(winner == "attacker")),
@@ -291,8 +301,8 @@ class AttendOut(TrainsNetworks):
                 "reward": mean,
                 "reward_error": error,
                 "baseline": self._baseline.mean,
-                "attacker": attacker.item(),
-                "defender": defender.item(),
+                "attacker": rewards.attacker.item(),
+                "defender": rewards.defender.item(),
                 "winner": winner,
             }
         )

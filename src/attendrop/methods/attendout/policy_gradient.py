@@ -3,6 +3,9 @@
     d ~ Bernoulli(P), P = sigmoid(S)              a pure function of P, the step and the position in the global batch
     ∇ = Σ_t A_t ∇ 1/(layers · n²) Σ log P(d_t)    (Eq. 5), with ∂ log P(d) / ∂S = d − P
 
+The sum is over the valid positions, of which a row of n tokens has n². In a causal model positions above the diagonal
+have no effect and are not valid: n² becomes n(n+1)/2.
+
 The actions are not stored but drawn again. All micro-batches of a round run through the generator together, in chunks
 of rows that are padded to one length. Each row has its own keys, position and weight.
 (Not All Attention Is All You Need, arXiv 2104.04692 v2.)
@@ -24,7 +27,7 @@ from torch.nn import functional
 from ...kernels.draws import bernoulli
 from ...utils.batches import padded_length
 from ...utils.transfer import to_device_async
-from .generator import Generator, pairs
+from .generator import Generator, count_pairs, pairs
 
 # The most tokens in a chunk, and the most positions in the maps of all its layers (about six maps of fp32 exist at the
 # same time): enough to keep a GPU busy, and few enough for the caches of a CPU. On a GPU a chunk may always hold a
@@ -121,7 +124,7 @@ def reinforce(
     weights: Mapping[int, Sequence[float]],
     graphs: Any,
 ) -> Tensor:
-    """Adds the gradient of −Σ_t Σ_layer weight · mean over examples of 1/n² Σ log P(d_t) to that of the generator.
+    """Adds the gradient of −Σ_t Σ_layer weight · mean over rows of 1/n² Σ log P(d_t) to that of the generator.
 
     Args:
         generator: the generator.
@@ -140,7 +143,7 @@ def reinforce(
     # Sorted by length, so that rows of similar length share a chunk and little of it is padding.
     batches = sorted(cache, key=lambda batch: -_padded_width(generator, batch.ids.shape[1], graphs))
     widths = [_padded_width(generator, batch.ids.shape[1], graphs) for batch in batches for _ in batch.ids]
-    rows = _stack_rows(batches, keys, weights, widths[0], device)
+    rows = _stack_rows(batches, keys, weights, widths[0], generator.causal, device)
     least = max(len(batch.ids) for batch in batches) if device.type == "cuda" else 1
     for start, stop in _chunks(generator, widths, device.type, least):
         width = widths[start]
@@ -174,7 +177,7 @@ def _backward(
     """
     logits = generator(ids, mask)
     with torch.no_grad():
-        valid = pairs(mask)
+        valid = pairs(mask, generator.causal)
         p = probabilities(logits)
         gradient = likelihood_gradient(p, actions(p, keys, positions), valid).mul_(-weights[..., None, None])
         mean = (p.mul_(valid).sum((2, 3)) * shares).sum(1)
@@ -187,6 +190,7 @@ def _stack_rows(
     keys: Mapping[int, Tensor],
     weights: Mapping[int, Sequence[float]],
     width: int,
+    causal: bool,
     device: torch.device,
 ) -> dict[str, Tensor]:
     """All rows of these micro-batches, padded to `width`, as the arguments of `_backward`."""
@@ -208,7 +212,7 @@ def _stack_rows(
     for batch, ids, mask in zip(batches, rows["ids"].split(sizes), rows["mask"].split(sizes), strict=True):
         ids[:, : batch.ids.shape[1]] = batch.ids
         mask[:, : batch.mask.shape[1]] = batch.mask
-    counts = rows["mask"].sum(1).square()  # n², the valid positions of a row
+    counts = count_pairs(rows["mask"], causal)
     batch_of_row = to_device_async(batch_of_row, device)
     batch_counts = torch.zeros(len(batches), dtype=counts.dtype, device=device).index_add_(0, batch_of_row, counts)
     rows["weights"] = rows["weights"] / counts.clamp(min=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,15 @@ from torch import Tensor, nn
 from ...model.modes import evaluating
 from ...model.objective import example_scores
 from ...utils.distributed import gather_objects
+
+
+class Rewards(NamedTuple):
+    """The rewards of a round, on the CPU."""
+
+    values: Tensor  # one for each example, [examples]
+    attacker: Tensor  # the mean score of the attacker
+    defender: Tensor  # the mean score of the defender
+    steps: Tensor | None = None  # the step of the round that trained on each example; None: the examples are fresh
 
 
 def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: bool, graphs: Any) -> Tensor:
@@ -53,18 +62,22 @@ def of_all_processes(values: Sequence[Tensor], world: int) -> list[Tensor]:
     return [value for batches in zip(*processes, strict=True) for value in batches]
 
 
-def rewards_of_steps(rewards: Tensor, steps: int, paired: bool) -> list[float]:
+def rewards_of_steps(rewards: Rewards, steps: int, paired: bool) -> list[float]:
     """The reward of each step of a round.
 
     Args:
-        rewards: one for each example, [examples].
+        rewards: the rewards of the round.
         steps: the number of steps.
-        paired: False: every step gets the mean of all; True: the examples are divided into groups, one for each step,
-            and a step gets the mean of its group.
+        paired: False: every step gets the mean of all examples; True: a step gets the mean of the examples that it was
+            trained on or, where the examples are fresh, the mean of one of `steps` equal groups of them.
     """
+    values = rewards.values
     if not paired:
-        return [rewards.mean().item()] * steps
-    groups = [group.mean().item() for group in rewards.chunk(steps)]
+        return [values.mean().item()] * steps
+    if rewards.steps is not None:
+        own = [values[rewards.steps == t] for t in range(steps)]
+        return [(group if len(group) else values).mean().item() for group in own]
+    groups = [group.mean().item() for group in values.chunk(steps)]
     return [groups[t % len(groups)] for t in range(steps)]
 
 
@@ -75,7 +88,13 @@ def mean_and_error(rewards: Tensor) -> tuple[float, float]:
 
 
 def attacker_probability(rewards: Tensor) -> float:
-    """The probability that the attacker is selected: the normal CDF of the mean reward over its standard error."""
+    """The probability that the attacker is selected: the normal CDF of the mean reward over its standard error.
+
+    Rewards that are all equal leave no doubt: it is 1 where they are positive, 0 where they are negative and ½ where
+    they are 0. A single reward has no standard error, and its own size is used instead: it is 0.84 or 0.16 by its sign.
+    """
     mean, error = mean_and_error(rewards)
-    error = error if len(rewards) > 1 else abs(mean)
-    return 0.5 if error == 0 else 0.5 * (1 + math.erf(mean / error / math.sqrt(2)))
+    error = abs(mean) if len(rewards) == 1 else error
+    if error == 0:
+        return 0.5 if mean == 0 else float(mean > 0)
+    return 0.5 * (1 + math.erf(mean / error / math.sqrt(2)))
