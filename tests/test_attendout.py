@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -749,26 +750,38 @@ def test_paired_credit_gives_each_step_the_rewards_of_its_own_examples() -> None
     assert rewards_of_steps(rewards, 4, paired=False) == [pytest.approx(22 / 14)] * 4
 
 
+@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("sizes", [(4, 2, 4, 4), (4, 2, 3, 4, 4, 4, 1, 4)], ids=["uneven", "two micro-batches a step"])
-def test_paired_credit_of_cached_rewards_matches_the_batches(sizes: tuple[int, ...], monkeypatch) -> None:
-    """Each example is rewarded with the number of its step, which every step must get back."""
-    from attendrop.methods.attendout import method as module
+def test_paired_credit_of_cached_rewards_matches_the_batches(
+    sizes: tuple[int, ...], processes: int, monkeypatch
+) -> None:
+    """Each example is rewarded with the number of its step, which is therefore the reward of the step."""
+    from attendrop.methods.attendout import method as method_module
+    from attendrop.methods.attendout import rewards as rewards_module
 
     class Credited(AttendOut):
+        def _rewards(self, step: Any) -> Rewards:
+            return super()._rewards(replace(step, loop=Loop(world=processes)))
+
         def _learn(self, advantages: list[float], step: Any) -> torch.Tensor:
             self.advantages = advantages
             return super()._learn(advantages, step)
 
     per_step = len(sizes) // 4
-    number = {seed: seed // 10 for seed in (10 * step + micro for step in range(4) for micro in range(per_step))}
-    labels = {int(zoo.make_batch("bert", size=4, seed=seed)["input_ids"][0, 0]): n for seed, n in number.items()}
-    assert len(labels) == len(number)
+    seeds = [10 * step + micro for step in range(4) for micro in range(per_step)]
+    step_of = {int(zoo.make_batch("bert", size=4, seed=seed)["input_ids"][0, 0]): seed // 10 for seed in seeds}
+    assert len(step_of) == len(seeds)
 
     def scores_of(networks: Any, batch: Any, metric: bool, graphs: Any) -> torch.Tensor:
-        reward = labels[int(batch["input_ids"][0, 0])]
-        return torch.tensor([[float(reward)], [0.0]]).expand(2, len(batch["input_ids"]))
+        reward = float(step_of[int(batch["input_ids"][0, 0])])
+        return torch.tensor([[reward], [0.0]]).expand(2, len(batch["input_ids"]))
 
-    monkeypatch.setattr(module, "scores_of", scores_of)
+    def gather_objects(value: Any, world: int) -> list[Any]:
+        assert world == processes
+        return [value, [batch[:, 1:] for batch in value]][:world]  # the other process has smaller batches
+
+    monkeypatch.setattr(method_module, "scores_of", scores_of)
+    monkeypatch.setattr(rewards_module, "gather_objects", gather_objects)
     method = Credited(T=4, init_drop=0.3, reward_on="cached", credit="paired", normalize=False)
     one_round(method, 4, sizes)
     assert method.advantages == [0, 1, 2, 3]  # the baseline of the first round is 0
