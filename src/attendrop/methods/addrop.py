@@ -54,7 +54,8 @@ class ADDrop(Regularizer):
     Args:
         p: size of the candidate region, as a share of the row; a number from 0 to 1, or a schedule
         q: probability with which a candidate is dropped; a number from 0 to 1, or a schedule
-        layers: the layers; "first", "all", a list or a slice of layer numbers
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder", "decoder" (self attention) or "cross"
         attribution: "ga" gradient, "iga" integrated gradient, "aa" the attention itself, "rd" random
         label: what is attributed: "pseudo", the model's prediction, or "gold", the label
         direction: "high" drops positions that the prediction depends on most, "low" those that it depends on least

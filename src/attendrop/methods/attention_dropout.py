@@ -44,7 +44,8 @@ class AttentionDropout(Regularizer):
         p: probability that a weight is dropped; a number from 0 to below 1 (renormalised: to 1), or a schedule
         pattern: "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
         renormalise: True: divide by the sum of the remaining weights of the row, as DropAttention does; False: by 1−p
-        layers: the layers; "first", "all", a list or a slice of layer numbers
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder", "decoder" (self attention) or "cross"
         span: length of a run of keys, for pattern="span"; a whole number from 1
     """
 

@@ -27,7 +27,7 @@ from ..core.schedule import Strength, as_strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
 from ..model.seams import Record, Seams
-from ..model.sites import Layers
+from ..model.sites import Layers, Site
 from ..model.tokens import real_keys
 from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
@@ -90,7 +90,8 @@ class HiddenCut(Regularizer):
         by: what makes a token important: "attention", "gradient" or "random"
         pool: share of the tokens, the most important ones, where a span may start; a number from 0 to 1
         weight: λ of the divergence; a number from 0, or a schedule
-        layers: the layers; "first", "all", a list or a slice of layer numbers
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder" or "decoder"
     """
 
     name: ClassVar[str] = "hiddencut"
@@ -113,16 +114,23 @@ class HiddenCut(Regularizer):
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_head("HiddenCut", model)
-        seams.select(self.layers, "HiddenCut.layers")
+        self._sites(seams)
         seams.needs_feed_forward("HiddenCut")
+
+    def _sites(self, seams: Seams) -> list[Site]:
+        """The selected self attention. A block is cut once, although it may have cross attention too."""
+        selected = [seams.sites[site] for site in seams.select(self.layers, "HiddenCut.layers")]
+        sites = [site for site in selected if site.kind == "self"]
+        if not sites:
+            raise ValueError(f"HiddenCut.layers is {self.layers!r}, which selects no self attention.")
+        return sites
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
         ratio = value_at(self.ratio, step.progress)
         if ratio == 0:
             return Plan()
-        chosen = step.seams.select(self.layers, "HiddenCut.layers")
-        sites = [step.seams.sites[site] for site in chosen if step.seams.sites[site].kind == "self"]
+        sites = self._sites(step.seams)
         gradients = {}
         if self.by == "gradient":
             gradients = batch.probe().loss_gradients("ffn", [site.block for site in sites])

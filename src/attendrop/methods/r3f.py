@@ -4,7 +4,8 @@
 
 Aghajanyan et al., "Better Fine-Tuning by Reducing Representational Collapse", arXiv 2008.03156.
 Differs from the paper in: the noise is added to the input of the first block, after the sum with the positions, its
-norm and dropout. In regression the divergence is the squared difference.
+norm and dropout. In regression the divergence is the squared difference. The gradient is that of L; the authors' code
+for classification detaches x before it adds z (`detach=True`), their code for generation does not.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class R3F(Regularizer):
         weight: λ; a number from 0, or a schedule
         noise: "uniform" or "normal"
         loss: "clean": the cross-entropy of the first view alone, as in the paper; "both": the mean of the two
+        detach: True: no gradient flows from the noisy view into the embeddings, as in the authors' code for
+            classification; False: the gradient of the loss as it is written
     """
 
     name: ClassVar[str] = "r3f"
@@ -55,11 +58,12 @@ class R3F(Regularizer):
     weight: Strength = 1.0
     noise: str = "uniform"
     loss: str = "clean"
+    detach: bool = False
 
     def __post_init__(self) -> None:
         check_number("R3F.epsilon", self.epsilon)
         self.weight = as_strength("R3F", "weight", self.weight, 0, inf)
-        for field, allowed in (("noise", NOISES), ("loss", LOSSES)):
+        for field, allowed in (("noise", NOISES), ("loss", LOSSES), ("detach", (True, False))):
             check_choice(f"R3F.{field}", getattr(self, field), allowed)
 
     @property
@@ -82,6 +86,7 @@ class R3F(Regularizer):
 
         def add_noise(x: Tensor) -> Tensor:
             clean, noisy = x.chunk(2)
+            noisy = noisy.detach() if self.detach else noisy
             shape = (noisy.shape[0], 1, *noisy.shape[1:])
             draws = batch.uniform(-1, shape, x.device, self.name).reshape(noisy.shape)
             return torch.cat([clean, noisy + noise_of(draws, self.epsilon, self.noise).to(x.dtype)])

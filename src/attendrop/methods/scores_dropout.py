@@ -32,7 +32,8 @@ class ScoresDropout(Regularizer):
     Args:
         p: probability that a position is dropped; a number from 0 to 1, or a schedule
         pattern: "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
-        layers: the layers; "first", "all", a list or a slice of layer numbers
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder", "decoder" (self attention) or "cross"
         span: length of a run of keys, for pattern="span"; a whole number from 1
     """
 

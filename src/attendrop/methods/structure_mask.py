@@ -76,7 +76,8 @@ class StructureMask(Regularizer):
     Args:
         column: the name of the column of the training set with a boolean matrix for each example, True where a token
             (row) may attend to another (column)
-        layers: the layers; "first", "all", a list or a slice of layer numbers
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder, of the encoder alone, which "encoder" selects too
     """
 
     name: ClassVar[str] = "structure_mask"
