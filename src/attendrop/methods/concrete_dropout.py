@@ -71,6 +71,7 @@ class ConcreteDropout(Regularizer):
 
     def reset(self) -> None:
         self._rates: nn.ParameterList | None = None
+        self._unit = nn.Parameter(torch.zeros(()))  # a term of the loss whose value is 0, see `_unscale`
         self._optimizer: torch.optim.Optimizer | None = None
         self._loaded: dict[str, Tensor] = {}
         self._widths: dict[int, int] = {}
@@ -85,6 +86,7 @@ class ConcreteDropout(Regularizer):
         start = min(_LIMIT, max(-_LIMIT, math.log(self.init) - math.log1p(-self.init)))
         device = step.device
         self._rates = nn.ParameterList([torch.full((len(step.seams.blocks),), start, device=device)])
+        self._unit = nn.Parameter(torch.zeros((), device=device))
         self._optimizer = torch.optim.Adam(self._rates.parameters(), lr=self.lr)
         if self._loaded:
             logits = self._loaded.pop("logits")
@@ -111,26 +113,41 @@ class ConcreteDropout(Regularizer):
         return edit
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
-        if self._rates is None or self.entropy == 0:
+        if self._rates is None:
             return None
+        if self.entropy == 0:
+            return self._unit
         widths = torch.tensor(
             [self._widths[block] for block in range(len(self._rates[0]))], device=self._rates[0].device
         )
-        return self.entropy * (widths * negative_entropy(self._rates[0])).sum()
+        return self._unit + self.entropy * (widths * negative_entropy(self._rates[0])).sum()
 
     def on_step_end(self, step: Step) -> None:
         if self._rates is None:
             return
         assert self._optimizer is not None
-        average_gradients(self._rates.parameters(), step.loop.world)
+        average_gradients([*self._rates.parameters(), self._unit], step.loop.world)
+        self._unscale()
         logits = self._rates[0]
-        if logits.grad is not None and logits.grad.isfinite().all():  # a loss scaler may have overflowed
+        if logits.grad is not None and logits.grad.isfinite().all():  # with fp16 the scaled loss may have overflowed
             self._optimizer.step()
             with torch.no_grad():
                 logits.clamp_(-_LIMIT, _LIMIT)
         self._optimizer.zero_grad()
         for block, p in enumerate(logits.detach().sigmoid()):
             step.metrics[f"concrete_dropout/p_block_{block}"] = p
+
+    def _unscale(self) -> None:
+        """Divides the gradient of the rates by the factor with which the loop has multiplied the loss.
+
+        With fp16 that is the loss scale, which changes during training: Adam would average gradients of different
+        scales. A loss scaler unscales only the gradients of its own optimizer. The loss contains `_unit` with the
+        factor 1, so that the gradient of `_unit` is the factor of the loss.
+        """
+        assert self._rates is not None
+        factor, self._unit.grad = self._unit.grad, None
+        if factor is not None and self._rates[0].grad is not None:
+            self._rates[0].grad.div_(factor)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
