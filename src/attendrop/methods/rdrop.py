@@ -31,7 +31,7 @@ class RDrop(Regularizer):
     """A penalty on the divergence between two views.
 
     Args:
-        alpha: weight of the divergence; a number from 0, or a schedule
+        alpha: weight of the divergence; a number from 0, or a schedule. The α of the paper is twice this one
         reduction: "batchmean", or "sum" over the batch as in the public code
     """
 
