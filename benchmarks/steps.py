@@ -139,9 +139,7 @@ def attendout(options: argparse.Namespace) -> Step:
 
     def step() -> float:
         seconds = _timed(ordinary_step, options.device)
-        cache = method._round
-        for field in (cache.ids, cache.masks, cache.places):
-            field[:] = [field[-1]] * steps
+        method._round[:] = [method._round[-1]] * steps
         engine.begin_step()
         method.T = 1
         start = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import tempfile
@@ -144,3 +145,39 @@ def test_every_method_has_its_files_and_entries() -> None:
     modules = {path.stem for path in (ROOT / "src/attendrop/methods").iterdir() if not path.name.startswith("_")}
     assert modules == set(METHODS)
     assert set(SETTINGS) == set(METHODS)
+
+
+WITH_LAYERS = [
+    name for name, cls in METHODS.items() if any(field.name == "layers" for field in dataclasses.fields(cls))
+]
+# HiddenCut needs self attention in a block, and a structure mask describes the input.
+REFUSED_PARTS = {("hiddencut", "cross"), ("structure_mask", "decoder"), ("structure_mask", "cross")}
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("method", WITH_LAYERS)
+def test_layers_may_name_a_part_of_an_encoder_decoder_model(method: str, part: str) -> None:
+    """Only the attention of that part, and the blocks that it is in, are changed."""
+    model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
+    batch |= SETTINGS[method].columns(batch, "usual")
+    regularizer = make_method(method, {**SETTINGS[method].usual, "layers": part})
+    if (method, part) in REFUSED_PARTS:
+        with pytest.raises(
+            ValueError, match=rf"{type(regularizer).__name__}\.layers is '{part}', which selects no self"
+        ):
+            Engine(model, [regularizer])
+        return
+    with Engine(model, [regularizer]) as engine, engine.micro_batch(batch) as inputs:
+        plan, sites = engine.seams.plan, engine.seams.sites
+        chosen = [site for site in sites if site.part == part]
+        assert [site for site in sites if plan.touches(site.index)] == chosen
+        assert len(chosen) == 2
+        assert {*plan.edits, *plan.ffn, *plan.inner, *plan.skip} <= {site.block for site in chosen}
+        engine.loss(model(**inputs)).backward()
+
+
+@pytest.mark.parametrize("method", WITH_LAYERS)
+def test_layers_cannot_name_a_part_of_a_model_with_one_stack(method: str) -> None:
+    regularizer = make_method(method, {**SETTINGS[method].usual, "layers": "encoder"})
+    with pytest.raises(ValueError, match=rf"{type(regularizer).__name__}\.layers is 'encoder'"):
+        Engine(zoo.make_model("bert"), [regularizer])

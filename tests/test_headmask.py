@@ -102,9 +102,7 @@ def test_importance_matches_one_backward_pass_per_example(kind: str) -> None:
     expected = torch.tensor(literal_importance(kind, model, batch))
     before = [p.grad for p in model.parameters()]
     with Engine(model, [HeadMask(by="importance")]) as engine:
-        engine.begin_step()
-        engine._step.batch_size = 3
-        found = engine.regularizers[0]._importance(batch, engine._step)
+        found = engine.regularizers[0]._importance(engine.begin_micro_batch(batch))
     torch.testing.assert_close(found / 3, expected, rtol=1e-3, atol=1e-5)
     assert all(a is b for a, b in zip(before, (p.grad for p in model.parameters()), strict=True))
 

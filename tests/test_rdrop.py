@@ -86,7 +86,7 @@ def test_divergence_of_extreme_logits_stays_finite() -> None:
     z = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
     for kind in ("kl", "js"):
         for head in ("classification", "multilabel"):
-            value = Pair(head, z, -z, None, None).apart(kind)
+            value = Pair(head, z, -z, None, None).divergence(kind)
             (gradient,) = torch.autograd.grad(value, z)
             assert value.isfinite()
             assert gradient.isfinite().all()
@@ -133,7 +133,7 @@ def test_identical_views_are_logged_once(caplog: pytest.LogCaptureFixture, monke
             for _ in range(2):
                 with engine.micro_batch(batch) as inputs:
                     engine.loss(model(**inputs))
-        assert sum("views of the first batch are alike" in record.message for record in caplog.records) == count
+        assert sum("views of the first batch are equal" in record.message for record in caplog.records) == count
 
 
 @pytest.mark.parametrize("name", ["rdrop", "hiddencut", "r3f"])
