@@ -126,6 +126,26 @@ def test_bfloat16_at_the_highest_strength_stays_finite(method: str, kind: str, s
 
 
 @pytest.mark.parametrize("method", SETTINGS)
+def test_model_that_skips_layers_by_itself_trains(method: str) -> None:
+    """BART draws in every forward whether it runs a block (`encoder_layerdrop`): a block may have no record."""
+    model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
+    model.model.encoder.layerdrop = model.model.decoder.layerdrop = 0.5
+    batch |= SETTINGS[method].columns(batch, "usual")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loop = Loop(optimizer=optimizer, examples=lambda source, count, draws: zoo.make_batch("bart"))
+    with Engine(model, make_method(method, SETTINGS[method].usual), loop=loop) as engine:
+        for seed in range(6):
+            torch.manual_seed(seed)
+            with engine.micro_batch(batch) as inputs:
+                engine.loss(model(**inputs)).backward()
+            engine.before_optimizer()
+            optimizer.step()
+            engine.after_optimizer()
+            optimizer.zero_grad()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("method", SETTINGS)
 def test_configuration_survives_json(method: str) -> None:
     for fields in (SETTINGS[method].usual, SETTINGS[method].zero, SETTINGS[method].strongest):
         regularizer = make_method(method, fields)

@@ -118,7 +118,7 @@ class ConcreteDropout(Regularizer):
         if self.entropy == 0:
             return self._unit
         widths = torch.tensor(
-            [self._widths[block] for block in range(len(self._rates[0]))], device=self._rates[0].device
+            [self._widths.get(block, 0) for block in range(len(self._rates[0]))], device=self._rates[0].device
         )
         return self._unit + self.entropy * (widths * negative_entropy(self._rates[0])).sum()
 

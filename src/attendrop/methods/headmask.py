@@ -92,5 +92,7 @@ class HeadMask(Regularizer):
             gradients, records = probe.gradients(
                 Plan(), lambda outputs: -example_scores(step.model, probe.batch, outputs)[0].sum(), sites
             )
-        scores = torch.cat([head_importance(gradients[i], records[i].output.detach(), batch.size) for i in sites])
-        return sum_over_processes(scores, step.loop.world)
+        scores = [torch.zeros(site.heads, device=step.device) for site in step.seams.sites]
+        for site, gradient in gradients.items():  # without the layers that the model has skipped by itself
+            scores[site] = head_importance(gradient, records[site].output.detach(), batch.size)
+        return sum_over_processes(torch.cat(scores), step.loop.world)

@@ -136,6 +136,8 @@ class HiddenCut(Regularizer):
             gradients = batch.probe().loss_gradients("ffn", [site.block for site in sites])
         edits: dict[int, tuple[Edit, ...]] = {}
         for site in sites:
+            if self.by == "gradient" and site.block not in gradients:
+                continue  # the model has skipped this block by itself, and will skip it in the tracked pass too
             real = real_keys(step.model, site, batch.examples)
             draws = batch.uniform(site.index, (real.shape[0], 1, 1, 1), real.device, self.name).flatten()
             importance = gradients[site.block].norm(dim=-1) if gradients else None

@@ -91,9 +91,10 @@ class SCAL(Regularizer):
         epsilon = value_at(self.epsilon, step.progress)
         edits = {}
         if epsilon > 0:
-            gradient = batch.probe().loss_gradients("edits", [-1])[-1]
-            shift = adversarial(gradient, epsilon)
-            edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(shift), shift]).to(x.dtype),)
+            gradients = batch.probe().loss_gradients("edits", [-1])
+            if gradients:  # none where the model has skipped its first block by itself
+                shift = adversarial(gradients[-1], epsilon)
+                edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(shift), shift]).to(x.dtype),)
         if value_at(self.alpha, step.progress) > 0:
             last_output: list[Tensor] = []
 
@@ -111,7 +112,10 @@ class SCAL(Regularizer):
         alpha = value_at(self.alpha, step.progress)
         if alpha == 0:
             return None
-        (hidden,), self._last_output = self._last_output, []
+        outputs_of_block, self._last_output = self._last_output, []
+        if not outputs_of_block:  # the model has skipped its last block by itself
+            return None
+        hidden = outputs_of_block[0]
         site = [site for site in step.seams.sites if site.kind == "self"][-1]
         one, two = hidden.chunk(2)
         real = real_keys(step.model, site, batch.inputs).chunk(2)[0]
