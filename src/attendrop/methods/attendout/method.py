@@ -144,6 +144,7 @@ class AttendOut(TrainsNetworks):
 
     @property
     def defender(self) -> Any:
+        """The network that trains without masks; None before the first step."""
         return None if self._twin is None else self._twin.network
 
     def networks(self) -> dict[str, nn.Module]:
