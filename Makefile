@@ -7,7 +7,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
-.PHONY: help demo setup test test-long lint bench-steps bench-kernels bench-trainer bench-inference tables
+.PHONY: help demo setup check test test-long test-gpu coverage dist lint
+.PHONY: bench-steps bench-kernels bench-trainer bench-inference tables
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,8 +28,6 @@ setup: $(STAMP)  ## Create .venv and install everything, with the pinned version
 $(STAMP): $(CLI_STAMP)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $@
-
-.PHONY: check test-gpu coverage dist
 
 check: lint test docs  ## Everything that must pass before a change is merged
 
@@ -78,7 +77,7 @@ docs-serve: $(DOCS_STAMP)  ## Serve the documentation site and rebuild it when a
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 $(DOCS_STAMP): $(CLI_STAMP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	touch $@
 
 tables: setup  ## Regenerate the tables in the docs from benchmarks/results and the cards of the methods

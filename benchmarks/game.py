@@ -1,4 +1,4 @@
-"""Reads what AttendOut runs learned (`benchmarks.glue --learned`): signal in the reward, agreement of seeds, pruning.
+"""Analyses what AttendOut learned (files of `benchmarks.glue --learned`): rewards, agreement of seeds, pruning.
 
 python -m benchmarks.game learned-rte.json learned-mrpc.json --plot docs/images
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def signal_share(history: list[dict[str, Any]]) -> float:
-    """The share of the variance of the rounds' rewards that is not the error of their measurement."""
+    """The share of the variance of the rewards that is not measurement error."""
     rewards = [entry["reward"] for entry in history]
     variance = statistics.pvariance(rewards)
     noise = statistics.mean(entry["reward_error"] ** 2 for entry in history)
@@ -24,66 +24,71 @@ def signal_share(history: list[dict[str, Any]]) -> float:
 
 
 def agreement(runs: list[dict[str, Any]]) -> float:
-    """The mean correlation, over pairs of seeds, of the layers' drop probabilities at the end."""
+    """The correlation of the final drop probabilities of the layers, as the mean over pairs of seeds."""
     ends = [run["history"][-1]["drop_probability"] for run in runs]
     return statistics.mean(float(np.corrcoef(a, b)[0, 1]) for a, b in itertools.combinations(ends, 2))
 
 
-def of_method(runs: list[dict[str, Any]], method: str) -> list[dict[str, Any]]:
-    return sorted((run for run in runs if run["method"] == method), key=lambda run: run["seed"])
+def select(runs: list[dict[str, Any]], task: str, method: str) -> list[dict[str, Any]]:
+    """The runs of a task and a method, sorted by seed."""
+    return sorted((run for run in runs if run["task"] == task and run["method"] == method), key=lambda run: run["seed"])
+
+
+def tasks_of(runs: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(run["task"] for run in runs))
 
 
 def game_table(runs: list[dict[str, Any]]) -> str:
+    """The rounds between attacker and defender, one row for each task and method."""
     lines = [
         "| task | method | rounds | attacker better | mean reward | signal in the reward "
         "| P(drop) at the end, by layer | agreement of seeds |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for task in dict.fromkeys(run["task"] for run in runs):
-        here = [run for run in runs if run["task"] == task and run["history"]]
-        for method in dict.fromkeys(run["method"] for run in here):
-            found = of_method(here, method)
-            rounds = [entry for run in found for entry in run["history"]]
-            ahead = statistics.mean(entry["reward"] > 0 for entry in rounds)
-            ends = np.mean([run["history"][-1]["drop_probability"] for run in found], axis=0)
-            lines.append(
-                f"| {task} | `{method}` | {len(found[0]['history'])} | {ahead:.0%} | "
-                f"{statistics.mean(entry['reward'] for entry in rounds):+.4f} | "
-                f"{statistics.mean(signal_share(run['history']) for run in found):.0%} | "
-                f"{' '.join(f'{p:.2f}' for p in ends)} | {agreement(found):+.2f} |"
-            )
+    played = [run for run in runs if run["history"]]
+    for task, method in dict.fromkeys((run["task"], run["method"]) for run in played):
+        seeds = select(played, task, method)
+        rounds = [entry for run in seeds for entry in run["history"]]
+        attacker_better = statistics.mean(entry["reward"] > 0 for entry in rounds)
+        ends = np.mean([run["history"][-1]["drop_probability"] for run in seeds], axis=0)
+        lines.append(
+            f"| {task} | `{method}` | {len(seeds[0]['history'])} | {attacker_better:.0%} | "
+            f"{statistics.mean(entry['reward'] for entry in rounds):+.4f} | "
+            f"{statistics.mean(signal_share(run['history']) for run in seeds):.0%} | "
+            f"{' '.join(f'{p:.2f}' for p in ends)} | {agreement(seeds):+.2f} |"
+        )
     return "\n".join(lines)
 
 
 def pruning_table(runs: list[dict[str, Any]], methods: list[str]) -> str:
+    """The score after pruning k layers, as the mean over seeds, in percent."""
     depth = len(runs[0]["order"])
     lines = [
         f"| task | method | {' | '.join(f'k = {k}' for k in range(depth + 1))} |",
         "|---|---|" + "---|" * (depth + 1),
     ]
-    for task in dict.fromkeys(run["task"] for run in runs):
-        for method in methods:
-            found = of_method([run for run in runs if run["task"] == task], method)
-            means = [100 * statistics.mean(run["pruned"][k] for run in found) for k in range(depth + 1)]
-            lines.append(f"| {task} | `{method}` | {' | '.join(f'{m:.1f}' for m in means)} |")
+    for task, method in itertools.product(tasks_of(runs), methods):
+        seeds = select(runs, task, method)
+        means = [100 * statistics.mean(run["pruned"][k] for run in seeds) for k in range(depth + 1)]
+        lines.append(f"| {task} | `{method}` | {' | '.join(f'{m:.1f}' for m in means)} |")
     return "\n".join(lines)
 
 
 def plot(runs: list[dict[str, Any]], method: str, path: Path) -> None:
-    """P(drop) of each layer over training: a row for each task, a column for each seed."""
+    """Draws P(drop) of each layer over training: a row for each task, a column for each seed."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    tasks = list(dict.fromkeys(run["task"] for run in runs))
-    columns = max(len(of_method([r for r in runs if r["task"] == task], method)) for task in tasks)
+    tasks = tasks_of(runs)
+    columns = max(len(select(runs, task, method)) for task in tasks)
     figure, axes = pyplot.subplots(
         len(tasks), columns, figsize=(3.6 * columns, 2.4 * len(tasks)), layout="constrained", squeeze=False, sharey=True
     )
     colours = pyplot.get_cmap("viridis")
     for row, task in enumerate(tasks):
-        for column, run in enumerate(of_method([r for r in runs if r["task"] == task], method)):
+        for column, run in enumerate(select(runs, task, method)):
             axis = axes[row][column]
             steps = [entry["step"] for entry in run["history"]]
             layers = len(run["history"][0]["drop_probability"])
@@ -104,16 +109,16 @@ def plot(runs: list[dict[str, Any]], method: str, path: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--plot", type=Path, help="a folder for the curves as PNG")
+    parser.add_argument("--plot", type=Path, help="folder for the curves, as PNG files")
     options = parser.parse_args(arguments)
     runs = [run for path in options.files for run in json.loads(path.read_text(encoding="utf-8"))]
     print(game_table(runs), end="\n\n")
-    prunes = [method for method in dict.fromkeys(run["method"] for run in runs) if "mode=prune" in method]
-    print(pruning_table(runs, ["plain", *prunes]))
+    pruning = [method for method in dict.fromkeys(run["method"] for run in runs) if "mode=prune" in method]
+    print(pruning_table(runs, ["plain", *pruning]))
     if options.plot:
         options.plot.mkdir(parents=True, exist_ok=True)
-        games = dict.fromkeys(run["method"] for run in runs if run["history"])
-        for number, method in enumerate(games):
+        played = dict.fromkeys(run["method"] for run in runs if run["history"])
+        for number, method in enumerate(played):
             path = options.plot / f"attendout-{number}.png"
             plot(runs, method, path)
             print(f"{path}: {method}")

@@ -1,13 +1,15 @@
-"""What pruning 11 of 12 attention layers saves at inference, for each way of running the model.
+"""Speed-up at inference by pruning 11 of 12 attention layers, for four ways of running the model.
 
     python -m benchmarks.inference                              # RoBERTa-base shapes on the CPU
     python -m benchmarks.inference --device cuda --dtype bfloat16
     python -m benchmarks.inference --sizes 8x128 8x256 4x512    # the sizes that have a target
 
-Random weights and inputs, no padding but a mask, eval mode, no gradients. Times are medians over rounds in which the
-contenders take turns, so that a slow minute hits all of them: at least 3, until each had about `--seconds`. A turn is
-as many calls as begin within 50 ms. The round that compares the logits warms up; it counts where its turns took longer
-than `--seconds` on average. Compiling and exporting never count. The ceiling is the ratio of the matrix products.
+Weights and inputs are random; there is an attention mask, but no padding; eval mode, no gradients. Each way of running
+is a candidate twice, with the stock and with the pruned model. In a round all candidates are timed one after the other,
+so that a slow period of the machine affects all of them; times are medians over at least 3 rounds, until each candidate
+has had about `--seconds`. A measurement is as many calls as begin within 50 ms. The first round compares the logits and
+warms up; it counts only if its measurements took longer than `--seconds` on average. Compiling and exporting are not
+timed. The ceiling is the ratio of the FLOPs of the matrix products.
 """
 
 from __future__ import annotations
@@ -37,20 +39,21 @@ Name = tuple[str, bool]  # the way of running, and whether the model is pruned
 Times = dict[Name, float]
 
 SIZES = [(1, 128), (1, 256), (1, 512), (32, 128), (32, 256), (32, 512)]
-TURN = 0.05  # seconds
-# The least speed-up that was aimed for on a CPU.
+MEASUREMENT = 0.05  # seconds
+# The speed-ups that we aimed for on a CPU.
 TARGETS = {(8, 128, "sdpa"): 1.35, (8, 256, "sdpa"): 1.45, (4, 512, "sdpa"): 1.55, (4, 512, "eager"): 1.85}
-# Between roundings and the difference that pruning makes to these weights.
+# Larger than rounding errors, smaller than the difference that pruning makes with these weights.
 TOLERANCE = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1.5e-1}
 
 
 class MissingError(Exception):
-    """What a way of running needs is not here."""
+    """Something that a way of running needs is not installed."""
 
 
-def base_shaped(options: argparse.Namespace, attention: str, pruned: bool) -> Any:
+def make_model(options: argparse.Namespace, attention: str, pruned: bool) -> Any:
+    """A model with the shapes of RoBERTa-base."""
     torch.manual_seed(0)
-    # With the usual 0.02 attention is nearly uniform, and a pruned model could not be told from a stock one.
+    # With the usual initializer_range of 0.02, attention is nearly uniform, and pruning would change hardly anything.
     config = transformers.RobertaConfig(
         vocab_size=50265, max_position_embeddings=2 + max(512, *(length for _, length in options.sizes)),
         type_vocab_size=1, layer_norm_eps=1e-5, num_hidden_layers=options.layers, hidden_size=options.width,
@@ -70,10 +73,12 @@ def random_batch(options: argparse.Namespace, size: int, length: int) -> Batch:
 
 
 def direct(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
+    """The model as it is."""
     return lambda batch: lambda: model(**batch).logits
 
 
 def compiled(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
+    """The model under torch.compile, compiled for each shape."""
     try:
         torch.compile(lambda x: x + 1)(torch.ones(1, device=options.device))
     except Exception as error:
@@ -88,6 +93,7 @@ def compiled(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
 
 
 def in_onnxruntime(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
+    """The model exported to ONNX."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise MissingError(f"{' and '.join(missing)} cannot be imported; pip install 'attendrop[onnx]'")
@@ -99,7 +105,9 @@ def in_onnxruntime(options: argparse.Namespace, model: Any) -> Callable[[Batch],
         raise MissingError(f"onnxruntime {runtime.__version__} has no {provider}")
     settings = runtime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
-    settings.add_session_config_entry("session.force_spinning_stop", "1")  # or its threads are in the next one's way
+    settings.add_session_config_entry(
+        "session.force_spinning_stop", "1"
+    )  # idle threads must not slow the next candidate
     with tempfile.TemporaryDirectory() as folder:
         path = prune.export_onnx(model, Path(folder) / "model.onnx", random_batch(options, 2, 16))
         session = runtime.InferenceSession(str(path), settings, providers=[provider])
@@ -113,19 +121,19 @@ def in_onnxruntime(options: argparse.Namespace, model: Any) -> Callable[[Batch],
     return for_shape
 
 
-# name -> (the attention of the model, how to run it)
+# way of running -> (attention implementation of the model, how to run it)
 WAYS = {
     "eager": ("eager", direct), "sdpa": ("sdpa", direct), "compile": ("sdpa", compiled),
     "onnx": ("sdpa", in_onnxruntime),
 }  # fmt: skip
 
 
-def turn(options: argparse.Namespace, run: Run) -> tuple[float, Tensor]:
+def measure(options: argparse.Namespace, run: Run) -> tuple[float, Tensor]:
     """Seconds of a forward, and its logits."""
     wait = torch.cuda.synchronize if options.device == "cuda" else (lambda: None)
     wait()
     calls, start = 0, time.perf_counter()
-    while not calls or time.perf_counter() - start < TURN:
+    while not calls or time.perf_counter() - start < MEASUREMENT:
         logits = run()
         calls += 1
     wait()
@@ -133,21 +141,22 @@ def turn(options: argparse.Namespace, run: Run) -> tuple[float, Tensor]:
 
 
 def rounds_of(options: argparse.Namespace, runs: dict[Name, Run]) -> list[Times]:
-    """Seconds of every contender, round for round, once all are known to compute the same as eager attention."""
+    """Seconds of every candidate in each round, after a check that all have the same logits as eager attention."""
     start, budget = time.perf_counter(), options.seconds * len(runs)
-    first = {name: turn(options, run) for name, run in runs.items()}
+    first = {name: measure(options, run) for name, run in runs.items()}
     for (way, pruned), (_, logits) in first.items():
         off = (logits - first["eager", pruned][1]).abs().max().item()
         if not off <= TOLERANCE[options.dtype]:
             raise ValueError(f"{way} gives {'pruned' if pruned else 'stock'} logits that are {off:.2g} off eager's.")
-    long = time.perf_counter() - start > budget
-    rounds = [{name: seconds for name, (seconds, _) in first.items()}] if long else []
+    is_slow = time.perf_counter() - start > budget
+    rounds = [{name: seconds for name, (seconds, _) in first.items()}] if is_slow else []
     while len(rounds) < 3 or time.perf_counter() - start < budget:
-        rounds.append({name: turn(options, run)[0] for name, run in runs.items()})
+        rounds.append({name: measure(options, run)[0] for name, run in runs.items()})
     return rounds
 
 
 def rows_of(size: tuple[int, int], rounds: list[Times], ceiling: float) -> list[dict]:
+    """One row of results for each way of running."""
     ms = {name: 1e3 * statistics.median(times[name] for times in rounds) for name in rounds[0]}
     return [
         {
@@ -181,26 +190,28 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", default=list(WAYS), choices=list(WAYS), help="eager and sdpa always run")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--seconds", type=float, default=4, help="for each contender and size (default: 4)")
-    parser.add_argument("--output", type=Path, default=None, help="a CSV to append to (default: benchmarks/results)")
+    parser.add_argument("--seconds", type=float, default=4, help="for each candidate and size (default: 4)")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="CSV file to append to (default: in benchmarks/results)"
+    )
     options = parser.parse_args(arguments)
     kinds = list(itertools.product(("eager", "sdpa"), (False, True)))
-    models = {(attention, pruned): base_shaped(options, attention, pruned) for attention, pruned in kinds}
-    contenders = {}
+    models = {(attention, pruned): make_model(options, attention, pruned) for attention, pruned in kinds}
+    candidates = {}
     for way, (attention, make) in WAYS.items():
         if way in ("eager", "sdpa", *options.only):
             try:
-                contenders |= {(way, pruned): make(options, models[attention, pruned]) for pruned in (False, True)}
+                candidates |= {(way, pruned): make(options, models[attention, pruned]) for pruned in (False, True)}
             except MissingError as error:
                 print(f"{way} is left out: {error}.")
-    versions = {"onnxruntime": import_module("onnxruntime").__version__ if ("onnx", True) in contenders else ""}
+    versions = {"onnxruntime": import_module("onnxruntime").__version__ if ("onnx", True) in candidates else ""}
     shapes = {"layers": options.layers, "pruned": options.layers - 1, "width": options.width}
     shared = conditions(options.device, dtype=options.dtype, **shapes) | versions
     print("size     way       stock ms  pruned ms  speed-up  × stock sdpa  ceiling  target")
     for size in options.sizes:
-        torch.compiler.reset()  # dynamo gives up after a few shapes
+        torch.compiler.reset()  # torch.compile stops recompiling after a few shapes
         batch = random_batch(options, *size)
-        rounds = rounds_of(options, {name: for_shape(batch) for name, for_shape in contenders.items()})
+        rounds = rounds_of(options, {name: for_shape(batch) for name, for_shape in candidates.items()})
         flops = [prune.cost_of(models["eager", pruned], 1, size[1], rounds=0).flops for pruned in (False, True)]
         rows = rows_of(size, rounds, flops[0] / flops[1])
         for row in rows:

@@ -1,14 +1,14 @@
-"""Time of the mask kernel beside its reference and the attention forward of the same layer.
+"""Time of AD-DROP's mask kernel, of its reference, and of the attention forward of the same layer.
 
     python -m benchmarks.kernels --device cuda          # 12 heads of width 64, bf16, four sizes
-    python -m benchmarks.kernels                        # the CPU's path, fp32
+    python -m benchmarks.kernels                        # on the CPU, fp32
 
-Medians of single calls, in one run, over inputs that take turns so that none stays in the cache. The attention forward
-is the one that the layer runs in training, with dropout and no padding; without dropout, and with a mask for padding as
-captured steps have it, it is a row of its own. "for attention" is the mask and then the bias, in the query's
-precision, that training on a GPU makes of it. The floor is the time
-in which a GPU of the given bandwidth would read gradient and value and write the mask. Memory is the peak that a call
-adds to its inputs, in multiples of the mask (1 byte for each position; a map in fp32 would be 4).
+Times are medians of single calls. The calls alternate between several sets of inputs, so that none stays in the cache.
+The first row is the attention forward of training, with dropout and without padding; two more rows are the forward
+without dropout, and with a mask for padding, as in captured steps. "mask for attention" also computes the bias that
+training on a GPU adds to the scores, in the precision of the query. The floor is the time that a GPU of the given
+memory bandwidth needs to read gradient and value and to write the mask. Memory is the peak that a call adds to its
+inputs, in multiples of the mask (1 byte for each position; an attention map in fp32 would be 4).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEADS, WIDTH = 12, 64
 Provider = Callable[[dict[str, Tensor]], Tensor]
 
 
-def inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
+def make_inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
     shape = (batch, length, HEADS, WIDTH)
     query, key, value, gradient = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     return {
@@ -49,6 +49,8 @@ def inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str
 
 
 def attention(dropout: float, masked: bool = False) -> Provider:
+    """The attention forward."""
+
     def run(x: dict[str, Tensor]) -> Tensor:
         mask = x["valid"].expand(-1, -1, x["query"].shape[2], -1) if masked else None
         return scaled_dot_product_attention(x["query"], x["key"], x["value"], mask, dropout_p=dropout)
@@ -57,6 +59,8 @@ def attention(dropout: float, masked: bool = False) -> Provider:
 
 
 def mask(impl: str, valid: str = "valid") -> Provider:
+    """The keep mask of AD-DROP, by one of the implementations."""
+
     def run(x: dict[str, Tensor]) -> Tensor:
         return keep_from_gradient(x["gradient"], x["value"], x[valid], DropRule(0.3, 0.3, 12345, x["positions"]), impl)
 
@@ -64,11 +68,13 @@ def mask(impl: str, valid: str = "valid") -> Provider:
 
 
 def bias(impl: str) -> Provider:
+    """The keep mask, and the bias for the scores that it becomes."""
     keep = mask(impl)
     return lambda x: mask_of(keep(x), x["valid"], x["query"].dtype).bias
 
 
 def providers(device: str) -> dict[str, Provider]:
+    """What is timed, by its name in the results; the first is what the others are compared with."""
     fast = "triton" if device == "cuda" else "cpu"
     return {
         "attention forward, dropout 0.1": attention(0.1),
@@ -82,28 +88,32 @@ def providers(device: str) -> dict[str, Provider]:
 
 
 def seconds(run: Provider, sets: list[dict[str, Tensor]], device: str, calls: int) -> float:
+    """The median time of a call, after three calls to warm up."""
     for _ in range(3):
         run(sets[0])
-    taken = []
-    for call in range(calls):
-        x = sets[call % len(sets)]
-        if device == "cuda":
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda.synchronize()
-            torch.cuda._sleep(2_000_000)  # the launch is over before the device is free: only the device counts
-            before.record()
-            run(x)
-            after.record()
-            torch.cuda.synchronize()
-            taken.append(before.elapsed_time(after) / 1e3)
-        else:
-            start = time.perf_counter()
-            run(x)
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+    time_one = _time_on_gpu if device == "cuda" else _time_on_cpu
+    return statistics.median(time_one(run, sets[call % len(sets)]) for call in range(calls))
+
+
+def _time_on_gpu(run: Provider, x: dict[str, Tensor]) -> float:
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000)  # keeps the device busy until the kernels are launched, so that only they are timed
+    before.record()
+    run(x)
+    after.record()
+    torch.cuda.synchronize()
+    return before.elapsed_time(after) / 1e3
+
+
+def _time_on_cpu(run: Provider, x: dict[str, Tensor]) -> float:
+    start = time.perf_counter()
+    run(x)
+    return time.perf_counter() - start
 
 
 def peak_over_mask(run: Provider, x: dict[str, Tensor], device: str) -> float | str:
+    """The peak memory that a call adds, divided by the size of the mask; empty on a CPU, where it is not measured."""
     if device != "cuda":
         return ""
     torch.cuda.synchronize()
@@ -119,15 +129,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default=None, choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--calls", type=int, default=None, help="default: 100 on a GPU, 10 on a CPU")
-    parser.add_argument("--bandwidth", type=float, default=4.3e12, help="of the GPU's memory, bytes in a second")
-    parser.add_argument("--output", type=Path, default=None, help="a CSV to append to (default: benchmarks/results)")
+    parser.add_argument("--bandwidth", type=float, default=4.3e12, help="of the GPU's memory, in bytes per second")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="CSV file to append to (default: in benchmarks/results)"
+    )
     options = parser.parse_args(arguments)
     on_gpu = options.device == "cuda"
     dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
     table = []
     print(f"{'size':<8} {'':<38} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
     for batch, length in SIZES:
-        sets = [inputs(batch, length, getattr(torch, dtype), options.device) for _ in range(4 if on_gpu else 1)]
+        sets = [make_inputs(batch, length, getattr(torch, dtype), options.device) for _ in range(4 if on_gpu else 1)]
         base = 0.0
         for name, run in providers(options.device).items():
             taken = seconds(run, sets, options.device, options.calls or (100 if on_gpu else 10))

@@ -1,4 +1,4 @@
-"""AD-DROP by the letter: eager attention, every map in memory, a backward for each layer, torch's sort."""
+"""AD-DROP as in the authors' code: eager attention, all maps in memory, one backward for each layer, torch's sort."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from torch import Tensor
 
 
 class PublishedMasks:
-    """What the blocks of a model with eager attention drop, with p = q = 0.3; nothing until it is chosen."""
+    """Drops attention positions in a model with eager attention, with p = q = 0.3, from `choose` until `clear`.
+
+    Args:
+        blocks: The blocks of the encoder, each with its attention in `attention.self`.
+    """
 
     def __init__(self, blocks: Iterable[Any]) -> None:
         self._keep: dict[int, Tensor] = {}
@@ -27,7 +31,7 @@ class PublishedMasks:
         return add_mask
 
     def choose(self, model: Any, batch: dict[str, Tensor]) -> None:
-        """By a pass over the batch and its backwards."""
+        """Chooses the positions to drop for a batch, by one forward and one backward for each layer."""
         outputs = model(**batch, output_attentions=True)
         chosen = outputs.logits.max(-1).values.sum()
         valid = batch["attention_mask"].bool()[:, None, None]
@@ -38,4 +42,5 @@ class PublishedMasks:
             self._keep[number] = ~((score >= threshold) & valid & (torch.rand_like(score) < 0.3))
 
     def clear(self) -> None:
+        """Drops nothing any more."""
         self._keep.clear()

@@ -1,4 +1,4 @@
-"""Results are added to a CSV, never edited, each row with the conditions that it was measured under."""
+"""The CSV files of results: rows are appended and never edited, each with the conditions of its measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def conditions(device: str, **more: Any) -> dict[str, Any]:
-    """Date, machine and versions."""
+    """Date, machine and versions, for the first columns of a row.
+
+    Args:
+        device: "cpu" or "cuda".
+        more: Further columns, before the versions.
+    """
     import torch
     import transformers
 
@@ -30,11 +35,12 @@ def conditions(device: str, **more: Any) -> dict[str, Any]:
 
 
 def append(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Appends rows to a CSV file, which is created if needed; all rows of a file have the same columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
+    is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
-        if new:
+        if is_new:
             writer.writeheader()
         writer.writerows(rows)
     print(f"appended to {path}")

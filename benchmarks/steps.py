@@ -3,10 +3,11 @@
     python -m benchmarks.steps                     # BERT-base shapes, batch 16 × 128, on the CPU
     python -m benchmarks.steps --device cuda --dtype bfloat16
 
-Every provider takes the same step: forward, backward, clip, AdamW. Times are medians over rounds in which the providers
-take turns, so that a slow minute hits all of them. Memory is what a GPU's allocator says, or on a CPU the growth of a
-process of its own over the imported libraries; not for steps that take many plain ones. The floor counts matrix
-products: a forward is 1, a backward to the activations 1, one to the weights 1; a plain step is 3.
+Every provider does the same step: forward, backward, gradient clipping, AdamW. In a round the providers are timed one
+after the other, so that a slow period of the machine affects all of them; times are medians over the rounds. Memory is
+the peak of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it
+is not measured for steps that take as long as many plain ones. The floor counts matrix products: a forward is 1, a
+backward to the activations 1, a backward to the weights 1, so a plain step is 3.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from attendrop.methods import make_method
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
 
-Step = Callable[[], None]
+Step = Callable[[], float | None]  # one step; it may return its own time in seconds
 
-TOGETHER = 4  # providers that take turns with a plain step
+GROUP_SIZE = 4  # providers that are timed together with a plain step
 
 
-def base_shaped(options: argparse.Namespace, attention: str = "sdpa") -> Any:
+def make_model(options: argparse.Namespace, attention: str = "sdpa") -> Any:
+    """A model with the shapes of BERT-base."""
     torch.manual_seed(0)
     config = transformers.BertConfig(num_hidden_layers=options.layers, attn_implementation=attention)
     with torch.device(options.device):
@@ -60,6 +62,7 @@ def random_batch(options: argparse.Namespace) -> dict[str, Tensor]:
 
 
 def finish(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """The end of a step: clipping and the optimizer."""
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
@@ -71,7 +74,8 @@ def autocast(options: argparse.Namespace) -> Any:
 
 
 def plain(options: argparse.Namespace) -> Step:
-    model, batch = base_shaped(options), random_batch(options)
+    """Plain fine-tuning."""
+    model, batch = make_model(options), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def step() -> None:
@@ -84,12 +88,15 @@ def plain(options: argparse.Namespace) -> Step:
 
 
 def with_addrop(options: argparse.Namespace, **fields: Any) -> Step:
-    model, batch = base_shaped(options), random_batch(options)
+    """AD-DROP with these fields."""
+    model, batch = make_model(options), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    return regularised(options, Engine(model, [ADDrop(cross_tuning=False, **fields)]), batch, optimizer)
+    return regularized(options, Engine(model, [ADDrop(cross_tuning=False, **fields)]), batch, optimizer)
 
 
-def regularised(options: argparse.Namespace, engine: Engine, batch: dict[str, Tensor], optimizer: Any) -> Step:
+def regularized(options: argparse.Namespace, engine: Engine, batch: dict[str, Tensor], optimizer: Any) -> Step:
+    """A step with the methods of the engine."""
+
     def step() -> None:
         with autocast(options), engine.micro_batch(batch) as inputs:
             engine.loss(engine.model(**inputs)).backward()
@@ -101,7 +108,8 @@ def regularised(options: argparse.Namespace, engine: Engine, batch: dict[str, Te
 
 
 def as_published(options: argparse.Namespace) -> Step:
-    model, batch = base_shaped(options, "eager"), random_batch(options)
+    """AD-DROP as in the authors' code."""
+    model, batch = make_model(options, "eager"), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     masks = PublishedMasks(model.bert.encoder.layer)
 
@@ -117,43 +125,35 @@ def as_published(options: argparse.Namespace) -> Step:
 
 
 def attendout(options: argparse.Namespace) -> Step:
-    """AttendOut with T = 15, the dropout step spread over its round.
+    """AttendOut with T = 15: an ordinary step, plus a fifteenth of the update of the generator.
 
-    A round of 15 real steps takes long and says no more than one of each kind: the time of a step is that of an
-    ordinary one plus a fifteenth of the dropout step, whose cache holds 15 batches.
+    A full round of 15 steps would take long and show no more than one step of each kind. The update reads a cache of 15
+    batches, which is filled with copies of one.
     """
-    rounds = 15
-    model, batch = base_shaped(options), random_batch(options)
+    steps = 15
+    model, batch = make_model(options), random_batch(options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    method = AttendOut(T=10**9, samples=rounds)
+    method = AttendOut(T=10**9, samples=steps)
     engine = Engine(model, [method], loop=Loop(optimizer, 1.0, examples=lambda source, count, draws: batch))
+    ordinary_step = regularized(options, engine, batch, optimizer)
 
-    step = regularised(options, engine, batch, optimizer)
-
-    def amortised() -> float:
-        synchronize(options.device)
-        start = time.perf_counter()
-        step()
-        synchronize(options.device)
-        ordinary = time.perf_counter() - start
-        cache = method._round
-        for field in (cache.ids, cache.masks, cache.places):
-            field[:] = [field[-1]] * rounds
+    def step() -> float:
+        seconds = _timed(ordinary_step, options.device)
+        method._round[:] = [method._round[-1]] * steps
         engine.begin_step()
         method.T = 1
         start = time.perf_counter()
         engine.after_optimizer()
         synchronize(options.device)
         method.T = 10**9
-        return ordinary + (time.perf_counter() - start) / rounds
+        return seconds + (time.perf_counter() - start) / steps
 
-    step.amortised = amortised  # type: ignore[attr-defined]
     return step
 
 
-# The family: name, method, and the floor in thirds of a plain step. A second view doubles everything; a probe is a
-# forward and a backward to the activations.
-FAMILY: list[tuple[str, str, float]] = [
+# The other methods: name, method, and the floor in thirds of a plain step. A second view doubles everything; a probe is
+# a forward and a backward to the activations.
+OTHER_METHODS: list[tuple[str, str, float]] = [
     ("attention layerdrop", "attention_layerdrop", 3),
     ("scheduled dropout", "scheduled_dropout", 3),
     ("attention dropout", "attention_dropout:p=0.1", 3),
@@ -179,11 +179,12 @@ FAMILY: list[tuple[str, str, float]] = [
 ]
 
 
-def with_family(options: argparse.Namespace, method: str) -> Step:
-    model, batch = base_shaped(options), random_batch(options)
+def with_method(options: argparse.Namespace, method: str) -> Step:
+    """A step with one of `OTHER_METHODS`."""
+    model, batch = make_model(options), random_batch(options)
     if method == "structure_mask":
-        far = (torch.arange(options.length).view(-1, 1) - torch.arange(options.length)).abs()
-        batch["structure_mask"] = (far < 32).expand(options.batch, -1, -1).to(options.device)
+        distance = (torch.arange(options.length).view(-1, 1) - torch.arange(options.length)).abs()
+        batch["structure_mask"] = (distance < 32).expand(options.batch, -1, -1).to(options.device)
     fields = {}
     if method == "supertickets":
         fields["tickets"] = {"heads": [[layer, head] for layer in range(options.layers) for head in (0, 5)]}
@@ -193,22 +194,22 @@ def with_family(options: argparse.Namespace, method: str) -> Step:
         [make_method(method, fields) if fields else parse_method(method)],
         loop=Loop(optimizer, 1.0),
     )
-    return regularised(options, engine, batch, optimizer)
+    return regularized(options, engine, batch, optimizer)
 
 
 def _constant(floor: float, layers: int) -> float:
     return floor
 
 
-# name -> (how to make the step, the floor in thirds of a plain step as a function of the number of layers)
+# name -> (function that creates the step, floor in thirds of a plain step as a function of the number of layers)
 PROVIDERS: dict[str, tuple[Callable[[argparse.Namespace], Step], Callable[[int], float]]] = {
     "plain": (plain, lambda n: 3),
     "addrop all layers": (lambda o: with_addrop(o, layers="all"), lambda n: 5),
     "addrop first layer": (lambda o: with_addrop(o, layers="first"), lambda n: 5),
     "addrop all layers, as published": (as_published, lambda n: 4 + (n + 1) / 2),
-    # two plain steps, the generator once and, in the dropout step, once more with its backward: 2 + 4/9, in thirds
+    # Two plain steps, and the generator: once in each step, and once more with its backward in the update: 2 + 4/9.
     "attendout, T = 15": (attendout, lambda n: 3 * (2 + 4 / 9)),
-    **{name: (partial(with_family, method=method), partial(_constant, floor)) for name, method, floor in FAMILY},
+    **{name: (partial(with_method, method=method), partial(_constant, floor)) for name, method, floor in OTHER_METHODS},
     "addrop iga first, 20-step sum": (lambda o: with_addrop(o, attribution="iga"), lambda n: 4 + 20 * 2),
     "addrop iga first, 5 gauss nodes": (
         lambda o: with_addrop(o, attribution="iga", ig_rule="gauss", ig_steps=5),
@@ -225,29 +226,36 @@ def synchronize(device: str) -> None:
 def times(options: argparse.Namespace, names: list[str]) -> dict[str, float]:
     """Seconds for each provider: the median over rounds, after one step to warm up.
 
-    A few providers at a time take turns with a plain step, because each holds a model of its own; all are told in
-    units of the first plain one. A step that costs many plain ones is its own average: it is timed once.
+    Each provider has its own model, so only a few are timed together, always with a plain step. The times of a group
+    are scaled so that its plain step takes as long as that of the first group. A slow step is timed only once.
     """
     others = [name for name in names if name != "plain"]
-    short = [name for name in others if not _is_long(name, options)]
-    groups = [short[i : i + TOGETHER] for i in range(0, len(short), TOGETHER)] or [[]]
-    found: dict[str, float] = {}
+    fast = [name for name in others if not _is_slow(name, options)]
+    groups = [fast[i : i + GROUP_SIZE] for i in range(0, len(fast), GROUP_SIZE)] or [[]]
+    seconds: dict[str, float] = {}
     for group in groups:
-        seconds = _rounds(options, ["plain", *group], options.rounds)
-        unit = found.setdefault("plain", seconds["plain"]) / seconds["plain"]
-        found |= {name: seconds[name] * unit for name in group}
+        of_group = _rounds(options, ["plain", *group], options.rounds)
+        scale = seconds.setdefault("plain", of_group["plain"]) / of_group["plain"]
+        seconds |= {name: of_group[name] * scale for name in group}
     for name in others:
-        if _is_long(name, options):
-            plain_step, step = PROVIDERS["plain"][0](options), PROVIDERS[name][0](options)
-            around = [_timed(plain_step, options.device) for _ in range(2)][1:]
-            taken = _timed(step, options.device)
-            around.append(_timed(plain_step, options.device))
-            found[name] = taken / statistics.mean(around) * found["plain"]
+        if _is_slow(name, options):
+            seconds[name] = _ratio_to_plain(options, name) * seconds["plain"]
             print(f"  {name}", file=sys.stderr, flush=True)
-    return {name: found[name] for name in names}
+    return {name: seconds[name] for name in names}
+
+
+def _ratio_to_plain(options: argparse.Namespace, name: str) -> float:
+    """The time of one step, divided by the mean of the plain steps before and after it."""
+    plain_step, step = PROVIDERS["plain"][0](options), PROVIDERS[name][0](options)
+    _timed(plain_step, options.device)  # to warm up
+    before = _timed(plain_step, options.device)
+    seconds = _timed(step, options.device)
+    after = _timed(plain_step, options.device)
+    return seconds / statistics.mean([before, after])
 
 
 def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[str, float]:
+    """The median time of each provider; the first round warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     steps = {name: PROVIDERS[name][0](options) for name in names}
     for round_number in range(rounds + 1):
@@ -259,30 +267,29 @@ def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def _is_long(name: str, options: argparse.Namespace) -> bool:
+def _is_slow(name: str, options: argparse.Namespace) -> bool:
     return PROVIDERS[name][1](options.layers) > 12 and options.device == "cpu"
 
 
-def _timed(step: Any, device: str) -> float:
-    if hasattr(step, "amortised"):
-        return step.amortised()
+def _timed(step: Step, device: str) -> float:
+    """Seconds of a step."""
     synchronize(device)
     start = time.perf_counter()
-    step()
+    own_time = step()
     synchronize(device)
-    return time.perf_counter() - start
+    return time.perf_counter() - start if own_time is None else own_time
 
 
 def peak_bytes(options: argparse.Namespace, name: str) -> int:
-    """What two steps add to the process, or to the GPU's memory, at their peak."""
-    gc.collect()  # engines and models know each other
+    """The peak memory that two steps add to the process, or to the GPU."""
+    gc.collect()  # engine and model reference each other
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     else:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     step = PROVIDERS[name][0](options)
-    for _ in range(2):  # the first one makes the optimizer's state
+    for _ in range(2):  # the first one creates the state of the optimizer
         _timed(step, options.device)
     if options.device == "cuda":
         return torch.cuda.max_memory_allocated() - before
@@ -290,13 +297,14 @@ def peak_bytes(options: argparse.Namespace, name: str) -> int:
 
 
 def peaks_of(options: argparse.Namespace, arguments: list[str], names: list[str]) -> dict[str, int]:
+    """The peak memory of each provider; on a CPU each is measured in a process of its own, several at a time."""
     if options.device == "cuda":
         return {name: peak_bytes(options, name) for name in names}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:  # memory does not mind company, time does
-        return dict(zip(names, pool.map(partial(peak_in_own_process, arguments), names), strict=True))
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        return dict(zip(names, pool.map(partial(_peak_in_own_process, arguments), names), strict=True))
 
 
-def peak_in_own_process(arguments: list[str], name: str) -> int:
+def _peak_in_own_process(arguments: list[str], name: str) -> int:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.steps", *arguments, "--peak-of", name],
         env={**os.environ, "OMP_NUM_THREADS": "2"},
@@ -316,20 +324,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), help="providers to run; plain always runs")
-    parser.add_argument("--output", type=Path, default=None, help="a CSV to append to (default: benchmarks/results)")
+    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), help="providers to time; plain always is")
+    parser.add_argument(
+        "--output", type=Path, default=None, help="CSV file to append to (default: in benchmarks/results)"
+    )
     parser.add_argument("--peak-of", choices=list(PROVIDERS), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.peak_of:
         print(json.dumps(peak_bytes(options, options.peak_of)))
         return
     names = [name for name in PROVIDERS if not options.only or name in options.only or name == "plain"]
-    peaks = peaks_of(options, arguments, [name for name in names if not _is_long(name, options)])
+    peaks = peaks_of(options, arguments, [name for name in names if not _is_slow(name, options)])
     seconds = times(options, names)
-    write(options, rows(options, seconds, peaks))
+    write(options, rows_of(options, seconds, peaks))
 
 
-def rows(options: argparse.Namespace, seconds: dict[str, float], peaks: dict[str, int]) -> list[dict[str, Any]]:
+def rows_of(options: argparse.Namespace, seconds: dict[str, float], peaks: dict[str, int]) -> list[dict[str, Any]]:
+    """One row of results for each provider."""
     return [
         {
             "provider": name,
@@ -344,6 +355,7 @@ def rows(options: argparse.Namespace, seconds: dict[str, float], peaks: dict[str
 
 
 def write(options: argparse.Namespace, table: list[dict[str, Any]]) -> None:
+    """Prints the rows and appends them to the CSV file."""
     width = max(len(row["provider"]) for row in table)
     print(f"{'step':<{width}}  {'ms':>9}  {'× plain':>7}  {'floor':>6}  {'peak MiB':>8}  {'× plain':>7}")
     for row in table:

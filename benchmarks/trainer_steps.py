@@ -1,13 +1,14 @@
-"""Time and peak memory of a training step inside `Trainer.train()`: dataloader, clipping, optimizer, callbacks and all.
+"""Time and peak memory of a training step inside `Trainer.train()`, with dataloader, clipping, optimizer and callbacks.
 
     python -m benchmarks.trainer_steps                              # the four sizes, RoBERTa-base shapes, bf16
     python -m benchmarks.trainer_steps --sizes 16x128 --only "stock plain" "addrop captured"
 
-`train` is the time of a step in a run that nobody interrupts: the mean over a window of steps, the median over windows.
-`step` is the time from the Trainer's step begin to its step end with the GPU idle at both, the median over steps: no
-dataloader. The published way is AD-DROP by the letter (a backward for each layer) in a stock Trainer. A window of
-AttendOut has one dropout step. Integrated gradients are timed at the first two sizes. "faster" is against the
-published way; the floor counts matrix products, in multiples of a plain step.
+"train ms" is the time of a step in an undisturbed run: the mean over a window of steps, then the median over windows.
+"step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so without the dataloader:
+the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for each layer) in a stock
+Trainer. A window of AttendOut contains one update of the generator. Integrated gradients are timed only at the first
+two sizes. "faster" is the speed-up over "addrop published"; the floor counts matrix products, in multiples of a plain
+step.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from attendrop import ADDrop, AttendOut, RegularizedTrainer
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
 
-WARM = 4
+WARM_UP = 4  # steps
 IGA = ("16x47", "16x128")  # where integrated gradients are timed
 
 
-def base_shaped(attention: str = "sdpa", layers: int = 12) -> Any:
+def make_model(attention: str = "sdpa", layers: int = 12) -> Any:
+    """A model with the shapes of RoBERTa-base."""
     torch.manual_seed(0)
     config = transformers.RobertaConfig(
         vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_hidden_layers=layers,
@@ -45,7 +47,9 @@ def base_shaped(attention: str = "sdpa", layers: int = 12) -> Any:
         return transformers.RobertaForSequenceClassification(config)
 
 
-class Sentences(torch.utils.data.Dataset):
+class RandomSentences(torch.utils.data.Dataset):
+    """Random tokens with random labels."""
+
     def __init__(self, count: int, length: int) -> None:
         g = torch.Generator().manual_seed(1)
         self.ids = torch.randint(1000, 30000, (count, length), generator=g).tolist()
@@ -58,12 +62,18 @@ class Sentences(torch.utils.data.Dataset):
         return {"input_ids": self.ids[i], "attention_mask": [1] * len(self.ids[i]), "labels": self.labels[i]}
 
 
-class Watch(TrainerCallback):
-    """Single steps between two synchronisations, then whole windows."""
+class StepTimer(TrainerCallback):
+    """Times single steps, with a synchronization before and after each, and then windows of undisturbed steps.
+
+    Args:
+        single: How many single steps to time, after the warm-up.
+        length: The number of steps in a window.
+        windows: How many windows to time, after a first one that does not count.
+    """
 
     def __init__(self, single: int, length: int, windows: int) -> None:
-        self.alone, self.length = WARM + single, length
-        self.steps = self.alone + length * (windows + 1)  # the first window begins where steps stop being alone
+        self.last_single, self.length = WARM_UP + single, length
+        self.steps = self.last_single + length * (windows + 1)
         self.single: list[float] = []
         self.window: list[float] = []
         self.start = 0.0
@@ -73,23 +83,23 @@ class Watch(TrainerCallback):
         return time.perf_counter()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step < self.alone:
+        if state.global_step < self.last_single:
             self.start = self.now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        done = state.global_step
-        if done <= self.alone:
-            taken = self.now() - self.start
-            if done > WARM:
-                self.single.append(taken)
-        elif (done - self.alone) % self.length == 0:
+        step = state.global_step
+        if step <= self.last_single:
+            seconds = self.now() - self.start
+            if step > WARM_UP:
+                self.single.append(seconds)
+        elif (step - self.last_single) % self.length == 0:
             now = self.now()
             self.window.append((now - self.start) / self.length)
             self.start = self.now()
 
 
 class Published(Trainer):
-    """AD-DROP as its public code does it, in a stock Trainer."""
+    """AD-DROP as in the authors' code, in a stock Trainer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -104,17 +114,18 @@ class Published(Trainer):
         return loss
 
 
-def stock(**more: Any) -> Trainer:
-    return Trainer(base_shaped(), **more)
+def stock(**arguments: Any) -> Trainer:
+    return Trainer(make_model(), **arguments)
 
 
-def published(**more: Any) -> Trainer:
-    return Published(base_shaped("eager"), **more)
+def published(**arguments: Any) -> Trainer:
+    return Published(make_model("eager"), **arguments)
 
 
 def with_step(step: str, *methods: Callable[[], Any]) -> Callable[..., Trainer]:
-    return lambda **more: RegularizedTrainer(
-        base_shaped(), regularizers=[make() for make in methods], step=step, **more
+    """A function that creates a trainer with these methods and this kind of step."""
+    return lambda **arguments: RegularizedTrainer(
+        make_model(), regularizers=[make() for make in methods], step=step, **arguments
     )
 
 
@@ -130,7 +141,7 @@ def integrated(steps: int, rule: str) -> Callable[[], ADDrop]:
     return lambda: addrop(attribution="iga", ig_steps=steps, ig_rule=rule)
 
 
-# name -> (how to make the trainer, matrix products in thirds of a plain step)
+# name -> (function that creates the trainer, matrix products in thirds of a plain step)
 PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
     "stock plain": (stock, 3),
     "plain captured": (with_step("captured"), 3),
@@ -142,47 +153,49 @@ PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
     "addrop iga captured, 20-step sum": (with_step("captured", integrated(20, "sum")), 4 + 20 * 13),
     "addrop iga captured, 5 gauss nodes": (with_step("captured", integrated(5, "gauss")), 4 + 5 * 13),
 }
-# single steps, length of a window, and windows, where a step takes long
+# Single steps, length of a window and number of windows, for the providers whose steps are slow.
 FEWER = {name: (3, 3, 2) for name in PROVIDERS if "iga" in name} | {"addrop published": (8, 10, 2)}
 
 
-def _by(title: str, digits: int = 2) -> Callable[[dict, dict], float]:
+def _ratio(title: str, digits: int = 2) -> Callable[[dict, dict], float]:
+    """Of a column of two rows."""
     return lambda row, other: round(row[title] / other[title], digits)
 
 
-# column -> the provider that a row is compared with, and how
+# column -> (provider that a row is compared with, ratio of the two rows)
 RATIOS: dict[str, tuple[str, Callable[[dict, dict], float]]] = {
-    "x stock": ("stock plain", _by("train ms")),
-    "x captured": ("plain captured", _by("train ms")),
-    "faster": ("addrop published", lambda row, published: _by("train ms")(published, row)),
-    "step x stock": ("stock plain", _by("step ms")),
-    "step x capt": ("plain captured", _by("step ms")),
-    "memory x capt": ("plain captured", _by("peak MiB", 3)),
+    "x stock": ("stock plain", _ratio("train ms")),
+    "x captured": ("plain captured", _ratio("train ms")),
+    "faster": ("addrop published", lambda row, published: _ratio("train ms")(published, row)),
+    "step x stock": ("stock plain", _ratio("step ms")),
+    "step x capt": ("plain captured", _ratio("step ms")),
+    "memory x capt": ("plain captured", _ratio("peak MiB", 3)),
 }
 
 
-def measured(name: str, batch: int, length: int, windows: int) -> dict[str, Any]:
+def measure(name: str, batch: int, length: int, windows: int) -> dict[str, Any]:
+    """Trains for a few steps and returns the times and the peak memory."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    watch = Watch(*FEWER.get(name, (12, 15, windows)))
+    timer = StepTimer(*FEWER.get(name, (12, 15, windows)))
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
-            folder, max_steps=watch.steps, per_device_train_batch_size=batch, bf16=True, save_strategy="no",
+            folder, max_steps=timer.steps, per_device_train_batch_size=batch, bf16=True, save_strategy="no",
             report_to=[], disable_tqdm=True, learning_rate=1e-5, logging_strategy="no",
         )  # fmt: skip
         trainer = PROVIDERS[name][0](
             args=args,
-            train_dataset=Sentences(batch * 40, length),
-            eval_dataset=Sentences(128, length) if "attendout" in name else None,
-            callbacks=[watch],
+            train_dataset=RandomSentences(batch * 40, length),
+            eval_dataset=RandomSentences(128, length) if "attendout" in name else None,
+            callbacks=[timer],
         )
         trainer.train()
     return {
         "provider": name,
-        "train ms": round(statistics.median(watch.window[1:]) * 1e3, 2),
-        "step ms": round(statistics.median(watch.single) * 1e3, 2),
+        "train ms": round(statistics.median(timer.window[1:]) * 1e3, 2),
+        "step ms": round(statistics.median(timer.single) * 1e3, 2),
         "peak MiB": round((torch.cuda.max_memory_allocated() - before) / 2**20),
     }
 
@@ -199,13 +212,13 @@ def main() -> None:
     for size in options.sizes:
         batch, length = map(int, size.split("x"))
         names = [name for name in options.only or PROVIDERS if "iga" not in name or size in IGA]
-        rows = [measured(name, batch, length, options.windows) for name in names]
+        rows = [measure(name, batch, length, options.windows) for name in names]
         width = max(map(len, names))
         by_name = {row["provider"]: row for row in rows}
         print(f"{size:<{width}} " + " ".join(f"{title:>13}" for title in ("train ms", *RATIOS, "step ms", "peak MiB")))
         for row in rows:
-            for title, (other, quotient) in RATIOS.items():
-                row[title] = quotient(row, by_name[other]) if other in by_name else ""
+            for title, (other, ratio) in RATIOS.items():
+                row[title] = ratio(row, by_name[other]) if other in by_name else ""
             row["floor"] = round(PROVIDERS[row["provider"]][1] / 3, 2)
             shown = (row[title] for title in ("train ms", *RATIOS, "step ms", "peak MiB"))
             print(f"{row['provider']:<{width}} " + " ".join(f"{value:>13}" for value in shown), flush=True)

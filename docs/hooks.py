@@ -70,7 +70,10 @@ GROUPS = (
         "attribution",
         "Attribution",
         "How much a prediction depends on each attention position.",
-        ("model.attribution",),
+        (
+            "model.attribution",
+            "kernels.attribution_mask",
+        ),
     ),
     Group(
         "models",

@@ -55,9 +55,9 @@ def test_number_of_candidates_per_row_is_exact(p: float, dtype: torch.dtype) -> 
     region = candidates(scores, valid, p)
     assert not (region & ~valid).any()
     for b, n in enumerate((11, 10, 4, 1)):
-        assert (region[b].sum(-1) == n - int(n * (1 - Fraction(str(p))))).all()
+        assert (region[b].sum(-1) == n - n * (1 - Fraction(str(p))) // 1).all()
         low = candidates(scores, valid, p, "low")[b]
-        assert (low.sum(-1) == int(n * Fraction(str(p)))).all()
+        assert (low.sum(-1) == n * Fraction(str(p)) // 1).all()
 
 
 def test_measured_drop_rate_equals_q() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from attendrop.capture.graphs import Graphs
 from attendrop.core.step import MicroBatch, Step
 from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
-from attendrop.methods.attendout.policy_gradient import Round, actions, likelihood_gradient, reinforce
+from attendrop.methods.attendout.policy_gradient import CachedBatch, actions, likelihood_gradient, reinforce
+from attendrop.methods.attendout.rewards import Rewards, attacker_probability, rewards_of_steps
 from attendrop.report.curves import plot_run
 from helpers import data, zoo
 from helpers.precision import assert_same_numbers
@@ -106,10 +108,10 @@ class Kept(AttendOut):
         self.seen = [*getattr(self, "seen", []), (batch.step.progress.step, ids.clone(), mask.clone(), drop)]
         return plan
 
-    def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _rewards(self, step: Any) -> Rewards:
         self.before = copy.deepcopy(self.generator).double()
         rewards = REWARDS[self._rounds]
-        return rewards, rewards.mean(), rewards.mean()
+        return Rewards(rewards, rewards.mean(), rewards.mean())
 
 
 def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[dict[str, torch.Tensor]]:
@@ -138,11 +140,15 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
 
 
 def literal_round(
-    g: Generator, advantages: list[float], seen: list[Any], monte_carlo: int
+    g: Generator, advantages: list[float], seen: list[Any], monte_carlo: int, causal: bool = False
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Eq. 5, one position at a time: the gradients of minus the objective, and the mean P(drop) of each layer."""
     loss = torch.zeros((), dtype=torch.float64)
     means = []
+
+    def positions(n: int) -> list[tuple[int, int]]:
+        return [(i, j) for i in range(n) for j in range(i + 1 if causal else n)]
+
     steps = [at for at, *_ in seen]
     for at, ids, mask, drop in seen:
         p = literal_logits(g, ids, mask).sigmoid()
@@ -150,11 +156,12 @@ def literal_round(
         likelihood = torch.zeros((), dtype=torch.float64)
         for example, n in enumerate(mask.sum(1).tolist()):
             for layer, dropped in drop.items():
-                for i, j in itertools.product(range(n), range(n)):
+                for i, j in positions(n):
                     q = p[layer, example, i, j]
-                    likelihood = likelihood + (q if dropped[example, i, j] else 1 - q).log() / (len(drop) * n * n)
+                    chosen = q if dropped[example, i, j] else 1 - q
+                    likelihood = likelihood + chosen.log() / (len(drop) * len(positions(n)))
         loss = loss - advantage * likelihood / len(ids) / steps.count(at) / monte_carlo
-        valid = [(b, i, j) for b, n in enumerate(mask.sum(1).tolist()) for i in range(n) for j in range(n)]
+        valid = [(b, i, j) for b, n in enumerate(mask.sum(1).tolist()) for i, j in positions(n)]
         means.append([sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(g.layers)])
     loss.backward()
     found = {name: p.grad.float() for name, p in g.named_parameters() if p.grad is not None}
@@ -162,16 +169,16 @@ def literal_round(
 
 
 WAYS = {
-    "all at once": (1 << 11, 1 << 22), "two rows at a time": (22, 1 << 22), "little room for maps": (1 << 11, 3 * 150),
+    "all at once": (1 << 11, 1 << 22), "two rows at a time": (22, 1 << 22), "few maps at a time": (1 << 11, 3 * 150),
 }  # fmt: skip
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
-@pytest.mark.parametrize("room", WAYS)
-def test_generator_update_matches_a_slow_reference(room: str, graphs: bool, monkeypatch) -> None:
+@pytest.mark.parametrize("limits", WAYS)
+def test_generator_update_matches_a_slow_reference(limits: str, graphs: bool, monkeypatch) -> None:
     """Computed for the actions that were taken. Chunks of fixed shape, as for graphs, are padded with empty rows."""
-    monkeypatch.setattr(module, "_ROOM_ELSEWHERE", WAYS[room])
+    monkeypatch.setattr(module, "_OTHER_CHUNK_LIMITS", WAYS[limits])
     check_the_dropout_step("albert", Graphs(torch.device("cpu")) if graphs else None, credit="paired", active=0.67)
 
 
@@ -188,7 +195,7 @@ def test_generator_update_matches_a_slow_reference_for_multiple_choice_and_sever
 
 
 def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
-    method = Kept(T=3, init_drop=0.3, reward_on="cached", select="attacker", **fields)
+    method = Kept(T=3, init_drop=0.3, reward_on="noisy", select="attacker", **fields)
     (found,) = play(method, kind, 3 * method.monte_carlo, graphs)
     wanted = {name: torch.zeros_like(x) for name, x in found.items()}
     baseline, size = 0.0, 0.0
@@ -203,7 +210,7 @@ def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
         advantages = [a / size for a in advantages] if method.normalize else advantages
         method.before.zero_grad()
         seen = method.seen[6 * turn : 6 * turn + 6]
-        gradients, means = literal_round(method.before, advantages, seen, method.monte_carlo)
+        gradients, means = literal_round(method.before, advantages, seen, method.monte_carlo, kind == "gpt2")
         for name, x in gradients.items():
             wanted[name] += x
         assert method.history[turn]["drop_probability"] == pytest.approx(means, abs=5.1e-6)  # five decimals
@@ -219,26 +226,24 @@ def test_micro_batches_in_one_chunk_give_the_same_gradients_as_alone(graphs: boo
     """Also for sequences longer than the position table, and for rows without a valid token."""
     g = tiny_generator(3, init_drop=0.4, layer_offsets=True)  # eight positions
     draws = torch.Generator().manual_seed(2)
-    whole, keys, weights = Round(), {}, {}
+    whole: list[CachedBatch] = []
+    keys, weights = {}, {}
     for at, (rows, length) in enumerate([(2, 7), (3, 12), (2, 4), (1, 8), (2, 17)]):
         mask = torch.ones(rows, length, dtype=torch.long)
         mask[-1, length // 2 :] = 0
-        whole.ids.append(torch.randint(0, 10, (rows, length), generator=draws))
-        whole.masks.append(mask)
-        whole.places.append((at, 5 * at))
+        whole.append(CachedBatch(at, 5 * at, torch.randint(0, 10, (rows, length), generator=draws), mask))
         batch = MicroBatch(Step(None, None, Progress(step=at), seed=1))  # type: ignore[arg-type]
         keys[at], weights[at] = batch.keys(range(3), "attendout", torch.device("cpu")), [0.5 - at, 0.0, 1.0 + at]
-    whole.masks[1][0] = 0
+    whole[1].mask[0] = 0
 
-    def gradients(rounds: list[Round]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    def gradients(rounds: list[list[CachedBatch]]) -> tuple[list[torch.Tensor], torch.Tensor]:
         g.zero_grad()
-        lent = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
-        p = torch.stack([reinforce(g, some, keys, weights, lent) for some in rounds]).mean(0)
+        given = Graphs(torch.device("cpu")) if graphs and len(rounds) == 1 else None
+        p = torch.stack([reinforce(g, some, keys, weights, given) for some in rounds]).mean(0)
         return [parameter.grad.clone() for parameter in g.parameters()], p
 
     together = gradients([whole])
-    parts = zip(whole.ids, whole.masks, whole.places, strict=True)
-    alone = gradients([Round([ids], [mask], [place]) for ids, mask, place in parts])
+    alone = gradients([[batch] for batch in whole])
     for found, expected in zip([*together[0], together[1]], [*alone[0], alone[1]], strict=True):
         assert_same_numbers(found, expected)
     assert all(x.isfinite().all() and x.abs().max() > 0 for x in together[0])
@@ -249,13 +254,13 @@ def test_chunks_respect_their_size_limit_and_graphs_get_few_shapes(monkeypatch) 
     shapes: list[tuple[int, int]] = []
     g.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0].shape)))
 
-    def run(lengths: list[int], rows: int, room: tuple[int, int], graphs: Any = None) -> list[tuple[int, int]]:
-        monkeypatch.setattr(module, "_ROOM_ELSEWHERE", room)
+    def run(lengths: list[int], rows: int, limits: tuple[int, int], graphs: Any = None) -> list[tuple[int, int]]:
+        monkeypatch.setattr(module, "_OTHER_CHUNK_LIMITS", limits)
         shapes.clear()
         ids = [torch.ones(rows, length, dtype=torch.long) for length in lengths]
         keys = dict.fromkeys(range(len(ids)), torch.zeros(3, 1, dtype=torch.int32))
-        places = [(at, 0) for at in range(len(ids))]
-        reinforce(g, Round(ids, ids, places), keys, dict.fromkeys(keys, [1.0] * 3), graphs)
+        cache = [CachedBatch(at, 0, x, x) for at, x in enumerate(ids)]
+        reinforce(g, cache, keys, dict.fromkeys(keys, [1.0] * 3), graphs)
         return list(shapes)
 
     assert run([5, 7, 6, 3], 4, (40, 10**6)) == [(5, 7), (6, 6), (5, 5)]  # the longest first, rows · length <= 40
@@ -269,7 +274,7 @@ def test_chunks_respect_their_size_limit_and_graphs_get_few_shapes(monkeypatch) 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 100])
 def test_actions_drawn_for_all_layers_match_those_drawn_per_layer(at_once: int, monkeypatch) -> None:
-    monkeypatch.setattr(module, "_DRAWN_AT_ONCE", at_once)
+    monkeypatch.setattr(module, "_CPU_DRAWS", at_once)
     device = torch.device("cpu")
     p = torch.rand(3, 4, 7, 7, generator=torch.Generator().manual_seed(3))
     batch = MicroBatch(Step(None, None, Progress(step=6), seed=9), first_position=8, size=2)  # type: ignore[arg-type]
@@ -295,13 +300,13 @@ class Planted(AttendOut):
         super().on_batch(batch)
         self.batch = batch
 
-    def _rewards(self, step: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        ids, mask = self._round.ids[-1], self._round.masks[-1]
+    def _rewards(self, step: Any) -> Rewards:
+        ids, mask = self._round[-1].ids, self._round[-1].mask
         with torch.no_grad():
             drop = self._actions(self.generator(ids, mask), self.batch)[self.layer]
         valid = pairs(mask)
         reward = -((~drop) & valid).sum() / valid.sum()
-        return reward.view(1), reward, reward
+        return Rewards(reward.view(1), reward, reward)
 
 
 def run_planted(**fields: Any) -> list[list[float]]:
@@ -609,3 +614,190 @@ def test_models_without_token_ids_or_heads_are_refused() -> None:
         Engine(zoo.make_model("vit"), [AttendOut()])
     with pytest.raises(ValueError, match="BertModel has no head"):
         Engine(zoo.make_model("bert").bert, [AttendOut()])
+
+
+@pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
+def test_causal_models_learn_from_positions_at_or_below_the_diagonal_only(graphs: bool) -> None:
+    """The likelihood, its divisor n(n+1)/2 and the mean P(drop), against a loop over these positions."""
+    check_the_dropout_step("gpt2", Graphs(torch.device("cpu")) if graphs else None, credit="paired")
+
+
+@pytest.mark.parametrize(("kind", "causal"), [("gpt2", True), ("llama", True), ("bert", False), ("bart", False)])
+def test_the_generator_knows_whether_the_masked_attention_is_causal(kind: str, causal: bool) -> None:
+    method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
+    batch = zoo.make_batch(kind)
+    model = zoo.make_model(kind).train()
+    with Engine(model, [method], loop=Loop(torch.optim.SGD(model.parameters(), lr=0.0))) as engine:
+        engine.begin_micro_batch(batch)
+        assert method.generator.causal is causal
+        p = method.generator(batch["input_ids"], batch["attention_mask"]).sigmoid()
+        rows = [
+            (b, i, j) for b, n in enumerate(batch["attention_mask"].sum(1).tolist()) for i in range(n) for j in range(n)
+        ]
+        valid = [(b, i, j) for b, i, j in rows if j <= i or not causal]
+        expected = [sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(2)]
+        assert method.generator.drop_probabilities(batch).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_unanimous_rewards_decide() -> None:
+    for count in (2, 64):
+        assert attacker_probability(torch.full((count,), 0.5)) == 1
+        assert attacker_probability(torch.full((count,), -0.5)) == 0
+        assert attacker_probability(torch.zeros(count)) == 0.5
+    nearly = torch.cat([torch.full((63,), 0.5), torch.tensor([0.4])])
+    assert attacker_probability(nearly) == pytest.approx(1)
+    assert attacker_probability(-nearly) == pytest.approx(0)
+    # rewards that come closer and closer to each other
+    spread = torch.linspace(-1, 1, 8)
+    closer = [attacker_probability(0.1 + spread * 2.0**-k) for k in range(12)]
+    assert closer == sorted(closer)
+    assert closer[0] < 0.7
+    assert closer[-1] == attacker_probability(torch.full((8,), 0.1)) == 1
+
+
+def test_a_single_reward_decides_by_its_sign() -> None:
+    for size in (1e-6, 0.5, 100.0):
+        assert attacker_probability(torch.tensor([size])) == pytest.approx(0.8413, abs=1e-4)
+        assert attacker_probability(torch.tensor([-size])) == pytest.approx(0.1587, abs=1e-4)
+    assert attacker_probability(torch.zeros(1)) == 0.5
+
+
+def test_mixed_evidence_gives_the_normal_cdf() -> None:
+    rewards = torch.tensor([1.0, -0.5, 0.25, 0.5])
+    mean, error = 0.3125, (sum((r - 0.3125) ** 2 for r in rewards.tolist()) / 3 / 4) ** 0.5
+    expected = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(mean / error)).item()
+    assert attacker_probability(rewards) == pytest.approx(expected, abs=1e-6)
+    assert attacker_probability(-rewards) == pytest.approx(1 - expected, abs=1e-6)
+
+
+class Decided(AttendOut):
+    """Rewards that are given, and copies of both networks from before the choice."""
+
+    evidence: torch.Tensor
+
+    def _rewards(self, step: Any) -> Rewards:
+        self.networks_before = {
+            "attacker": data.weights_of(step.model), "defender": data.weights_of(self.defender),
+        }  # fmt: skip
+        return Rewards(self.evidence, self.evidence.mean(), torch.zeros(()))
+
+
+def one_round(method: AttendOut, steps: int = 1, sizes: tuple[int, ...] = (4,), before: Any = None, **loop: Any) -> Any:
+    """Trains a tiny BERT for `steps` steps, one micro-batch for each of `sizes`; returns the model."""
+    model = zoo.make_model("bert", dropout=False).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sizes = sizes * (steps // len(sizes)) if len(sizes) < steps else sizes
+    with Engine(model, [method], loop=Loop(optimizer, **loop), seed=5, batch_size=4) as engine:
+        for step in range(steps):
+            per_step = len(sizes) // steps
+            for micro, size in enumerate(sizes[step * per_step : (step + 1) * per_step]):
+                batch = zoo.make_batch("bert", size=size, seed=10 * step + micro)
+                with engine.micro_batch(batch) as inputs:
+                    (model(**inputs).loss / per_step).backward()
+            engine.before_optimizer()
+            optimizer.step()
+            optimizer.zero_grad()
+            if before is not None and step == steps - 1:
+                before(model, method)
+            engine.after_optimizer()
+    return model
+
+
+@pytest.mark.parametrize("select", ["sample", "better"])
+@pytest.mark.parametrize(("sign", "winner"), [(1, "attacker"), (-1, "defender")])
+def test_the_network_with_the_higher_score_goes_on(select: str, sign: int, winner: str) -> None:
+    method = Decided(T=1, init_drop=0.5, reward_on="noisy", select=select)
+    method.evidence = sign * torch.linspace(0.9, 1.1, 16)
+    model = one_round(method)
+    assert method.history[0]["winner"] == winner
+    attacker, defender = (method.networks_before[name] for name in ("attacker", "defender"))
+    assert not data.same_bits(attacker, defender)
+    for network in (model, method.defender):
+        assert data.same_bits(data.weights_of(network), method.networks_before[winner])
+
+
+@pytest.mark.parametrize("select", ["sample", "better"])
+@pytest.mark.parametrize("spoiled", ["attacker", "defender"])
+def test_a_spoiled_network_loses(select: str, spoiled: str) -> None:
+    """The whole way from the scores of the networks to the choice."""
+
+    def spoil(model: nn.Module, method: AttendOut) -> None:
+        with torch.no_grad():
+            for p in (model if spoiled == "attacker" else method.defender).classifier.parameters():
+                p.mul_(-20.0)
+
+    method = AttendOut(T=3, init_drop=0.3, reward_on="cached", select=select)
+    one_round(method, 3, (4, 4, 4), spoil)
+    entry = method.history[0]
+    assert entry["winner"] == {"attacker": "defender", "defender": "attacker"}[spoiled]
+    assert (entry["reward"] > 0) == (spoiled == "defender")
+    assert entry["reward"] == pytest.approx(entry["attacker"] - entry["defender"], abs=1e-4)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_positive_advantage_makes_the_actions_taken_more_likely(sign: int) -> None:
+    class Remembered(Decided):
+        def plan(self, batch: Any) -> Any:
+            plan = super().plan(batch)
+            self.taken = ids_and_mask(batch.examples), torch.stack([~keep.squeeze(1) for keep in plan.keep.values()])
+            self.likelihood_before = self.likelihood()
+            return plan
+
+        @torch.no_grad()
+        def likelihood(self) -> float:
+            (ids, mask), drop = self.taken
+            p = self.generator(ids, mask).sigmoid()
+            return float((torch.where(drop, p, 1 - p).log() * pairs(mask)).sum())
+
+    method = Remembered(T=1, init_drop=0.4, reward_on="noisy", select="attacker", generator_lr=1e-3)
+    method.evidence = sign * torch.ones(4)
+    one_round(method)
+    change = method.likelihood() - method.likelihood_before
+    assert change * sign > 0.01
+
+
+def test_paired_credit_gives_each_step_the_rewards_of_its_own_examples() -> None:
+    steps = torch.tensor([0] * 4 + [1] * 2 + [2] * 4 + [3] * 4)
+    rewards = Rewards(steps.float(), torch.zeros(()), torch.zeros(()), steps)
+    assert rewards_of_steps(rewards, 4, paired=True) == [0, 1, 2, 3]
+    shuffled = torch.randperm(14, generator=torch.Generator().manual_seed(0))
+    mixed = Rewards(rewards.values[shuffled], torch.zeros(()), torch.zeros(()), steps[shuffled])
+    assert rewards_of_steps(mixed, 4, paired=True) == [0, 1, 2, 3]
+    assert rewards_of_steps(rewards, 4, paired=False) == [pytest.approx(22 / 14)] * 4
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("sizes", [(4, 2, 4, 4), (4, 2, 3, 4, 4, 4, 1, 4)], ids=["uneven", "two micro-batches a step"])
+def test_paired_credit_of_cached_rewards_matches_the_batches(
+    sizes: tuple[int, ...], processes: int, monkeypatch
+) -> None:
+    """Each example is rewarded with the number of its step, which is therefore the reward of the step."""
+    from attendrop.methods.attendout import method as method_module
+    from attendrop.methods.attendout import rewards as rewards_module
+
+    class Credited(AttendOut):
+        def _rewards(self, step: Any) -> Rewards:
+            return super()._rewards(replace(step, loop=Loop(world=processes)))
+
+        def _learn(self, advantages: list[float], step: Any) -> torch.Tensor:
+            self.advantages = advantages
+            return super()._learn(advantages, step)
+
+    per_step = len(sizes) // 4
+    seeds = [10 * step + micro for step in range(4) for micro in range(per_step)]
+    step_of = {int(zoo.make_batch("bert", size=4, seed=seed)["input_ids"][0, 0]): seed // 10 for seed in seeds}
+    assert len(step_of) == len(seeds)
+
+    def scores_of(networks: Any, batch: Any, metric: bool, graphs: Any) -> torch.Tensor:
+        reward = float(step_of[int(batch["input_ids"][0, 0])])
+        return torch.tensor([[reward], [0.0]]).expand(2, len(batch["input_ids"]))
+
+    def gather_objects(value: Any, world: int) -> list[Any]:
+        assert world == processes
+        return [value, [batch[:, 1:] for batch in value]][:world]  # the other process has smaller batches
+
+    monkeypatch.setattr(method_module, "scores_of", scores_of)
+    monkeypatch.setattr(rewards_module, "gather_objects", gather_objects)
+    method = Credited(T=4, init_drop=0.3, reward_on="cached", credit="paired", normalize=False)
+    one_round(method, 4, sizes)
+    assert method.advantages == [0, 1, 2, 3]  # the baseline of the first round is 0

@@ -171,3 +171,60 @@ def test_fields_out_of_range_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=rf"ConcreteDropout\.{field} is .*; it must be a number {allowed}"):
             ConcreteDropout(**{field: value})
+
+
+def train_scaled(scales: list[float], entropy: float) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """One step for each factor of the loss. The gradients of the model are unscaled as a loss scaler does it."""
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    method = ConcreteDropout(init=0.3, lr=0.05, entropy=entropy)
+    torch.manual_seed(0)
+    with Engine(model, [method]) as engine:
+        for scale in scales:
+            with engine.micro_batch(batch) as inputs:
+                (engine.loss(model(**inputs)) * scale).backward()
+            engine.before_optimizer()
+            for parameter in model.parameters():
+                parameter.grad /= scale
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_optimizer()
+    return method.probabilities(), weights_of(model)
+
+
+@pytest.mark.parametrize("entropy", [0.0, 1e-3])
+def test_a_changing_loss_scale_does_not_change_the_rates(entropy: float) -> None:
+    """Scales are powers of two, so that scaling is exact: rates and weights must be equal bit for bit."""
+    rates, weights = train_scaled([1.0] * 8, entropy)
+    scaled_rates, scaled_weights = train_scaled([2.0**n for n in (16, 16, 15, 4, 0, 10, 10, 3)], entropy)
+    assert scaled_rates == rates
+    assert largest_difference(weights, scaled_weights) == 0
+
+
+def test_fp16_autocast_with_a_loss_scaler_learns_the_same_rates_as_bfloat16_without() -> None:
+    found = []
+    for dtype in (torch.bfloat16, torch.float16):
+        model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        # the scale doubles after every second step
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**4, growth_interval=2, enabled=dtype == torch.float16)
+        method = ConcreteDropout(init=0.3, lr=0.05, entropy=0.1)
+        with Engine(model, [method]) as engine:
+            for _ in range(16):
+                with torch.autocast("cpu", dtype), engine.micro_batch(batch) as inputs:
+                    scaler.scale(engine.loss(model(**inputs))).backward()
+                engine.before_optimizer()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                engine.after_optimizer()
+        found.append(method.probabilities())
+    assert scaler.get_scale() == 2.0**12
+    assert all(abs(p - 0.3) > 0.05 for p in found[0])
+    assert found[1] == pytest.approx(found[0], abs=0.003)
+
+
+def test_a_step_whose_scaled_gradients_overflow_leaves_the_rates() -> None:
+    before, _ = train_scaled([1.0] * 3, 1e-3)
+    after, _ = train_scaled([1.0] * 3 + [math.inf], 1e-3)
+    assert after == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import tempfile
@@ -127,6 +128,26 @@ def test_bfloat16_at_the_highest_strength_stays_finite(method: str, kind: str, s
 
 
 @pytest.mark.parametrize("method", SETTINGS)
+def test_model_that_skips_layers_by_itself_trains(method: str) -> None:
+    """BART draws in every forward whether it runs a block (`encoder_layerdrop`): a block may have no record."""
+    model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
+    model.model.encoder.layerdrop = model.model.decoder.layerdrop = 0.5
+    batch |= SETTINGS[method].columns(batch, "usual")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loop = Loop(optimizer=optimizer, examples=lambda source, count, draws: zoo.make_batch("bart"))
+    with Engine(model, make_method(method, SETTINGS[method].usual), loop=loop) as engine:
+        for seed in range(6):
+            torch.manual_seed(seed)
+            with engine.micro_batch(batch) as inputs:
+                engine.loss(model(**inputs)).backward()
+            engine.before_optimizer()
+            optimizer.step()
+            engine.after_optimizer()
+            optimizer.zero_grad()
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("method", SETTINGS)
 def test_configuration_survives_json(method: str) -> None:
     for fields in (SETTINGS[method].usual, SETTINGS[method].zero, SETTINGS[method].strongest):
         regularizer = make_method(method, fields)
@@ -146,3 +167,39 @@ def test_every_method_has_its_files_and_entries() -> None:
     modules = {path.stem for path in (ROOT / "src/attendrop/methods").iterdir() if not path.name.startswith("_")}
     assert modules == set(METHODS)
     assert set(SETTINGS) == set(METHODS)
+
+
+WITH_LAYERS = [
+    name for name, cls in METHODS.items() if any(field.name == "layers" for field in dataclasses.fields(cls))
+]
+# HiddenCut needs self attention in a block, and a structure mask describes the input.
+REFUSED_PARTS = {("hiddencut", "cross"), ("structure_mask", "decoder"), ("structure_mask", "cross")}
+
+
+@pytest.mark.parametrize("part", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("method", WITH_LAYERS)
+def test_layers_may_name_a_part_of_an_encoder_decoder_model(method: str, part: str) -> None:
+    """Only the attention of that part, and the blocks that it is in, are changed."""
+    model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
+    batch |= SETTINGS[method].columns(batch, "usual")
+    regularizer = make_method(method, {**SETTINGS[method].usual, "layers": part})
+    if (method, part) in REFUSED_PARTS:
+        with pytest.raises(
+            ValueError, match=rf"{type(regularizer).__name__}\.layers is '{part}', which selects no self"
+        ):
+            Engine(model, [regularizer])
+        return
+    with Engine(model, [regularizer]) as engine, engine.micro_batch(batch) as inputs:
+        plan, sites = engine.seams.plan, engine.seams.sites
+        chosen = [site for site in sites if site.part == part]
+        assert [site for site in sites if plan.touches(site.index)] == chosen
+        assert len(chosen) == 2
+        assert {*plan.edits, *plan.ffn, *plan.inner, *plan.skip} <= {site.block for site in chosen}
+        engine.loss(model(**inputs)).backward()
+
+
+@pytest.mark.parametrize("method", WITH_LAYERS)
+def test_layers_cannot_name_a_part_of_a_model_with_one_stack(method: str) -> None:
+    regularizer = make_method(method, {**SETTINGS[method].usual, "layers": "encoder"})
+    with pytest.raises(ValueError, match=rf"{type(regularizer).__name__}\.layers is 'encoder'"):
+        Engine(zoo.make_model("bert"), [regularizer])

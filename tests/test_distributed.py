@@ -18,7 +18,7 @@ from helpers.precision import float64
 from helpers.zoo import make_model
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
 
-# one process runs them all, so that what they share is made once
+# One process runs all of these tests, so that their shared fixtures are created once.
 pytestmark = pytest.mark.xdist_group("distributed")
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_distributed.py")
@@ -115,7 +115,7 @@ def test_two_processes_match_one_process_for_all_networks_of_attendout(tmp_path:
     assert largest_difference(weights_of(plain.model), networks["model"]) > 1e-3
     assert largest_difference(networks_of(plain)["generator"], networks["generator"]) > 1e-3
 
-    # What only one of the processes knows is saved too: from the middle of a round both go on as if nothing had been.
+    # State that only one process has is saved too: resumed in the middle of a round, both continue exactly.
     shutil.rmtree(tmp_path / "two" / f"checkpoint-{ATTENDOUT_STEPS}")
     assert (tmp_path / "two" / f"checkpoint-{SAVE_STEPS}").is_dir()
     for before, after in zip(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Trainer
 
-from attendrop import ADDrop, AttendOut, Engine, Plan, RegularizedTrainer, Regularizer, regularized
+from attendrop import ADDrop, AttendOut, Engine, Mixout, Plan, RegularizedTrainer, Regularizer, regularized
 from helpers import zoo
 from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.methods import TwoViews
@@ -55,7 +55,7 @@ def test_views_share_the_plan_and_the_penalty_is_added_to_the_loss() -> None:
         assert torch.equal(keep[:3], keep[3:])
         outputs = model(**inputs)
         first, second = outputs.logits.chunk(2)
-        assert not torch.equal(first, second)  # ordinary dropout tells the views apart
+        assert not torch.equal(first, second)  # ordinary dropout makes the views differ
         expected = outputs.loss + 2 * (first - second).square().mean()
         assert_same_numbers(engine.loss(outputs), expected)
     engine.close()
@@ -80,11 +80,8 @@ def test_hooks_are_called_in_order() -> None:
 
 
 def test_two_methods_that_edit_weights_are_refused() -> None:
-    class Again(Halved):
-        name = "again"
-
-    with pytest.raises(ValueError, match="Halved and Again, which both edit the weights"):
-        Engine(zoo.make_model("bert"), [Halved(), Again()])
+    with pytest.raises(ValueError, match="Halved and Mixout, which both edit the weights"):
+        Engine(zoo.make_model("bert"), [Halved(), Mixout()])
 
 
 def test_engine_counts_epochs_in_a_bare_loop() -> None:

@@ -77,7 +77,8 @@ def make_trainer(tmp_path, model=None, regularizer=None, drop=(), examples=4, **
         (ADDrop(layers=[7]), r"ADDrop\.layers is \[7\], but there is no layer 7; this model has layers 0 to 1"),
         (ADDrop(layers="last"), r"ADDrop\.layers is 'last'; it must be 'first', 'all'"),
         (ADDrop(layers=slice(5, 9)), r"selects no layer; this model has layers 0 to 1"),
-        ("addrop", r"regularizers has 'addrop', which is not a regulariser"),
+        ("adrop", r"method is 'adrop' \(did you mean 'addrop'\?\)"),
+        (3, r"regularizers has 3, which is not a regulariser"),
         (ADDrop, r"which is not a regulariser"),
     ],
 )

@@ -15,7 +15,7 @@ from helpers.data import largest_difference, same_bits
 from helpers.settings import SETTINGS
 from scripts.train_family import NEEDS_DROPOUT, train
 
-# one process runs them all, so that what they share is made once
+# One process runs all of these tests, so that their shared fixtures are created once.
 pytestmark = pytest.mark.xdist_group("family")
 
 SCRIPT = str(Path(__file__).parent / "scripts" / "train_family.py")

@@ -124,9 +124,9 @@ def test_whole_step_matches_two_manual_passes(kind: str, by: str) -> None:
         first = literal.get_submodule(FIRST_BLOCK[kind])
         cutting.enter_context(reading(first, lambda x: x * (1 + noise[3:])))
         two = literal(**batch)
-    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], js)
-    assert apart > 1e-7
-    expected = (one.loss + two.loss + weight * apart) / 2
+    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], js)
+    assert divergence > 1e-7
+    expected = (one.loss + two.loss + weight * divergence) / 2
     expected.backward()
     assert_same_numbers(total, expected)
     assert_same_gradients(model, literal)

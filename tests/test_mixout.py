@@ -311,5 +311,5 @@ def test_bad_input_is_refused() -> None:
         with pytest.raises(ValueError, match="changes weights or gradients of the model alone, and AttendOut"):
             Engine(model, [make_method("attendout", {}), make_method(method, {})])
     model.bert.requires_grad_(False)
-    with pytest.raises(ValueError, match="no linear map in its base model whose weights are trained, so Mixout"):
+    with pytest.raises(ValueError, match="no linear layer in its base model whose weights are trained, so Mixout"):
         Engine(model, [Mixout()])

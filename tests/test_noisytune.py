@@ -63,7 +63,7 @@ def test_noise_is_added_once_and_not_when_a_run_is_resumed() -> None:
         tensors, values = method.state()
     with Engine(model, [method]) as engine:
         engine.begin_step(Progress(step=7, total_steps=9))
-    with Engine(model, [method]) as engine:  # a loop that counts its steps anew
+    with Engine(model, [method]) as engine:  # a loop that counts its steps from 0 again
         method.load_state(tensors, values)
         engine.begin_step()
     assert all(torch.equal(a, b) for a, b in zip(after, model.parameters(), strict=True))

@@ -17,7 +17,7 @@ from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
 from attendrop.prune.surgery import encoder_layers
 from helpers import zoo
-from helpers.precision import assert_same_numbers, float64
+from helpers.precision import assert_same_numbers, float64, relative_error
 
 ENCODERS = sorted(set(zoo.ARCHITECTURES) - {"gpt2", "llama", "qwen2"})
 BIASED = {"mpnet", "t5"}  # relative positions add to the scores: zero queries are not uniform attention
@@ -571,10 +571,10 @@ def test_similarity_compares_the_residual_stream_before_and_after() -> None:
 @pytest.mark.usefixtures("float64")
 def test_scores_are_averaged_over_tokens() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
-    apart = [{name: x[i : i + 1] for name, x in batch.items()} for i in range(3)]
-    assert prune.score_layers(model, apart) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-11)
+    single = [{name: x[i : i + 1] for name, x in batch.items()} for i in range(3)]
+    assert prune.score_layers(model, single) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-11)
     by = "gradient"
-    assert prune.score_layers(model, apart, by) == pytest.approx(prune.score_layers(model, [batch], by), rel=1e-9)
+    assert prune.score_layers(model, single, by) == pytest.approx(prune.score_layers(model, [batch], by), rel=1e-9)
 
 
 @pytest.mark.usefixtures("float64")
@@ -665,4 +665,5 @@ def test_exported_onnx_model_runs_on_other_sizes(kind: str, tmp_path) -> None:
     for size, length in ((1, 9), (3, 7), (5, 8)):
         batch = inputs(size, length)
         found = session.run(["logits"], {name: x.numpy() for name, x in batch.items()})[0]
-        torch.testing.assert_close(torch.from_numpy(found), logits(model, batch), atol=1e-5, rtol=1e-4)
+        # another library in float32: its rounding is below 1e-5, and a wrong graph is far above
+        assert relative_error(torch.from_numpy(found), logits(model, batch).double()) < 1e-4

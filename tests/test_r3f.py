@@ -45,9 +45,9 @@ def test_whole_step_matches_two_manual_passes(kind: str, loss: str) -> None:
     one = literal(**batch)
     with reading(literal.get_submodule(FIRST_BLOCK.get(kind, FIRST_BLOCK["bert"])), noisy):
         two = literal(**batch)
-    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
-    assert apart > 1e-5
-    expected = (one.loss if loss == "clean" else (one.loss + two.loss) / 2) + WEIGHT * apart
+    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
+    assert divergence > 1e-5
+    expected = (one.loss if loss == "clean" else (one.loss + two.loss) / 2) + WEIGHT * divergence
     expected.backward()
     assert_same_numbers(total, expected)
     assert_same_gradients(model, literal)
@@ -128,3 +128,34 @@ def test_fields_out_of_range_are_refused() -> None:
         R3F(noise="pink")
     with pytest.raises(ValueError, match=r"R3F\.loss is 'noisy'; it must be one of 'clean', 'both'"):
         R3F(loss="noisy")
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "bart"])
+def test_detached_noisy_embeddings_get_no_gradient(kind: str) -> None:
+    """As in fairseq's criterion for sentence prediction: z is added to a detached copy of the embeddings."""
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
+    literal = copy.deepcopy(model)
+    gradients = {}
+    for detach in (False, True):
+        model.zero_grad()
+        method = R3F(EPSILON, WEIGHT, detach=detach)
+        with Engine(model, [method], seed=5) as engine, engine.micro_batch(batch) as inputs:
+            engine.loss(model(**inputs)).backward()
+        gradients[detach] = model.get_input_embeddings().weight.grad.clone()
+    assert (gradients[True] - gradients[False]).abs().max() > 1e-4
+
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        draws = uniform(key_of(5, 0, -1, "r3f"), torch.arange(len(x)), (1, *x.shape[1:])).squeeze(1)
+        return x.detach() + (2 * draws - 1) * EPSILON
+
+    one = literal(**batch)
+    with reading(literal.get_submodule(FIRST_BLOCK[kind]), noisy):
+        two = literal(**batch)
+    (one.loss + WEIGHT * mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)).backward()
+    assert_same_gradients(model, literal, rtol=1e-4, atol=1e-7)
+
+
+def test_detach_must_be_true_or_false() -> None:
+    with pytest.raises(ValueError, match=r"R3F\.detach is 'yes'; it must be one of True, False"):
+        R3F(detach="yes")

@@ -50,13 +50,13 @@ def test_whole_step_matches_two_manual_passes(kind: str, reduction: str) -> None
         with reading(block, lambda x, half=half: x * (1 + half)):
             views.append(literal(**batch))
     one, two = views
-    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
-    assert apart > 1e-4
+    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], both)
+    assert divergence > 1e-4
     if reduction == "sum":
-        apart = apart * (
+        divergence = divergence * (
             one.logits.numel() if kind == "regression" else len(rows_of(kind, one.logits, batch["labels"]))
         )
-    expected = (one.loss + two.loss) / 2 + alpha * apart
+    expected = (one.loss + two.loss) / 2 + alpha * divergence
     expected.backward()
     assert_same_numbers(total, expected)
     assert_same_gradients(model, literal)
@@ -81,7 +81,8 @@ def test_divergence_of_bfloat16_logits_is_computed_in_float32() -> None:
         one, two = outputs.logits.double().chunk(2)
         expected = 3 * mean_over_rows("bert", one, two, batch["labels"], both)
         assert penalty.dtype == torch.float32
-        torch.testing.assert_close(penalty.double(), expected, rtol=1e-4, atol=1e-7)
+        # float32 is off by about 1e-6, bfloat16 by 1e-2
+        assert penalty.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_divergence_of_extreme_logits_stays_finite() -> None:
@@ -137,7 +138,7 @@ def test_identical_views_are_logged_once(caplog: pytest.LogCaptureFixture, monke
             for _ in range(2):
                 with engine.micro_batch(batch) as inputs:
                     engine.loss(model(**inputs))
-        assert sum("views of the first batch are alike" in record.message for record in caplog.records) == count
+        assert sum("views of the first batch are equal" in record.message for record in caplog.records) == count
 
 
 @pytest.mark.parametrize("name", ["rdrop", "hiddencut", "r3f"])

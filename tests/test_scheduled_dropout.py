@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
-from attendrop import Engine, Progress, ScheduledDropout, fit_schedule
+from attendrop import Engine, Progress, RDrop, ScheduledDropout, fit_schedule
 from attendrop.methods import make_method
 from helpers import zoo
 
@@ -58,3 +59,33 @@ def test_fields_out_of_range_are_refused() -> None:
         Engine(zoo.make_model("bert"), [ScheduledDropout(curves=[[(0, 0.1), (1, 0.2)]])])
     with pytest.raises(ValueError, match="has 1 dropout steps; a schedule needs at least 2"):
         fit_schedule([{"step": 1, "drop_probability": [0.1]}])
+
+
+def test_the_two_views_of_rdrop_get_different_masks() -> None:
+    model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
+    regularizers = [ScheduledDropout(start=0.3), RDrop(alpha=1e4)]
+    with Engine(model, regularizers) as engine, engine.micro_batch(batch) as inputs:
+        for keep in engine.seams.plan.keep.values():
+            first, second = keep.chunk(2)
+            assert not torch.equal(first, second)
+        outputs = model(**inputs)
+        assert engine.loss(outputs) > outputs.loss + 0.01  # the divergence of the views is not 0
+
+
+def test_masks_of_one_view_do_not_depend_on_the_number_of_views() -> None:
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    masks = []
+    for others in ([], [RDrop()]):
+        with Engine(model, [ScheduledDropout(start=0.3), *others]) as engine, engine.micro_batch(batch):
+            masks.append([keep[:3] for keep in engine.seams.plan.keep.values()])
+    assert all(torch.equal(a, b) for a, b in zip(*masks, strict=True))
+
+
+@pytest.mark.parametrize("layers", [2, 6, 12])
+def test_by_default_lower_layers_keep_the_higher_probabilities(layers: int) -> None:
+    method = ScheduledDropout()
+    for fraction in (0.0, 0.3, 1.0):
+        values = [method.probability(layer, layers, fraction) for layer in range(layers)]
+        assert values == sorted(values, reverse=True)
+        assert max(values) <= 0.1
+    assert values[0] > values[-1]

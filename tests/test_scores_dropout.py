@@ -77,7 +77,7 @@ def test_span_pattern_drops_runs_of_the_given_length() -> None:
     draws = torch.ones(shape)
     draws[..., 4] = 0.0  # ends at key 4: keys 2, 3 and 4
     draws[..., 0] = 0.0  # began before the first key: key 0
-    draws[..., 10] = 0.0  # goes on behind the last key: key 8
+    draws[..., 10] = 0.0  # continues after the last key: key 8
     kept = keep_pattern(draws, 0.3, "span", 3)
     assert kept.flatten().tolist() == [False, True, False, False, False, True, True, True, False]
     random = torch.rand(4, 2, 1, 12, generator=torch.Generator().manual_seed(0))

@@ -153,8 +153,8 @@ def test_gradient_accumulation_equals_the_larger_batch(tmp_path: Path, kind: str
             tmp_path, model, kind, [method], num_train_epochs=2, examples=make_examples(kind, 20), **SGD, **options
         )
         if kind == "bert":
-            # BERT's loss takes **kwargs but no number of items, from which the Trainer concludes that it is scaled.
-            trainer.loss_is_scaled_for_ga = False
+            # BERT takes **kwargs and ignores the number of items, so the Trainer would not divide by the micro-batches.
+            trainer.model_accepts_loss_kwargs = False
         trainer.train()
         return weights_of(model)
 
@@ -209,7 +209,7 @@ def test_compiled_training_equals_eager_training(tmp_path: Path) -> None:
     compiled = run([ADDrop(**ON, layers="all")], torch_compile=True, torch_compile_backend="aot_eager")
     assert largest_difference(eager, compiled) < 1e-9
     assert largest_difference(eager, plain) > 1e-3
-    # The masks are inputs of the graph: a new plan in every step must not compile it anew.
+    # The masks are inputs of the graph: a new plan in every step must not compile it again.
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert not torch._dynamo.utils.counters["graph_break"]
 

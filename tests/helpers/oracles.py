@@ -153,10 +153,10 @@ def literal_keep(
         entries = sorted(s for s, v in zip(row, ok, strict=True) if v)
         n = len(entries)
         if direction == "high":
-            place = int(n * (1 - Fraction(str(p))))
+            place = n * (1 - Fraction(str(p))) // 1
             chosen = [v and place < n and s >= entries[place] for s, v in zip(row, ok, strict=True)]
         else:
-            place = int(n * Fraction(str(p))) - 1
+            place = n * Fraction(str(p)) // 1 - 1
             chosen = [v and place >= 0 and s <= entries[place] for s, v in zip(row, ok, strict=True)]
         for k, candidate in enumerate(chosen):
             region[(*index, k)] = candidate

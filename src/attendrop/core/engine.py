@@ -72,7 +72,7 @@ class Engine:
         check_regularizers(self.regularizers)
         self.is_open = False
         for regularizer in self.regularizers:
-            regularizer.claim(self)
+            regularizer._claim(self)
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:

@@ -113,7 +113,7 @@ class Regularizer:
 
     # ---- the life of a run -------------------------------------------------------------------------------------
 
-    def claim(self, engine: Any) -> None:
+    def _claim(self, engine: Any) -> None:
         """Refuses a second engine while another one uses this object, whose state belongs to one run."""
         user = self.__dict__.get("_engine")
         if user is not None and user() is not None and user().is_open:

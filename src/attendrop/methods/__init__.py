@@ -29,7 +29,7 @@ def method_names() -> list[str]:
 
 
 def __getattr__(attribute: str) -> Any:
-    # `METHODS` imports every method, and with them torch: only when it is asked for.
+    # `METHODS` imports every method and torch, so it is computed only when it is first used.
     if attribute != "METHODS":
         raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
     methods = {name: _class_in(importlib.import_module(f"{__name__}.{name}"), name) for name in method_names()}
@@ -43,14 +43,22 @@ def _class_in(module: ModuleType, name: str) -> Any:
 
 
 def parse_method(text: str) -> Regularizer:
-    """A regulariser from its name and fields: `parse_method("addrop:p=0.3,q=0.1..0.5,layers=[0,1]")`."""
+    """A regulariser from a text with its name and fields.
+
+    Args:
+        text: "name" or "name:field=value,field=value". A value is written as in Python; quotation marks are optional,
+            "0.1..0.5" is a schedule, and `layers` may be a slice such as "0:4".
+
+    Example:
+        parse_method("addrop:p=0.3,q=0.1..0.5,layers=[0,1]")
+    """
     name, _, rest = text.partition(":")
     fields: dict[str, Any] = {}
     for part in re.split(r",(?![^\[(]*[\])])", rest) if rest.strip() else []:
         field, equals, value = part.partition("=")
         if not equals or not field.strip():
             raise ValueError(f"method {text!r} has {part!r}; fields are written name=value and separated by commas.")
-        fields[field.strip()] = _value(value.strip())
+        fields[field.strip()] = _parse_value(value.strip())
     return make_method(name.strip(), fields)
 
 
@@ -65,30 +73,43 @@ def method_class(name: str) -> Any:
 
 
 def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
-    """A regulariser from its name and a dictionary of fields."""
+    """A regulariser from its name and fields.
+
+    Args:
+        name: the name in the catalogue.
+        fields: the fields and their values; all others have their defaults.
+    """
     cls = method_class(name)
     known = [field.name for field in dataclasses.fields(cls)]
     for field in fields:
         if field not in known:
             raise ValueError(f"method {name!r} has no field {field!r}; its fields are {', '.join(known)}.")
-    return cls(**{field: _layers(value) if field == "layers" else value for field, value in fields.items()})
+    return cls(**{field: _as_slice(value) if field == "layers" else value for field, value in fields.items()})
 
 
 def load_regularizers(folder: str | Path) -> list[Regularizer]:
-    """The regularisers that a training run saved beside its model."""
+    """The regularisers that a training run saved beside its model.
+
+    Args:
+        folder: a folder that `RegularizedTrainer` saved: a checkpoint, or the final model.
+
+    Example:
+        regularizers = load_regularizers("runs/rte/checkpoint-500")
+    """
     from ..core.state import CONFIG_FILE
 
     path = Path(folder, CONFIG_FILE)
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a folder that RegularizedTrainer saved has one.")
-    found = []
+    regularizers = []
     for fields in json.loads(path.read_text(encoding="utf-8"))["regularizers"]:
         fields = dict(fields)
-        found.append(make_method(fields.pop("method"), fields))
-    return found
+        regularizers.append(make_method(fields.pop("method"), fields))
+    return regularizers
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
+    """A Python literal, or the text itself where it is none."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -97,8 +118,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _layers(value: Any) -> Any:
-    """A slice may be written as in Python: 0:4, or ::2."""
+def _as_slice(value: Any) -> Any:
+    """A slice where `value` is written as one, 0:4 or ::2; else `value`."""
     if isinstance(value, str) and re.fullmatch(r"-?\d*:-?\d*(:-?\d*)?", value):
         return slice(*(int(part) if part else None for part in value.split(":")))
     return value

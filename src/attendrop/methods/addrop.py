@@ -1,15 +1,15 @@
-"""AD-DROP: drops the attention positions that the prediction leans on most, in every other epoch.
+"""AD-DROP: drops the attention positions that the prediction depends on most, in every other epoch.
 
-    B = attribution of each attention map          probe, no gradient to the weights
-    t_i = the entry at index int(n(1−p)) of row i of B, sorted ascending over its n valid positions
+    B = attribution of each attention map          by a probe, without gradients for the weights
+    t_i = the entry at index ⌊n(1−p)⌋ of row i of B, sorted ascending over its n valid positions
     S'_ij = −∞ with probability q where B_ij ≥ t_i, before the softmax
 
 Yang et al., "AD-DROP: Attribution-Driven Dropout for Robust Language Model Fine-Tuning", arXiv 2210.05883.
 
-Differs from the paper in: all layers are attributed with one backward instead of one for each (the same numbers); both
-passes draw the same ordinary dropout; a run ends on a plain epoch unless `end_on` says otherwise; a row that loses
-everything becomes uniform over its valid positions; multiple choice, multi-label and span heads, which the paper does
-not treat, are attributed by Σ log P of the prediction.
+Differs from the paper in: all layers are attributed with one backward instead of one for each (the numbers are the
+same); both passes draw the same ordinary dropout; a run ends on a plain epoch unless `end_on` says otherwise; a row
+that loses everything becomes uniform over its valid positions; multiple choice, multi-label and span heads, which the
+paper does not treat, are attributed by Σ log P of the prediction.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from ..utils.checks import check_choice, check_whole
 
 
 def random_keep_mask(shape: tuple[int, ...], valid: Tensor, p: float, q: float, uniform: Tensor) -> Tensor:
-    """RD, the paper's control: each valid position is dropped with probability p · q.
+    """RD, the random control of the paper: each valid position is dropped with probability p · q.
 
     Args:
-        shape: of the map, [B, H, Q, K].
+        shape: the shape of the map, [B, H, Q, K].
         valid: the positions that the model lets attend.
         p: probability that a position is a candidate.
         q: probability that a candidate is dropped.
@@ -52,16 +52,18 @@ class ADDrop(Regularizer):
     """Attribution-driven attention dropout.
 
     Args:
-        p: size of the candidate region, as a share of the row; a number from 0 to 1 or a schedule
-        q: probability with which a candidate is dropped; a number from 0 to 1 or a schedule
-        layers: "first", "all", a list or a slice of layer numbers
+        p: size of the candidate region, as a share of the row; a number from 0 to 1, or a schedule
+        q: probability with which a candidate is dropped; a number from 0 to 1, or a schedule
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder", "decoder" (self attention) or "cross"
         attribution: "ga" gradient, "iga" integrated gradient, "aa" the attention itself, "rd" random
-        label: "pseudo", the model's prediction, or "gold"
-        direction: "high" drops what the prediction leans on most, "low" what it leans on least
-        cross_tuning: AD-DROP in every other epoch; False: in every epoch
+        label: what is attributed: "pseudo", the model's prediction, or "gold", the label
+        direction: "high" drops positions that the prediction depends on most, "low" those that it depends on least
+        cross_tuning: True: AD-DROP in every other epoch; False: in every epoch
         end_on: with cross-tuning, the kind of the last epoch: "plain", "method", or "either" (epochs 1, 3, 5 … plain)
-        ig_rule: "sum", the paper's, or "gauss"
-        ig_steps: gradients for each layer of "iga": 20 in the paper's sum; 5 will do with "gauss"
+        ig_rule: how "iga" integrates: "sum", the paper's, or "gauss"
+        ig_steps: gradients for each layer of "iga", a whole number from 1; 20 in the paper's sum, 5 are enough for
+            "gauss"
     """
 
     name: ClassVar[str] = "addrop"
@@ -95,13 +97,13 @@ class ADDrop(Regularizer):
         seams.select(self.layers, "ADDrop.layers")
         if self.attribution in ("ga", "iga"):
             head_of(model, {})
-        if self.cross_tuning and epochs is not None:
-            kinds = [is_method_epoch(epoch, epochs, self.end_on) for epoch in range(epochs)]
-            if not any(kinds):
-                raise ValueError(
-                    f"num_train_epochs is {epochs} and ADDrop.end_on is {self.end_on!r}, so that cross-tuning would "
-                    "have no AD-DROP epoch; train for at least 2 epochs or set ADDrop(cross_tuning=False)."
-                )
+        if not self.cross_tuning or epochs is None:
+            return
+        if not any(is_method_epoch(epoch, epochs, self.end_on) for epoch in range(epochs)):
+            raise ValueError(
+                f"num_train_epochs is {epochs} and ADDrop.end_on is {self.end_on!r}, so that cross-tuning would have "
+                "no AD-DROP epoch; train for at least 2 epochs or set ADDrop(cross_tuning=False)."
+            )
 
     def capture_key(self, step: Step) -> Hashable:
         if isinstance(self.p, Schedule) or isinstance(self.q, Schedule):
@@ -151,7 +153,7 @@ class ADDrop(Regularizer):
 
 
 def _valid_in_real_rows(valid: Tensor, like: Tensor) -> Tensor:
-    """The valid positions in the rows of real tokens. In self attention a token is real if it may see itself."""
+    """The valid positions in the rows of real tokens. In self attention a real token may attend to itself."""
     valid = valid.expand_as(like)
     if like.shape[-2] == like.shape[-1]:
         valid = valid & valid.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
@@ -159,12 +161,12 @@ def _valid_in_real_rows(valid: Tensor, like: Tensor) -> Tensor:
 
 
 def _share(chosen: Tensor, valid: Tensor) -> Tensor:
-    """Chosen positions among the valid ones."""
+    """The share of the valid positions that is chosen."""
     counted = _valid_in_real_rows(valid, chosen)
     return (chosen & counted).sum() / counted.sum()
 
 
 def _mass(dropped: Tensor, record: Record) -> Tensor:
-    """The attention that was on the dropped positions, mean over rows."""
+    """The attention that the dropped positions had, as a mean over rows."""
     counted = _valid_in_real_rows(record.valid, dropped)
     return (record.attention() * (dropped & counted)).sum() / counted.any(-1).sum()

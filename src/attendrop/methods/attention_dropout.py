@@ -1,14 +1,14 @@
-"""Attention dropout: weights are dropped behind the softmax, as every model does it, and as DropAttention does.
+"""Attention dropout: weights are dropped after the softmax, as in every model or as in DropAttention.
 
     A' = A ⊙ m / (1−p)                     m = 0 with probability p
-    A' = A ⊙ m / sg(Σ_k A_ik m_ik)         renormalise=True, DropAttention; sg: no gradient goes through the sum
+    A' = A ⊙ m / sg(Σ_k A_ik m_ik)         renormalise=True, DropAttention; sg: stop-gradient
 
 Srivastava et al., "Dropout", JMLR 2014; Zehui et al., "DropAttention: A Regularization Method for Fully-Connected
 Self-Attention Networks", arXiv 1907.11065; compared in Wang et al., "LoRA Meets Dropout under a Unified Framework",
 arXiv 2403.00812.
-Differs from the papers in: it acts beside the model's own attention dropout, which comes last; renormalised, a row that
-loses everything becomes uniform over its valid positions; runs begin at random with the rate at which a share p of the
-keys is dropped, where DropAttention takes p over the length of a run.
+Differs from the papers in: the model's own attention dropout stays on and comes after it; renormalised, a row that
+loses everything becomes uniform over its valid positions; runs start at random, at the rate at which a share p of the
+keys is dropped, where DropAttention uses p divided by the length of a run.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from ._shared.patterns import check_pattern, draw_keep
 
 
 def renormalised(weights: Tensor, keep: Tensor, valid: Tensor) -> Tensor:
-    """A ⊙ m / sg(Σ A ⊙ m), [B, H, Q, K]; uniform over the valid positions of a row of which nothing is left."""
-    kept = weights * keep
-    left = kept.detach().sum(-1, keepdim=True, dtype=torch.float32).to(weights.dtype)
-    even = valid / valid.sum(-1, keepdim=True)
-    return torch.where(left > 0, kept / torch.where(left > 0, left, 1), even.to(weights.dtype))
+    """A ⊙ m / sg(Σ A ⊙ m), [B, H, Q, K]; uniform over the valid positions where a row has lost everything."""
+    remaining = weights * keep
+    total = remaining.detach().sum(-1, keepdim=True, dtype=torch.float32).to(weights.dtype)
+    uniform = valid / valid.sum(-1, keepdim=True)
+    return torch.where(total > 0, remaining / torch.where(total > 0, total, 1), uniform.to(weights.dtype))
 
 
 @dataclass
 class AttentionDropout(Regularizer):
-    """Attention dropout behind the softmax.
+    """Attention dropout after the softmax.
 
     Args:
-        p: probability that a weight is dropped, a number from 0 to below 1 (renormalised: to 1) or a schedule
+        p: probability that a weight is dropped; a number from 0 to below 1 (renormalised: to 1), or a schedule
         pattern: "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
-        renormalise: divide by what is left of the row and not by 1−p: DropAttention
-        layers: "first", "all", a list or a slice of layer numbers
-        span: length of a run of keys, for pattern="span"
+        renormalise: True: divide by the sum of the remaining weights of the row, as DropAttention does; False: by 1−p
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder", "decoder" (self attention) or "cross"
+        span: length of a run of keys, for pattern="span"; a whole number from 1
     """
 
     name: ClassVar[str] = "attention_dropout"
@@ -73,8 +74,8 @@ class AttentionDropout(Regularizer):
             return Plan()
         keep = draw_keep(batch, self.layers, p, self.pattern, self.span, "AttentionDropout")
         if self.renormalise:
-            return Plan(maps={site: (_renormalise(kept),) for site, kept in keep.items()})
-        return Plan(weights={site: kept / (1 - p) for site, kept in keep.items()})
+            return Plan(maps={site: (_renormalise(mask),) for site, mask in keep.items()})
+        return Plan(weights={site: mask / (1 - p) for site, mask in keep.items()})
 
 
 def _renormalise(keep: Tensor) -> MapEdit:

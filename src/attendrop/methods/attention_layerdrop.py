@@ -1,4 +1,4 @@
-"""Attention LayerDrop: for one step a layer's attention is the constant 1/n.
+"""Attention LayerDrop: in each step, the attention of some layers is the constant 1/n.
 
     A_l = 1/n over the valid positions, with probability p for each layer and step
 
@@ -21,7 +21,11 @@ from ..model.plan import Plan
 
 @dataclass
 class AttentionLayerDrop(Regularizer):
-    """p is the probability that a layer's attention is uniform for the step, a number from 0 to 1 or a schedule."""
+    """Dropout of the attention of whole layers.
+
+    Args:
+        p: probability that the attention of a layer is uniform for the step; a number from 0 to 1, or a schedule
+    """
 
     name: ClassVar[str] = "attention_layerdrop"
 
@@ -32,7 +36,7 @@ class AttentionLayerDrop(Regularizer):
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        # structure: every process must draw the same
+        # Every process must make the same layers uniform.
         draws = torch.rand(len(step.seams.sites), generator=step.shared_generator(self.name))
         p = value_at(self.p, step.progress)
         return Plan(uniform=frozenset(site.index for site in step.seams.sites if draws[site.index] < p))

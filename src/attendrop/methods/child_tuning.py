@@ -1,11 +1,11 @@
-"""Child-Tuning: only a part of the weights, the child, takes a step.
+"""Child-Tuning: in each step, only a part of the weights, the child network, is updated.
 
     F (task-free)    g ← g ⊙ M / p,  M ~ Bernoulli(p) for each weight and step
     D (task-driven)  g ← g ⊙ M,      M = 1 for the share p of the blocks' weights with the largest Fisher information
-                     F_i = 1/|D| Σ_j (∂ log P(y_j | x_j) / ∂w_i)²,    found once, where training starts
+                     F_i = 1/|D| Σ_j (∂ log P(y_j | x_j) / ∂w_i)²,    computed once, when training starts
 
-p is the share that is *kept*. A weight outside of a child that is fixed (D) does not move, whatever the optimizer does
-without a gradient: weight decay, say.
+p is the share that is *trained*. With D, a weight outside of the child does not change, whatever the optimizer does
+without a gradient: weight decay, for example.
 
 Xu et al., "Raise a Child in Large Language Model: Towards Effective and Generalizable Fine-tuning", arXiv 2109.05687.
 Differs from the paper in: weight decay does not move masked weights (D); F_i is estimated on `samples` examples.
@@ -30,17 +30,17 @@ from ..random import preserved
 from ..utils.batches import batch_size, rows
 from ..utils.checks import check_choice, check_whole
 from ..utils.distributed import sum_over_processes
-from ._shared.weights import kept, reason_against, refuse_sharded, settle
+from ._shared.weights import bernoulli_mask, end_mixing, reason_against, refuse_sharded
 
 VARIANTS = ("F", "D")
-_SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that taking it back is exact
+_SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that the division is exact
 _ALL = 1 << 62  # more examples than any data set has
 
 
 def fisher(
     model: nn.Module, batches: Iterator[Mapping[str, Any]], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Σ over the batches of the squared gradient of their mean loss."""
+    """The sum over the batches of the squared gradient of their mean loss, for each element of `parameters`."""
     total = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in parameters.items()}
     for batch in batches:
         loss = model(**batch)["loss"]
@@ -52,7 +52,7 @@ def fisher(
 
 
 def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
-    """True for the share p of all elements with the largest scores; ties with the last of them stay in."""
+    """True for the share p of all elements with the largest scores, and for ties with the smallest of these."""
     everything = torch.cat([score.flatten() for score in scores.values()])
     count = round(p * everything.numel())
     if count == 0:
@@ -66,10 +66,10 @@ class ChildTuning(Regularizer):
     """Masked gradients.
 
     Args:
-        p: the share of weights that take a step: above 0, to 1; a number, or a schedule with variant "F"
-        variant: "F": a random child in each step; "D": the child that the task needs most, found once
-        samples: with "D": training examples for the Fisher information; 0: all of them
-        fisher_batch: with "D": examples for each gradient that is squared; 1 is the paper's
+        p: share of the weights that is updated; a number above 0, to 1, or a schedule with variant "F"
+        variant: "F": a random child network in each step; "D": the one that matters most for the task, chosen once
+        samples: with "D": training examples for the Fisher information, a whole number from 0; 0: all of them
+        fisher_batch: with "D": examples for each gradient that is squared, a whole number from 1; 1 is the paper's
     """
 
     name: ClassVar[str] = "child_tuning"
@@ -93,19 +93,19 @@ class ChildTuning(Regularizer):
         self.reset()
 
     def reset(self) -> None:
-        self._child: dict[str, Tensor] = {}  # True = trains
-        self._held: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # weight, its values before the step, child
+        self._child: dict[str, Tensor] = {}  # True where a weight is trained
+        self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # weight, its values before the step, child
 
     @property
-    def _finds_child(self) -> bool:
+    def _chooses_child(self) -> bool:
         return self.variant == "D" and self.p != 1
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded("ChildTuning", model)
-        if self._finds_child and not _parameters_of_blocks(model, seams):
+        if self._chooses_child and not _parameters_of_blocks(model, seams):
             raise ValueError(
-                f"{seams.name} has no parameter in its blocks that is trained, of which ChildTuning(variant='D') "
-                "could choose."
+                f"{seams.name} has no parameter in its blocks that is trained, so ChildTuning(variant='D') has nothing "
+                "to choose from."
             )
 
     def refuses(self, other: Regularizer) -> str | None:
@@ -113,43 +113,44 @@ class ChildTuning(Regularizer):
 
     def on_step_begin(self, step: Step) -> None:
         refuse_sharded("ChildTuning", step.model)
-        if self._finds_child and not self._child and step.loop.examples is None:
+        if self._chooses_child and not self._child and step.loop.examples is None:
             raise ValueError(
-                "ChildTuning.variant is 'D', which draws training examples, and the loop lends none; use "
-                "RegularizedTrainer, pass Loop(examples=...), or take variant='F'."
+                "ChildTuning.variant is 'D', which draws training examples, and the loop provides none; use "
+                "RegularizedTrainer, pass Loop(examples=...), or set variant='F'."
             )
 
     @torch.no_grad()
     def on_gradients(self, step: Step) -> None:
         if self.p == 1:
             return
-        settle(step)
+        end_mixing(step)
         if self.variant == "F":
             self._mask_at_random(step)
             return
         if not self._child:
-            # Now, and not when the step began: all that other methods do to the weights before training is done.
-            self._child = self._find(step)
+            # Not in `on_step_begin`, where another method may still change the weights before training starts.
+            self._child = self._choose_child(step)
         for name, parameter in step.model.named_parameters():
             if name in self._child:
                 child = self._child[name] = self._child[name].to(parameter.device)
                 if parameter.grad is not None:
                     parameter.grad.mul_(child)
-                self._held.append((parameter, parameter.detach().clone(), child))
+                self._before.append((parameter, parameter.detach().clone(), child))
 
     def _mask_at_random(self, step: Step) -> None:
         p = value_at(self.p, step.progress)
         for name, parameter in step.model.named_parameters():
             gradient = parameter.grad
             if gradient is not None:
-                gradient.mul_(kept(step, f"child_tuning {name}", gradient.shape, p, gradient.device)).mul_(1 / p)
+                mask = bernoulli_mask(step, f"child_tuning {name}", gradient.shape, p, gradient.device)
+                gradient.mul_(mask).mul_(1 / p)
 
-    def _find(self, step: Step) -> dict[str, Tensor]:
+    def _choose_child(self, step: Step) -> dict[str, Tensor]:
         assert step.loop.examples is not None
         assert not isinstance(self.p, Schedule)
         parameters = _parameters_of_blocks(step.model, step.seams)
         batch = step.loop.examples("train", self.samples or _ALL, step.shared_generator(self.name))
-        batches = _pieces(batch, self.fisher_batch, step.loop.world)
+        batches = _split(batch, self.fisher_batch, step.loop.world)
         device = step.device
         with preserved(device), evaluating(step.model), step.seams.applied(Plan()), torch.enable_grad():
             scores = fisher(step.model, batches, parameters)
@@ -158,17 +159,18 @@ class ChildTuning(Regularizer):
         return largest_share(scores, self.p)
 
     def on_step_end(self, step: Step) -> None:
-        self._put_back()
+        self._undo_outside_child()
 
     def on_close(self) -> None:
-        self._put_back()
+        self._undo_outside_child()
         self.reset()
 
     @torch.no_grad()
-    def _put_back(self) -> None:
-        for parameter, before, child in self._held:
+    def _undo_outside_child(self) -> None:
+        """Weights outside of the child get the values back that they had before the optimizer's step."""
+        for parameter, before, child in self._before:
             parameter.copy_(torch.where(child, parameter, before))
-        self._held = []
+        self._before = []
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return dict(self._child), {}
@@ -182,8 +184,8 @@ def _parameters_of_blocks(model: nn.Module, seams: Seams) -> dict[str, nn.Parame
     return {name: p for name, p in model.named_parameters() if p.requires_grad and name.startswith(inside)}
 
 
-def _pieces(batch: Mapping[str, Any], size: int, world: int) -> Iterator[dict[str, Any]]:
-    """The batch in pieces of `size` examples; with several processes, every piece goes to one of them."""
+def _split(batch: Mapping[str, Any], size: int, world: int) -> Iterator[dict[str, Any]]:
+    """Parts of `size` examples of the batch: all of them, or with several processes those of this process."""
     examples = batch_size(batch)
     rank = torch.distributed.get_rank() if world > 1 else 0
     for first in range(rank * size, examples, world * size):

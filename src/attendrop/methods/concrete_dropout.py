@@ -1,13 +1,13 @@
-"""Concrete dropout: the dropout rate behind each block is learned.
+"""Concrete dropout: the dropout rate after each block is learned.
 
     z = σ((log p − log(1 − p) + log u − log(1 − u)) / τ),  u ~ U(0, 1)        p of each block
     h ← h (1 − z) / (1 − p)
     L = CE + λ · d · Σ_l [p_l log p_l + (1 − p_l) log(1 − p_l)]                 d: the width of h
 
 Gal, Hron and Kendall, "Concrete Dropout", arXiv 1705.07832.
-Differs from the paper in: the hidden states behind the blocks are dropped from, not the inputs of every linear map; the
-term ℓ²‖W‖²/(1 − p) is left to the optimizer's weight decay, at the paper's ℓ = 1e-4 it is next to nothing; the rates
-have an Adam of their own.
+Differs from the paper in: dropout acts on the hidden states after each block, not on the input of every linear layer;
+the term ℓ²‖W‖²/(1 − p) is left out, since weight decay is the optimizer's and the term is negligible at the paper's
+ℓ = 1e-4; the rates have their own Adam.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from ..utils.checks import check_number
 from ..utils.distributed import average_gradients
 from ._shared.dropping import draws_like
 
-# p stays between 0.001 and 0.999
-_LIMIT = 6.9
+_LIMIT = 6.9  # of the logits: p stays between 0.001 and 0.999
 
 
 def keep_factor(logit: Tensor, draws: Tensor, temperature: float) -> Tensor:
     """(1 − z)/(1 − p) from the logit of p and draws in [0, 1)."""
-    u = draws + 2**-25  # the draws are multiples of 2⁻²⁴
+    u = draws + 2**-25  # above 0, since draws are multiples of 2⁻²⁴
     z = ((logit + u.log() - torch.log1p(-u)) / temperature).sigmoid()
     return (1 - z) / (1 - logit.sigmoid())
 
@@ -46,13 +45,14 @@ def negative_entropy(logit: Tensor) -> Tensor:
 
 @dataclass
 class ConcreteDropout(Regularizer):
-    """Dropout with a learned rate behind each block.
+    """Dropout with a learned rate after each block.
 
     Args:
-        init: p at the start, 0 to 1; 0: no dropout, and nothing is learned
-        lr: learning rate of the rates' logits, from 0; 0: the rates stay
-        entropy: λ, from 0: pulls the rates towards ½; the paper's is 1/N for N training examples, 2/N in regression
-        temperature: τ, above 0
+        init: p at the start; a number from 0 to below 1; 0: no dropout, and nothing is learned
+        lr: learning rate of the rates' logits; a number from 0; 0: the rates do not change
+        entropy: λ, a number from 0; it pulls the rates towards ½. In the paper it is 1/N for N training examples, and
+            2/N in regression
+        temperature: τ, a number above 0
     """
 
     name: ClassVar[str] = "concrete_dropout"
@@ -71,12 +71,13 @@ class ConcreteDropout(Regularizer):
 
     def reset(self) -> None:
         self._rates: nn.ParameterList | None = None
+        self._unit = nn.Parameter(torch.zeros(()))  # a term of the loss whose value is 0, see `_unscale`
         self._optimizer: torch.optim.Optimizer | None = None
         self._loaded: dict[str, Tensor] = {}
         self._widths: dict[int, int] = {}
 
     def probabilities(self) -> list[float]:
-        """The rates as they are now, one for each block in calling order."""
+        """The present rates, one for each block in calling order."""
         return [] if self._rates is None else self._rates[0].detach().sigmoid().tolist()
 
     def on_step_begin(self, step: Step) -> None:
@@ -85,6 +86,7 @@ class ConcreteDropout(Regularizer):
         start = min(_LIMIT, max(-_LIMIT, math.log(self.init) - math.log1p(-self.init)))
         device = step.device
         self._rates = nn.ParameterList([torch.full((len(step.seams.blocks),), start, device=device)])
+        self._unit = nn.Parameter(torch.zeros((), device=device))
         self._optimizer = torch.optim.Adam(self._rates.parameters(), lr=self.lr)
         if self._loaded:
             logits = self._loaded.pop("logits")
@@ -111,26 +113,41 @@ class ConcreteDropout(Regularizer):
         return edit
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
-        if self._rates is None or self.entropy == 0:
+        if self._rates is None:
             return None
+        if self.entropy == 0:
+            return self._unit
         widths = torch.tensor(
-            [self._widths[block] for block in range(len(self._rates[0]))], device=self._rates[0].device
+            [self._widths.get(block, 0) for block in range(len(self._rates[0]))], device=self._rates[0].device
         )
-        return self.entropy * (widths * negative_entropy(self._rates[0])).sum()
+        return self._unit + self.entropy * (widths * negative_entropy(self._rates[0])).sum()
 
     def on_step_end(self, step: Step) -> None:
         if self._rates is None:
             return
         assert self._optimizer is not None
-        average_gradients(self._rates.parameters(), step.loop.world)
+        average_gradients([*self._rates.parameters(), self._unit], step.loop.world)
+        self._unscale()
         logits = self._rates[0]
-        if logits.grad is not None and logits.grad.isfinite().all():  # a loss scaler may have overflowed
+        if logits.grad is not None and logits.grad.isfinite().all():  # with fp16 the scaled loss may have overflowed
             self._optimizer.step()
             with torch.no_grad():
                 logits.clamp_(-_LIMIT, _LIMIT)
         self._optimizer.zero_grad()
         for block, p in enumerate(logits.detach().sigmoid()):
             step.metrics[f"concrete_dropout/p_block_{block}"] = p
+
+    def _unscale(self) -> None:
+        """Divides the gradient of the rates by the factor with which the loop has multiplied the loss.
+
+        With fp16 that is the loss scale, which changes during training: Adam would average gradients of different
+        scales. A loss scaler unscales only the gradients of its own optimizer. The loss contains `_unit` with the
+        factor 1, so that the gradient of `_unit` is the factor of the loss.
+        """
+        assert self._rates is not None
+        factor, self._unit.grad = self._unit.grad, None
+        if factor is not None and self._rates[0].grad is not None:
+            self._rates[0].grad.div_(factor)
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
@@ -140,4 +157,4 @@ class ConcreteDropout(Regularizer):
         return {"logits": self._rates[0], **optimizer_tensors(self._optimizer)}, {}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._loaded = dict(tensors)  # taken up when the first step begins, on the model's device
+        self._loaded = dict(tensors)  # used when the first step begins, which creates the rates

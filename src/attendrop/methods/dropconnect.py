@@ -1,11 +1,12 @@
-"""DropConnect: for one step, each weight is zero with probability p.
+"""DropConnect: in each step, each weight is zero with probability p.
 
     W̃ = m ⊙ W / (1 − p),    m ~ Bernoulli(1 − p) for each weight
 
-E[W̃] = W, and ∂L/∂W = m/(1 − p) ⊙ ∂L/∂W̃. It is mixconnect (mixout) with U = 0.
+E[W̃] = W, and ∂L/∂W = m/(1 − p) ⊙ ∂L/∂W̃. It is mixout with `pattern="element"` and U = 0.
 
 Wan, Zeiler, Zhang, LeCun and Fergus, "Regularization of Neural Networks using DropConnect", ICML 2013.
-Differs from the paper in: one draw for all examples of a step; evaluation takes the mean weights W, not a Gaussian.
+Differs from the paper in: all examples of a step share one draw; evaluation uses the mean weights W, where the paper
+samples from a Gaussian.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from ._shared.weights import MixedWeights, as_drop_probability
 
 @dataclass
 class DropConnect(MixedWeights):
-    """p is the probability that a weight is zero for the step, a number from 0 to below 1 or a schedule."""
+    """Dropout of weights.
+
+    Args:
+        p: probability that a weight is zero for the step; a number from 0 to below 1, or a schedule
+    """
 
     name: ClassVar[str] = "dropconnect"
 

@@ -1,11 +1,11 @@
-"""Scheduled DropHead: whole heads are dropped, and the others of the layer take their share.
+"""Scheduled DropHead: whole heads are dropped, and the other heads of the layer are scaled up.
 
     O_h ← O_h ξ_h · H / Σ ξ                ξ_h = 0 with probability p_t, for each example and layer
     p_t falls from p to 0 while the learning rate warms up, and rises from 0 to p from there to the end
 
 Zhou et al., "Scheduled DropHead: A Regularization Method for Transformer Models", arXiv 2004.13342.
-Differs from the paper in: where all heads of a layer would be dropped, one of them, drawn evenly, stays; the length of
-the warm-up is a field, a share of the training.
+Differs from the paper in: where all heads of a layer would be dropped, one of them, chosen at random, is kept; the
+length of the warm-up is a field, a share of the training.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SCHEDULES = ("v", "constant")
 
 
 def head_factors(draws: Tensor, p: float) -> Tensor:
-    """ξ_h · H / Σ ξ for draws [..., H] in [0, 1). The head with the highest draw always stays."""
-    kept = (draws >= p) | (draws == draws.amax(-1, keepdim=True))
-    return kept * draws.shape[-1] / kept.sum(-1, keepdim=True)
+    """ξ_h · H / Σ ξ for draws [..., H] in [0, 1). The head with the highest draw is always kept."""
+    keep = (draws >= p) | (draws == draws.amax(-1, keepdim=True))
+    return keep * draws.shape[-1] / keep.sum(-1, keepdim=True)
 
 
 def v_shape(p: float, warmup: float, fraction: float) -> float:
-    """p at both ends of the training, 0 where the warm-up ends."""
+    """The probability at `fraction` of the training: p at both ends, 0 where the warm-up ends."""
     if fraction < warmup:
         return p * (1 - fraction / warmup)
     return p * (fraction - warmup) / (1 - warmup) if warmup < 1 else 0.0
@@ -41,12 +41,12 @@ def v_shape(p: float, warmup: float, fraction: float) -> float:
 
 @dataclass
 class DropHead(Regularizer):
-    """Heads of attention are dropped.
+    """Dropout of whole heads.
 
     Args:
-        p: probability that a head is dropped, from 0 to 1; at the ends of the training with schedule="v"
-        schedule: "v", the paper's, or "constant", with which p may be a schedule of its own
-        warmup: share of the training, from 0 to 1, at which the "v" is 0: that of the learning rate's warm-up
+        p: probability that a head is dropped, a number from 0 to 1; with schedule="v", that at both ends of training
+        schedule: "v", the paper's, or "constant", with which p may be a schedule
+        warmup: share of the training at which the "v" is 0, a number from 0 to 1: the learning rate's warm-up
     """
 
     name: ClassVar[str] = "drophead"
@@ -64,7 +64,7 @@ class DropHead(Regularizer):
             raise ValueError(f"DropHead.warmup is {self.warmup!r}; it must be a share of the training, from 0 to 1.")
 
     def probability(self, step: Step) -> float:
-        """p_t"""
+        """p_t, the probability in this step."""
         p = value_at(self.p, step.progress)
         return v_shape(p, self.warmup, step.progress.fraction) if self.schedule == "v" else p
 

@@ -1,11 +1,11 @@
-"""HeadMask: in each step the same few heads of the whole model are masked for all examples.
+"""HeadMask: in each step, a few heads of the whole model are masked, the same ones for all examples.
 
     O_h ← 0 for n heads, no rescaling      drawn at random, or the n of highest importance
-    I_h = E_x |Σ (∂L(x)/∂O_h) · O_h|       on the batch itself, by a pass and a backward before the one that trains
+    I_h = E_x |Σ (∂L(x)/∂O_h) · O_h|       on the batch itself, in a probe before the pass that trains
 
 Sun et al., "Alleviating the Inequality of Attention Heads for Neural Machine Translation", arXiv 2009.09672.
-Differs from the paper in: L(x) is the mean over the labels of x; the importance is that of the micro-batch, where a
-step has several; at least one head of the model stays.
+Differs from the paper in: L(x) is the mean over the labels of x; importance is measured on the micro-batch, where a
+step has several; at least one head of the model is not masked.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ..utils.distributed import sum_over_processes
 CHOICES = ("random", "importance")
 
 
-def importance(gradient: Tensor, output: Tensor, examples: int) -> Tensor:
-    """Σ_x |Σ (∂L(x)/∂O_h) · O_h| for both [B, Q, H, d] of so many examples: [H]"""
+def head_importance(gradient: Tensor, output: Tensor, examples: int) -> Tensor:
+    """Σ_x |Σ (∂L(x)/∂O_h) · O_h|, [H], from gradient and output, both [B, Q, H, d], with B rows for all examples."""
     rows = (gradient.float() * output.float()).sum((1, 3))
     return rows.view(examples, -1, rows.shape[-1]).sum(1).abs().sum(0)
 
 
 @dataclass
 class HeadMask(Regularizer):
-    """A few heads of the whole model are masked.
+    """Masks of whole heads.
 
     Args:
-        n: how many of the model's heads; a whole number of at least 0 and below all of them
-        share: instead of n, where that is None: the share of them, a number from 0 to 1 or a schedule
-        by: "random", or "importance": those that the loss leans on most
+        n: number of heads that are masked, a whole number from 0 to below the number of the model's heads, or None
+        share: where n is None, the share of the heads that are masked; a number from 0 to 1, or a schedule
+        by: "random", or "importance": the heads that the loss depends on most
     """
 
     name: ClassVar[str] = "headmask"
@@ -64,9 +64,10 @@ class HeadMask(Regularizer):
             head_of(model, {})
 
     def count(self, step: Step) -> int:
+        """The number of heads that are masked in this step."""
         heads = sum(site.heads for site in step.seams.sites)
-        wanted = round(value_at(self.share, step.progress) * heads) if self.n is None else self.n
-        return min(wanted, heads - 1)
+        count = round(value_at(self.share, step.progress) * heads) if self.n is None else self.n
+        return min(count, heads - 1)
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
@@ -75,21 +76,23 @@ class HeadMask(Regularizer):
             return Plan()
         heads = [site.heads for site in step.seams.sites]
         if self.by == "random":
-            # structure: every process, and every micro-batch of the step, must draw the same
+            # Every process and every micro-batch of the step must mask the same heads.
             order = torch.randperm(sum(heads), generator=step.shared_generator(self.name))
         else:
             order = self._importance(batch).argsort(descending=True, stable=True)
-        stays = torch.ones(sum(heads), device=step.device)
-        stays[order[:count]] = 0
-        return Plan(scale={site: part.view(1, 1, -1, 1) for site, part in enumerate(stays.split(heads))})
+        factors = torch.ones(sum(heads), device=step.device)
+        factors[order[:count]] = 0
+        return Plan(scale={site: factor.view(1, 1, -1, 1) for site, factor in enumerate(factors.split(heads))})
 
     def _importance(self, batch: MicroBatch) -> Tensor:
-        """I_h of all heads, times the number of examples: the same on every process."""
+        """I_h of all heads, times the number of examples. It is the same on every process."""
         step, probe = batch.step, batch.probe()
         sites = list(range(len(step.seams.sites)))
         with probe.untracked():
             gradients, records = probe.gradients(
                 Plan(), lambda outputs: -example_scores(step.model, probe.batch, outputs)[0].sum(), sites
             )
-        scores = torch.cat([importance(gradients[i], records[i].output.detach(), batch.size) for i in sites])
-        return sum_over_processes(scores, step.loop.world)
+        scores = [torch.zeros(site.heads, device=step.device) for site in step.seams.sites]
+        for site, gradient in gradients.items():  # without the layers that the model has skipped by itself
+            scores[site] = head_importance(gradient, records[site].output.detach(), batch.size)
+        return sum_over_processes(torch.cat(scores), step.loop.world)

@@ -1,15 +1,16 @@
-"""HiddenCut: a second view of each example loses a span of tokens in the feed-forward of every layer.
+"""HiddenCut: in a second view of each example, a span of tokens is cut from the feed-forward output of every layer.
 
     FFN(h)_t = 0 for t in a span of max(1, ⌊ratio · n⌋ tokens), in view 2, before the residual connection
     L = ½ (CE + CE_cut) + ½ λ · JS(P, P_cut)                    half of the paper's CE + CE_cut + λ · JS
 
-The span begins at a token drawn from the most important ones: "attention" takes the layer's own map, summed over heads
-and queries; "gradient" the size of ∂L/∂FFN(h) in a probe; "random" draws from all tokens. It ends with the text.
+The span starts at a token drawn from the most important ones. A token's importance is, by "attention", the attention
+that it receives in the layer, summed over heads and queries; by "gradient", the norm of ∂L/∂FFN(h) in a probe; by
+"random", all tokens are equal. A span does not go beyond the end of the text.
 
 Chen et al., "HiddenCut: Simple Data Augmentation for Natural Language Understanding with Better Generalization",
 arXiv 2106.00149.
-Differs from the paper in: both views and the divergence count half, so that the loss has the size of a plain one; the
-model's ordinary dropout stays on behind the cut; padding is no query of the attention that is summed up.
+Differs from the paper in: both losses and the divergence count half, so that the loss has the size of a plain one; the
+model's ordinary dropout stays on after the cut; the attention of padding queries is not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..core.schedule import Strength, as_strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
 from ..model.seams import Record, Seams
-from ..model.sites import Layers
+from ..model.sites import Layers, Site
 from ..model.tokens import real_keys
 from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
@@ -35,32 +36,36 @@ BY = ("attention", "gradient", "random")
 
 
 def span(importance: Tensor, real: Tensor, draws: Tensor, ratio: float, pool: float) -> Tensor:
-    """The tokens that are cut: bool [B, L], a run of each text's real tokens.
+    """The tokens that are cut, bool [B, L]: a run of each example's n real tokens.
 
-    It begins at one of the max(1, ⌊pool · n⌋) most important tokens, drawn by `draws` [B] in [0, 1), and has
-    max(1, ⌊ratio · n⌋) of them, or fewer where the text ends before.
+    Args:
+        importance: of each token, [B, L].
+        real: the tokens that are not padding, bool [B, L].
+        draws: one for each example, [B] in [0, 1).
+        ratio: the length of the run is max(1, ⌊ratio · n⌋), or less where the text ends before.
+        pool: the run starts at one of the max(1, ⌊pool · n⌋) most important tokens.
     """
     n = real.sum(-1, keepdim=True).clamp(min=1)
     best = importance.masked_fill(~real, -inf).argsort(dim=-1, descending=True, stable=True)
     choices = _share(n, pool)
     chosen = (draws.unsqueeze(-1) * choices).long().minimum(choices - 1)
-    place = real.cumsum(-1) - 1  # of each token among the real ones
-    start = place.gather(-1, best.gather(-1, chosen))
-    return real & (place >= start) & (place < start + _share(n, ratio))
+    index = real.cumsum(-1) - 1  # of each token among the real ones
+    start = index.gather(-1, best.gather(-1, chosen))
+    return real & (index >= start) & (index < start + _share(n, ratio))
 
 
 def _share(n: Tensor, share: float) -> Tensor:
-    # a share such as 0.1 of 10 tokens is to be 1, whatever the last bit says
+    # The small number makes 0.1 of 10 tokens 1, also where the product is rounded down.
     return (n.double() * share + 1e-9).floor().long().clamp(min=1)
 
 
 def attention_received(record: Record, real: Tensor) -> Tensor:
-    """The attention on each token, summed over heads and real queries: [B, L]"""
+    """The attention that each token receives, summed over heads and real queries: [B, L]."""
     return (record.attention() * real[:, None, :, None]).sum((1, 2))
 
 
 def second_view(record: Record) -> Record:
-    """What the attention call worked with in the second of two views."""
+    """The record of an attention call, restricted to the second of two views."""
 
     def half(x: Tensor) -> Tensor:
         return x if x.shape[0] == 1 else x.chunk(2)[1]
@@ -78,14 +83,15 @@ def second_view(record: Record) -> Record:
 
 @dataclass
 class HiddenCut(Regularizer):
-    """The second view is cut, in every layer.
+    """Spans of tokens are cut in the second view, and a penalty pulls the predictions of the views together.
 
     Args:
-        ratio: length of the span as a share of the text, 0 to 1; a number or a schedule
-        by: "attention", "gradient" or "random": what makes a token important
-        pool: share of the tokens, the most important ones, where a span may begin; 0 to 1
-        weight: λ of the divergence, from 0, a number or a schedule
-        layers: "first", "all", a list or a slice of layer numbers
+        ratio: length of the span as a share of the text; a number from 0 to 1, or a schedule
+        by: what makes a token important: "attention", "gradient" or "random"
+        pool: share of the tokens, the most important ones, where a span may start; a number from 0 to 1
+        weight: λ of the divergence; a number from 0, or a schedule
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder" or "decoder"
     """
 
     name: ClassVar[str] = "hiddencut"
@@ -108,21 +114,30 @@ class HiddenCut(Regularizer):
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_head("HiddenCut", model)
-        seams.select(self.layers, "HiddenCut.layers")
+        self._sites(seams)
         seams.needs_feed_forward("HiddenCut")
+
+    def _sites(self, seams: Seams) -> list[Site]:
+        """The selected self attention. A block is cut once, although it may have cross attention too."""
+        selected = [seams.sites[site] for site in seams.select(self.layers, "HiddenCut.layers")]
+        sites = [site for site in selected if site.kind == "self"]
+        if not sites:
+            raise ValueError(f"HiddenCut.layers is {self.layers!r}, which selects no self attention.")
+        return sites
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
         ratio = value_at(self.ratio, step.progress)
         if ratio == 0:
             return Plan()
-        chosen = step.seams.select(self.layers, "HiddenCut.layers")
-        sites = [step.seams.sites[site] for site in chosen if step.seams.sites[site].kind == "self"]
+        sites = self._sites(step.seams)
         gradients = {}
         if self.by == "gradient":
             gradients = batch.probe().loss_gradients("ffn", [site.block for site in sites])
         edits: dict[int, tuple[Edit, ...]] = {}
         for site in sites:
+            if self.by == "gradient" and site.block not in gradients:
+                continue  # the model has skipped this block by itself, and will skip it in the tracked pass too
             real = real_keys(step.model, site, batch.examples)
             draws = batch.uniform(site.index, (real.shape[0], 1, 1, 1), real.device, self.name).flatten()
             importance = gradients[site.block].norm(dim=-1) if gradients else None
@@ -133,15 +148,15 @@ class HiddenCut(Regularizer):
     def _cut(self, step: Step, site: int, real: Tensor, draws: Tensor, importance: Tensor | None, ratio: float) -> Edit:
         def edit(x: Tensor) -> Tensor:
             if self.by == "random":
-                gone = span(draws.new_zeros(real.shape), real, draws, ratio, 1.0)
+                cut = span(draws.new_zeros(real.shape), real, draws, ratio, 1.0)
             elif importance is not None:
-                gone = span(importance, real, draws, ratio, self.pool)
+                cut = span(importance, real, draws, ratio, self.pool)
             else:
-                # of this very pass; a replay finds what the pass has left
+                # Recorded by this pass; a recomputation under gradient checkpointing finds the same record.
                 received = attention_received(second_view(step.seams.records[site]), real)
-                gone = span(received, real, draws, ratio, self.pool)
-            gone = torch.cat([torch.zeros_like(gone), gone]).unsqueeze(-1)
-            return x.masked_fill(gone, 0)
+                cut = span(received, real, draws, ratio, self.pool)
+            cut = torch.cat([torch.zeros_like(cut), cut]).unsqueeze(-1)
+            return x.masked_fill(cut, 0)
 
         return edit
 

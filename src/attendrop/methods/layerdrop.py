@@ -1,12 +1,12 @@
-"""LayerDrop: for one step a whole block is left out.
+"""LayerDrop: in each step, whole blocks are skipped.
 
     h_l = h_{l−1} with probability p for each block and step, else f_l(h_{l−1}); no rescaling
 
-Afterwards `attendrop.prune.drop_layers` makes a shallower model of the one trained so.
+After training, `attendrop.prune.drop_layers` removes blocks from the model.
 
 Fan, Grave and Joulin, "Reducing Transformer Depth on Demand with Structured Dropout", arXiv 1909.11556.
-Differs from the paper in: the block that is left out still runs, and its result is not taken. Its weights get a
-gradient of zero instead of none, so that data-parallel and sharded training see the same graph in every step.
+Differs from the paper in: a skipped block still runs, and its result is not used. Its weights get a gradient of zero
+instead of none, so that data-parallel and sharded training have the same graph in every step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from ._shared.dropping import dropped_blocks
 
 @dataclass
 class LayerDrop(Regularizer):
-    """p is the probability that a block is left out for the step, a number from 0 to 1 or a schedule."""
+    """Dropout of whole blocks.
+
+    Args:
+        p: probability that a block is skipped for the step; a number from 0 to 1, or a schedule
+    """
 
     name: ClassVar[str] = "layerdrop"
 

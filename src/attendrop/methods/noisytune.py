@@ -1,6 +1,6 @@
-"""NoisyTune: a little noise on the weights, once, before fine-tuning begins.
+"""NoisyTune: a little noise is added to the weights once, before fine-tuning begins.
 
-    w̃ = w + U(−λ/2, λ/2) · std(w)    for each parameter of the pretrained model, a draw for each element
+    w̃ = w + U(−λ/2, λ/2) · std(w)    for each parameter w of the pretrained model, with a draw for each element
 
 Wu, Wu, Qi and Huang, "NoisyTune: A Little Noise Can Help You Finetune Pretrained Language Models Better", arXiv
 2202.12024.
@@ -19,17 +19,21 @@ from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
 from ..utils.checks import check_number
-from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded, true_weights
+from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded, trained_weights
 
 
-def noise(draw: Tensor, deviation: Tensor, strength: float) -> Tensor:
+def noise(uniform: Tensor, deviation: Tensor, strength: float) -> Tensor:
     """U(−λ/2, λ/2) · std, from draws in [0, 1)."""
-    return (draw - 0.5) * (strength * deviation)
+    return (uniform - 0.5) * (strength * deviation)
 
 
 @dataclass
 class NoisyTune(Regularizer):
-    """strength is λ, the width of the noise in standard deviations of the parameter, from 0 to 1."""
+    """Noise on the pretrained weights before training.
+
+    Args:
+        strength: λ, the width of the uniform noise in standard deviations of each parameter; a number from 0 to 1
+    """
 
     name: ClassVar[str] = "noisytune"
 
@@ -40,7 +44,7 @@ class NoisyTune(Regularizer):
         self.reset()
 
     def reset(self) -> None:
-        self._done = self.strength == 0
+        self._is_done = self.strength == 0
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded("NoisyTune", model)
@@ -50,22 +54,22 @@ class NoisyTune(Regularizer):
 
     @torch.no_grad()
     def on_step_begin(self, step: Step) -> None:
-        if not self._done and step.progress.step == 0:
+        if not self._is_done and step.progress.step == 0:
             refuse_sharded("NoisyTune", step.model)
-            with true_weights(step):
-                self._add(step)
-        self._done = True
+            with trained_weights(step):
+                self._add_noise(step)
+        self._is_done = True
 
-    def _add(self, step: Step) -> None:
+    def _add_noise(self, step: Step) -> None:
         pretrained = {id(parameter) for parameter in pretrained_part(step.model).parameters()}
         for name, parameter in step.model.named_parameters():
             if id(parameter) in pretrained and parameter.requires_grad and parameter.numel() > 1:
                 deviation = parameter.float().std()
-                for rows, draw in draws(step, f"noisytune {name}", parameter.shape, parameter.device):
-                    parameter[rows] += noise(draw, deviation, self.strength).to(parameter.dtype)
+                for rows, uniform in draws(step, f"noisytune {name}", parameter.shape, parameter.device):
+                    parameter[rows] += noise(uniform, deviation, self.strength).to(parameter.dtype)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {}, {"done": self._done}
+        return {}, {"done": self._is_done}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._done = values["done"]
+        self._is_done = values["done"]

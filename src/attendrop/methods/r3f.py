@@ -1,10 +1,11 @@
-"""R3F: the predictions on the embeddings and on the embeddings with a little noise are to agree.
+"""R3F: a penalty pulls together the predictions on the embeddings and on the embeddings with a little noise.
 
     L = CE(x) + λ · (KL(P‖P̃) + KL(P̃‖P))        P̃ = P(x + z),  z ~ U(−ε, ε) or N(0, ε²)
 
 Aghajanyan et al., "Better Fine-Tuning by Reducing Representational Collapse", arXiv 2008.03156.
-Differs from the paper in: the noise is added to what the first block reads, behind the sum with the positions, their
-norm and dropout. In regression the divergence is the squared difference.
+Differs from the paper in: the noise is added to the input of the first block, after the sum with the positions, its
+norm and dropout. In regression the divergence is the squared difference. The gradient is that of L; the authors' code
+for classification detaches x before it adds z (`detach=True`), their code for generation does not.
 """
 
 from __future__ import annotations
@@ -33,19 +34,22 @@ def noise_of(draws: Tensor, epsilon: float, kind: str = "uniform") -> Tensor:
     centred = 2 * draws - 1
     if kind == "uniform":
         return epsilon * centred
-    # half a step of the draws' grid keeps the quantile finite
+    # Draws are multiples of 2⁻²⁴. Half a step of the grid keeps the quantile finite.
     return epsilon * 2**0.5 * torch.erfinv(centred + 2**-24)
 
 
 @dataclass
 class R3F(Regularizer):
-    """The second view of each example has noise on its embeddings.
+    """Noise on the embeddings of the second view, and a penalty on the divergence between the views.
 
     Args:
-        epsilon: size of the noise, from 0: half the width of the uniform, or the standard deviation of the normal
-        weight: λ, from 0, a number or a schedule
+        epsilon: size of the noise, a number from 0: half the width of the uniform, or the standard deviation of the
+            normal distribution
+        weight: λ; a number from 0, or a schedule
         noise: "uniform" or "normal"
-        loss: "clean": only the first view has a cross-entropy, as in the paper; "both": the mean of the two
+        loss: "clean": the cross-entropy of the first view alone, as in the paper; "both": the mean of the two
+        detach: True: no gradient flows from the noisy view into the embeddings, as in the authors' code for
+            classification; False: the gradient of the loss as it is written
     """
 
     name: ClassVar[str] = "r3f"
@@ -54,11 +58,12 @@ class R3F(Regularizer):
     weight: Strength = 1.0
     noise: str = "uniform"
     loss: str = "clean"
+    detach: bool = False
 
     def __post_init__(self) -> None:
         check_number("R3F.epsilon", self.epsilon)
         self.weight = as_strength("R3F", "weight", self.weight, 0, inf)
-        for field, allowed in (("noise", NOISES), ("loss", LOSSES)):
+        for field, allowed in (("noise", NOISES), ("loss", LOSSES), ("detach", (True, False))):
             check_choice(f"R3F.{field}", getattr(self, field), allowed)
 
     @property
@@ -81,6 +86,7 @@ class R3F(Regularizer):
 
         def add_noise(x: Tensor) -> Tensor:
             clean, noisy = x.chunk(2)
+            noisy = noisy.detach() if self.detach else noisy
             shape = (noisy.shape[0], 1, *noisy.shape[1:])
             draws = batch.uniform(-1, shape, x.device, self.name).reshape(noisy.shape)
             return torch.cat([clean, noisy + noise_of(draws, self.epsilon, self.noise).to(x.dtype)])
@@ -93,7 +99,7 @@ class R3F(Regularizer):
             return None
         pair = pair_of(outputs, batch)
         weight = value_at(self.weight, step.progress)
-        # a sum of two divergences, which is the squared difference for two normals of variance 1
+        # The paper adds KL in both directions. For two normals of variance 1 the sum is the squared difference.
         total = weight * pair.divergence("kl") * (1 if pair.head == "regression" else 2)
         if self.loss == "both":
             return total
@@ -102,6 +108,6 @@ class R3F(Regularizer):
                 "R3F.loss is 'clean', for which the loss must be the model's own; with label smoothing or a "
                 "compute_loss_func set R3F(loss='both')."
             )
-        # the model has averaged over both views: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁
+        # The loss of the model is the mean over both views: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁.
         clean, noisy = pair.losses()
         return total + (clean - noisy) / 2

@@ -1,4 +1,4 @@
-"""R-Drop: two passes of the same batch draw different dropout, and their predictions are to agree.
+"""R-Drop: the batch passes twice with different dropout, and a penalty pulls the two predictions together.
 
     L = ½ (CE₁ + CE₂) + α · ½ (KL(P₁‖P₂) + KL(P₂‖P₁))          regression: α · (ŷ₁ − ŷ₂)²
 
@@ -28,10 +28,10 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class RDrop(Regularizer):
-    """Both views are trained on, and pulled together.
+    """A penalty on the divergence between two views.
 
     Args:
-        alpha: weight of the divergence, from 0, a number or a schedule
+        alpha: weight of the divergence; a number from 0, or a schedule. The α of the paper is twice this one
         reduction: "batchmean", or "sum" over the batch as in the public code
     """
 
@@ -53,7 +53,7 @@ class RDrop(Regularizer):
         check_head("RDrop", model)
 
     def reset(self) -> None:
-        self._has_looked = False
+        self._has_checked = False  # whether the first batch was checked for a divergence of zero
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
@@ -61,11 +61,12 @@ class RDrop(Regularizer):
         if alpha == 0:
             return None
         divergence = pair_of(outputs, batch).divergence("kl", self.reduction)
-        if not self._has_looked:
-            self._has_looked = True
+        if not self._has_checked:
+            self._has_checked = True
             if divergence.item() < 1e-12:
                 logger.warning(
-                    f"RDrop: the two views of the first batch are alike, and nothing is regularised: {step.seams.name} "
-                    "has no dropout. Set one (attention_dropout in Llama's configuration), or add a method that draws."
+                    f"RDrop: the two views of the first batch are equal, so that nothing is regularised: "
+                    f"{step.seams.name} has no dropout. Set one (attention_dropout in Llama's configuration), or add a "
+                    "method that draws for each view."
                 )
         return alpha * divergence

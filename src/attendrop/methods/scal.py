@@ -1,15 +1,15 @@
-"""SCAL: an adversarial second view, on which the model is trained too, and a contrastive pull between the two.
+"""SCAL: the model is also trained on an adversarial view of each example, with a contrastive loss between the two.
 
-    r = ε g / ‖g‖,  g = ∂CE/∂x of each example            probe, no gradient to the weights; x: the embeddings
+    r = ε g / ‖g‖,  g = ∂CE/∂x of each example            by a probe, no gradients for the weights; x: the embeddings
     L = ½ (CE(x) + CE(x + r)) + ½ α · InfoNCE(h, h_adv)     half of the paper's CE + CE_adv + α · InfoNCE
     InfoNCE = −mean_i log softmax_j(cos(h_i, h_adv_j) / τ)_i
 
-h is the last block's state of the first token; of the last token in a causal model; the mean over the decoder's tokens
-where there is an encoder too.
+h is the output of the last block: at the first token; at the last token in a causal model; the mean over the decoder's
+tokens in a model with an encoder and a decoder.
 
 Miao et al., "Simple Contrastive Representation Adversarial Learning for NLP Tasks", arXiv 2111.13301.
 Differs from the paper in: both losses and the contrastive term count half, so that the loss has the size of a plain
-one; x is what the first block reads, behind the sum with the positions, their norm and dropout.
+one; x is the input of the first block, after the sum with the positions, its norm and dropout.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..model.plan import Plan
 from ..model.sites import Site, unwrapped
 from ..model.tokens import real_keys
 from ..utils.checks import check_number
+from ._shared.causality import is_causal
 
 
 def adversarial(gradient: Tensor, epsilon: float) -> Tensor:
@@ -46,22 +47,22 @@ def info_nce(h: Tensor, h_adv: Tensor, tau: float) -> Tensor:
 
 
 def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
-    """The state of the "first" or "last" real token, or the "mean" over them: [B, d] from [B, L, d]."""
+    """The state of the "first" or the "last" real token, or the "mean" over all of them: [B, d] from [B, L, d]."""
     if how == "mean":
         weights = real / real.sum(-1, keepdim=True).clamp(min=1)
         return (hidden * weights.unsqueeze(-1)).sum(1)
-    place = real.int().argmax(-1) if how == "first" else real.shape[1] - 1 - real.flip(-1).int().argmax(-1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), place]
+    index = real.int().argmax(-1) if how == "first" else real.shape[1] - 1 - real.flip(-1).int().argmax(-1)
+    return hidden[torch.arange(len(hidden), device=hidden.device), index]
 
 
 @dataclass
 class SCAL(Regularizer):
-    """The second view is moved against the loss.
+    """An adversarial second view and a contrastive loss.
 
     Args:
-        epsilon: length of the step on the embeddings, for each example; from 0, a number or a schedule
-        alpha: weight of the contrastive term, from 0, a number or a schedule
-        tau: its temperature, above 0
+        epsilon: length of the adversarial step on the embeddings of an example; a number from 0, or a schedule
+        alpha: weight of the contrastive term; a number from 0, or a schedule
+        tau: temperature of the contrastive term, a number above 0
     """
 
     name: ClassVar[str] = "scal"
@@ -81,7 +82,7 @@ class SCAL(Regularizer):
         return 2 if largest(self.epsilon) > 0 or largest(self.alpha) > 0 else 1
 
     def reset(self) -> None:
-        self._seen: list[Tensor] = []  # the last block's output in the tracked pass
+        self._last_output: list[Tensor] = []  # the last block's output in the tracked pass
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
@@ -90,19 +91,20 @@ class SCAL(Regularizer):
         epsilon = value_at(self.epsilon, step.progress)
         edits = {}
         if epsilon > 0:
-            gradient = batch.probe().loss_gradients("edits", [-1])[-1]
-            moved = adversarial(gradient, epsilon)
-            edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(moved), moved]).to(x.dtype),)
+            gradients = batch.probe().loss_gradients("edits", [-1])
+            if gradients:  # none where the model has skipped its first block by itself
+                shift = adversarial(gradients[-1], epsilon)
+                edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(shift), shift]).to(x.dtype),)
         if value_at(self.alpha, step.progress) > 0:
-            seen: list[Tensor] = []  # the first pass alone: a replay comes here again
+            last_output: list[Tensor] = []
 
-            def see(x: Tensor) -> Tensor:
-                if not seen:
-                    seen.append(x)
+            def store(x: Tensor) -> Tensor:
+                if not last_output:  # gradient checkpointing calls this again in the backward
+                    last_output.append(x)
                 return x
 
-            edits[len(step.seams.blocks) - 1] = (see,)
-            self._seen = seen
+            edits[len(step.seams.blocks) - 1] = (store,)
+            self._last_output = last_output
         return Plan(edits=edits)
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
@@ -110,7 +112,10 @@ class SCAL(Regularizer):
         alpha = value_at(self.alpha, step.progress)
         if alpha == 0:
             return None
-        (hidden,), self._seen = self._seen, []
+        outputs_of_block, self._last_output = self._last_output, []
+        if not outputs_of_block:  # the model has skipped its last block by itself
+            return None
+        hidden = outputs_of_block[0]
         site = [site for site in step.seams.sites if site.kind == "self"][-1]
         one, two = hidden.chunk(2)
         real = real_keys(step.model, site, batch.inputs).chunk(2)[0]
@@ -121,4 +126,4 @@ class SCAL(Regularizer):
 def _pooling(model: nn.Module, site: Site) -> str:
     if getattr(unwrapped(model).config, "is_encoder_decoder", False):
         return "mean"
-    return "last" if getattr(model.get_submodule(site.name), "is_causal", False) else "first"
+    return "last" if is_causal(model, site) else "first"

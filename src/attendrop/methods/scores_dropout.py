@@ -1,12 +1,12 @@
-"""Scores dropout (DropKey): keys are dropped before the softmax, which gives their weight to the others.
+"""Scores dropout (DropKey): keys are dropped before the softmax, so that the other keys get their weight.
 
-    S'_ij = −∞ with probability p          by itself, for all queries of a head, or in runs of keys
+    S'_ij = −∞ with probability p          for single positions, whole keys of a head, or runs of keys
 
 Li et al., "DropKey", arXiv 2208.02646; as an element, column or span dropout of language models: Wang et al., "LoRA
 Meets Dropout under a Unified Framework", arXiv 2403.00812.
-Differs from the papers in: a row that loses everything becomes uniform over its valid positions; p is the same on every
-layer (the first paper lets it fall with depth); runs begin at random with the rate at which a share p of the keys is
-dropped, where the second paper cuts one run.
+Differs from the papers in: a row that loses everything becomes uniform over its valid positions; p is the same in every
+layer (in the first paper it falls with depth); runs start at random, at the rate at which a share p of the keys is
+dropped, where the second paper drops one run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class ScoresDropout(Regularizer):
     """Attention dropout before the softmax.
 
     Args:
-        p: probability that a position is dropped, a number from 0 to 1 or a schedule
+        p: probability that a position is dropped; a number from 0 to 1, or a schedule
         pattern: "element", "column" (a key for all queries of a head) or "span" (runs of such keys)
-        layers: "first", "all", a list or a slice of layer numbers
-        span: length of a run of keys, for pattern="span"
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder also "encoder", "decoder" (self attention) or "cross"
+        span: length of a run of keys, for pattern="span"; a whole number from 1
     """
 
     name: ClassVar[str] = "scores_dropout"

@@ -1,11 +1,11 @@
-"""Structure masks: in training a token attends only where the user's own matrix lets it, a parse tree's edges, say.
+"""Structure masks: in training a token attends only where the user's own matrix allows it (the edges of a parse tree).
 
     S'_ij = −∞ where M_ij is False         M: boolean, [L, L] for each example, a column of the training set
 
-As in Zhang et al., "SG-Net: Syntax-Guided Machine Reading Comprehension", arXiv 1908.05147, where a token sees its
-ancestors.
-Differs from the paper in: the mask works in the layers of the model itself and in training alone, where SG-Net adds a
-masked layer of its own; where M lets a token see nothing, it sees all valid tokens alike.
+As in Zhang et al., "SG-Net: Syntax-Guided Machine Reading Comprehension", arXiv 1908.05147, where a token attends to
+its ancestors in the parse tree.
+Differs from the paper in: the mask acts on the layers of the model and only in training, where SG-Net adds a masked
+layer; a token for which M has no True attends uniformly to all valid tokens.
 """
 
 from __future__ import annotations
@@ -28,11 +28,21 @@ Collator = Callable[[list[dict[str, Any]]], Any]
 
 
 def collate_structure(collator: Collator, column: str = "structure_mask") -> Collator:
-    """`collator`, which also lays the matrices of `column`, [n, n] each, into one tensor [B, L, L].
+    """A data collator that also pads and stacks the matrices of `column`.
 
-    Where there is padding, left or right, they are True: what padding may see is the model's own affair.
+    The matrix of an example with n tokens is [n, n]; the batch gets one tensor [B, L, L]. It is True where there is
+    padding, on the left or on the right: the model's own mask takes care of padding.
+
+    Args:
+        collator: the collator for all other columns.
+        column: the name of the column; examples without it are passed on as they are.
+
+    Example:
+        trainer = RegularizedTrainer(
+            model=model, args=args, train_dataset=train, regularizers=[StructureMask()],
+            data_collator=collate_structure(DataCollatorWithPadding(tokenizer)),
+        )
     """
-
     return functools.partial(_collate, collator, column)
 
 
@@ -40,8 +50,8 @@ def _collate(collator: Collator, column: str, examples: Sequence[Mapping[str, An
     rows = [dict(example) for example in examples]
     if column not in rows[0]:
         return collator(rows)
-    found = [torch.as_tensor(row.pop(column)).bool() for row in rows]
-    for matrix, row in zip(found, rows, strict=True):
+    matrices = [torch.as_tensor(row.pop(column)).bool() for row in rows]
+    for matrix, row in zip(matrices, rows, strict=True):
         n = len(row["input_ids"])
         if tuple(matrix.shape) != (n, n):
             raise ValueError(
@@ -51,8 +61,8 @@ def _collate(collator: Collator, column: str, examples: Sequence[Mapping[str, An
     batch = collator(rows)
     length = batch["input_ids"].shape[-1]
     masks = torch.ones(len(rows), length, length, dtype=torch.bool)
-    for i, matrix in enumerate(found):
-        # the first token that is not padding: there may be some on the left
+    for i, matrix in enumerate(matrices):
+        # The index of the first token that is not padding: padding may be on the left.
         first = int(batch["attention_mask"][i].to(torch.uint8).argmax()) if "attention_mask" in batch else 0
         masks[i, first : first + len(matrix), first : first + len(matrix)] = matrix
     batch[column] = masks
@@ -61,12 +71,13 @@ def _collate(collator: Collator, column: str, examples: Sequence[Mapping[str, An
 
 @dataclass
 class StructureMask(Regularizer):
-    """Attention is confined to a structure that the user supplies.
+    """Attention masks that the user supplies.
 
     Args:
-        column: the column of the training set with a boolean matrix for each example, True where a token (row) may see
-            another (column)
-        layers: "first", "all", a list or a slice of layer numbers
+        column: the name of the column of the training set with a boolean matrix for each example, True where a token
+            (row) may attend to another (column)
+        layers: the layers: "first", "all", a number, a list or a slice of numbers; in a model with an encoder and a
+            decoder, of the encoder alone, which "encoder" selects too
     """
 
     name: ClassVar[str] = "structure_mask"
@@ -86,7 +97,7 @@ class StructureMask(Regularizer):
         self._sites(seams)
 
     def _sites(self, seams: Seams) -> list[int]:
-        """The self attention over the input: of the only stack, or of the encoder."""
+        """The selected self attention over the input: that of the only stack, or of the encoder."""
         selected = seams.select(self.layers, "StructureMask.layers")
         over_input = [site for site in selected if seams.sites[site].is_over_input(seams.sites)]
         if not over_input:
@@ -106,5 +117,5 @@ class StructureMask(Regularizer):
                 f"[{rows}, {queries}, {keys}] for this batch, as attendrop.collate_structure makes it."
             )
         keep = mask.bool().reshape(rows, 1, queries, keys)
-        # A mask that lets everything through is no mask: the model's own, and maybe faster, path is taken.
+        # Without a mask the model may take a faster kernel.
         return Plan() if bool(keep.all()) else Plan(keep=dict.fromkeys(sites, keep))

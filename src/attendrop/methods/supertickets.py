@@ -1,10 +1,12 @@
-"""Super tickets: a masked part of the pretrained model fine-tunes better than the whole.
+"""Super tickets: a pretrained model with some heads and feed-forwards masked fine-tunes better than the whole.
 
-    fine-tune;  I = Σ_x |∂L(x)/∂ξ| for the factor ξ of each head and feed-forward, of a layer's heads divided by their
-    norm;  mask the lowest share of both;  rewind to the pretrained weights;  fine-tune masked;  choose the share on dev
+    1. fine-tune
+    2. I = Σ_x |∂L(x)/∂ξ| for a factor ξ of each head and feed-forward; for heads, divided by the norm over their layer
+    3. mask the lowest share of the heads and of the feed-forwards
+    4. go back to the pretrained weights and fine-tune the masked model; choose the share on the development set
 
-`SuperTickets` trains a masked model, and `find_supertickets` does all of it. A mask is zeros in the weights (see
-attendrop.tickets), which stay zero: no gradient, and whatever else the optimizer does is undone.
+`SuperTickets` is step 4 for given masks, `find_supertickets` does all four. A masked part is one whose weights are zero
+(see attendrop.prune.tickets). They stay zero: they get no gradient, and changes by the optimizer are undone.
 
 Liang et al., "Super Tickets in Pre-Trained Language Models: From Model Compression to Improving Generalization", arXiv
 2105.12002.
@@ -25,14 +27,19 @@ from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
 from ..prune.tickets import Places, Tickets, importance, masked_places, zero
-from ._shared.weights import reason_against, refuse_sharded, true_weights
+from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 
 @dataclass
 class SuperTickets(Regularizer):
-    """tickets says what is masked: `Tickets`, a dictionary with its fields, or the path of a saved one."""
+    """Trains a model with masked heads and feed-forwards.
+
+    Args:
+        tickets: what is masked: `Tickets`, a dictionary with its fields "heads" and "feed_forwards", or the path of a
+            file that `Tickets.save` wrote; by default nothing
+    """
 
     name: ClassVar[str] = "supertickets"
 
@@ -79,7 +86,7 @@ class SuperTickets(Regularizer):
     def on_step_begin(self, step: Step) -> None:
         if not self._is_masked and self._places.entries:
             refuse_sharded("SuperTickets", step.model)
-            with true_weights(step):
+            with trained_weights(step):
                 self._mask(step)
         self._is_masked = True
 
@@ -97,7 +104,15 @@ class SuperTickets(Regularizer):
 
 
 class Search:
-    """The best of several runs, and a row of `table` for each."""
+    """The result of `find_supertickets`: the best of several runs, and a table of all of them.
+
+    Attributes:
+        trainer: the trainer of the best run, with the best weights in its model.
+        share: the share that the best run masked.
+        tickets: what the best run masked.
+        table: one row for each run: its share, the numbers of masked heads and feed-forwards, its score.
+        weights: the weights of the best run.
+    """
 
     def __init__(self) -> None:
         self.trainer: Any = None
@@ -108,14 +123,15 @@ class Search:
         self._best = -math.inf
 
     def run(self, trainer: Any, share: float, tickets: Tickets) -> None:
+        """Trains and evaluates; remembers the run if it is the best so far."""
         trainer.train()
-        wanted = trainer.args.metric_for_best_model
-        name = f"eval_{(wanted or 'loss').removeprefix('eval_')}"
+        metric = trainer.args.metric_for_best_model
+        name = f"eval_{(metric or 'loss').removeprefix('eval_')}"
         value = trainer.evaluate()[name]
         self.table.append(
             {"share": share, "heads": len(tickets.heads), "feed_forwards": len(tickets.feed_forwards), name: value}
         )
-        score = value if wanted and trainer.args.greater_is_better else -value
+        score = value if metric and trainer.args.greater_is_better else -value
         if self.trainer is None or score > self._best:
             self._best, self.trainer, self.share, self.tickets = score, trainer, share, tickets
             self.weights = _copy(trainer.model)
@@ -127,12 +143,23 @@ def find_supertickets(
     per: str = "example",
     batches: int | None = None,
 ) -> Search:
-    """Fine-tunes, scores heads and feed-forwards, and trains the rewound model masked, once for each share.
+    """Fine-tunes, scores heads and feed-forwards, and fine-tunes the masked pretrained model, once for each share.
 
-    `make_trainer(regularizers)` gives a trainer of the pretrained model with these regularisers among its own. Every
-    run starts with the weights of the first one, the head included. The scores are taken over the training set, or
-    over its first `batches` batches. The best run has the best `args.metric_for_best_model` (or the lowest loss) on the
-    development set; the unmasked run, share 0, is among them. Its trainer is given back with its weights in the model.
+    Every run starts from the weights of the first one, the head included. The best run has the best
+    `args.metric_for_best_model` (or the lowest loss) on the development set. The unmasked run, share 0, is one of them.
+
+    Args:
+        make_trainer: a function that returns a trainer of the pretrained model with the given regularisers added to its
+            own.
+        shares: the shares of heads and feed-forwards to mask, each from 0 to 1.
+        per: "example": the absolute value is of ∂L/∂ξ of each example; "token": of the part of each token.
+        batches: the number of training batches to score with; None: the whole training set.
+
+    Example:
+        search = find_supertickets(lambda extra: RegularizedTrainer(model=load(), args=args, train_dataset=train,
+                                                                    eval_dataset=dev, regularizers=extra))
+        search.trainer.save_model("best")
+        search.tickets.save("best/tickets.json")
     """
     search = Search()
     trainer = make_trainer([])
@@ -149,7 +176,7 @@ def find_supertickets(
             trainer = make_trainer([SuperTickets(tickets)])
             trainer.model.load_state_dict(start)
             search.run(trainer, share, tickets)
-    search.trainer.model.load_state_dict(search.weights)  # `make_trainer` may use one model again and again
+    search.trainer.model.load_state_dict(search.weights)  # `make_trainer` may use the same model object every time
     return search
 
 
@@ -158,6 +185,6 @@ def _copy(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _batches(trainer: Any, count: int | None) -> Iterable[Mapping[str, Any]]:
-    # Not the loader for training, which shuffles, nor the one for evaluation, which the trainer may keep.
+    # Not the training loader, which shuffles, nor the evaluation loader, which the trainer may cache.
     for batch in islice(trainer.get_test_dataloader(trainer.train_dataset), count):
         yield trainer._prepare_inputs(batch)

@@ -1,14 +1,15 @@
 """UniDrop: dropout of features in four places, of whole blocks, and of tokens, all at once.
 
-    FD-1   attention weights, after the softmax              x ⊙ m / (1 − p), m ~ Bernoulli(1 − p) for each element
-    FD-2   the feed-forward's inner activation               the same
-    FD-3   query, key and value                              the same
-    FD-4   the last block's output, which the head reads     the same
-    LayerDrop, with probability p for each block and step
-    tokens: with probability p_k an example stays whole; else each of its tokens is hidden with probability p_d
+    x ⊙ m / (1 − p), m ~ Bernoulli(1 − p) for each element x of
+        FD-1   the attention weights, after the softmax
+        FD-2   the feed-forward's inner activation
+        FD-3   query, key and value
+        FD-4   the last block's output, which the head reads
+    LayerDrop with probability p for each block and step
+    tokens: with probability p_k an example keeps all of its tokens; else each of them is dropped with probability p_d
 
 Wu et al., "UniDrop: A Simple yet Effective Technique to Improve Transformer without Extra Cost", arXiv 2104.04946.
-Differs from the paper in: a token that is dropped keeps its place and is hidden from all attention, its own too; the
+Differs from the paper in: a dropped token keeps its position and is hidden from all attention, its own included; the
 first token, and those that the configuration names as special, are never dropped.
 """
 
@@ -33,35 +34,35 @@ from ._shared.dropping import dropout_factor, dropped_blocks, feature_dropout
 
 
 def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float, p_d: float) -> Tensor:
-    """The tokens that are dropped: bool [B, L]. `draws` [B, 1 + L] has one for the example, then one for each token."""
+    """The dropped tokens: bool [B, L]. `draws` [B, 1 + L] has one draw for the example, then one for each token."""
     return droppable & (draws[:, :1] >= p_k) & (draws[:, 1:] < p_d)
 
 
 def droppable_tokens(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
-    """The keys of the site that may be dropped: neither padding, nor the first, nor special. bool [rows, K]"""
+    """The keys of the site that may be dropped, bool [rows, K]: not padding, not the first token, not a special one."""
     real = real_keys(model, site, batch)
-    found = real & (real.cumsum(-1) > 1)
+    droppable = real & (real.cumsum(-1) > 1)
     ids = batch.get("decoder_input_ids" if is_decoder_of_two(model, site) else "input_ids")
     if ids is not None and ids.numel() == real.numel():
         config = unwrapped(model).config
         names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")
         special = [number for name in names if isinstance(number := getattr(config, name, None), int)]
-        found = found & ~torch.isin(ids.reshape(real.shape), torch.tensor(special, device=ids.device))
-    return found
+        droppable = droppable & ~torch.isin(ids.reshape(real.shape), torch.tensor(special, device=ids.device))
+    return droppable
 
 
 @dataclass
 class UniDrop(Regularizer):
-    """Every field is a probability, a number from 0 to 1 or a schedule.
+    """Dropout of features, blocks and tokens. Every field is a probability: a number from 0 to 1, or a schedule.
 
     Args:
-        fd1: dropout of attention weights
-        fd2: dropout of the feed-forward's inner activation
-        fd3: dropout of query, key and value
-        fd4: dropout of the last block's output
-        layerdrop: a block is left out for the step
-        p_k: an example keeps all of its tokens
-        p_d: a token is dropped, in an example that does not
+        fd1: that an attention weight is dropped
+        fd2: that an element of the feed-forward's inner activation is dropped
+        fd3: that an element of query, key or value is dropped
+        fd4: that an element of the last block's output is dropped
+        layerdrop: that a block is skipped for the step
+        p_k: that an example keeps all of its tokens
+        p_d: that a token is dropped, in an example that does not keep all of them
     """
 
     name: ClassVar[str] = "unidrop"
@@ -120,7 +121,7 @@ class UniDrop(Regularizer):
         return dropout_factor(batch.uniform_of_views(site.index, shape, batch.step.device, f"{self.name}/{stream}"), p)
 
     def _keep(self, site: Site, batch: MicroBatch, p_k: float, p_d: float) -> Tensor:
-        """A sequence loses the same tokens wherever it is attended to."""
+        """The keep mask of the site. A sequence loses the same tokens in all attention over it."""
         step = batch.step
         droppable = droppable_tokens(step.model, site, batch.examples)
         rows, keys = droppable.shape

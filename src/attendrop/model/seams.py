@@ -327,8 +327,8 @@ def _replace_attention(model: Any, seams: Seams) -> None:
         for attribute in (_ATTENTION, _BLOCK, _FEED_FORWARD):
             if hasattr(module, attribute):
                 raise ValueError(
-                    f"{type(module).__name__} of {seams.name} has an attribute {attribute!r} of its own, which attendrop "
-                    "would overwrite; rename it."
+                    f"{type(module).__name__} of {seams.name} has an attribute {attribute!r} of its own, which "
+                    "attendrop would overwrite; rename it."
                 )
         config = getattr(module, "config", None)
         if isinstance(config, PretrainedConfig) and id(config) not in seen and config._attn_implementation is not None:

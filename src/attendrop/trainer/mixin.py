@@ -196,7 +196,7 @@ class RegularizerMixin(_Base):
         self.steps.begin(self.engine)
         return prepared
 
-    def begin_step(self) -> None:
+    def _begin_step(self) -> None:
         """Opens the engine's step where the Trainer opens its own."""
         assert self.engine is not None
         state = self.state
@@ -338,7 +338,7 @@ class _StepCallback(TrainerCallback):
         self.trainer = trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.begin_step()
+        self.trainer._begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.engine is not None:

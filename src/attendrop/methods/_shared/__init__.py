@@ -1,1 +1,1 @@
-"""What several methods compute in the same way."""
+"""Computations that several methods share."""

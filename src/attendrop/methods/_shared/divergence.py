@@ -1,12 +1,12 @@
-"""How far the predictions of two views of a batch are apart, for every kind of head but spans.
+"""The divergence between the predictions of two views of a batch, for every kind of head but spans.
 
     kl    ½ (KL(P₁‖P₂) + KL(P₂‖P₁)) = ½ Σ (P₁ − P₂)(log P₁ − log P₂)
     js    ½ (KL(P₁‖M) + KL(P₂‖M)),  M = ½ (P₁ + P₂)
 
-P is, for each example, over the classes or the choices; for token labels and language models, over the vocabulary at
-each position that counts: not ignored and, in a causal model, that of the next token; for several labels, Bernoulli for
-each label. In regression either is the squared difference. The mean is over what the loss is a mean over, so that a
-weight means the same whatever the size of the batch. All of it is in float32 at least.
+P is the predicted distribution: over the classes or the choices of an example; over the vocabulary at each position
+with a label, for token labels and language models (in a causal model the label is the next token); Bernoulli for each
+label of a multi-label head. In regression both divergences are the squared difference. The mean is over what the loss
+is a mean over, so that a weight means the same for every batch size. All of it is computed in float32 at least.
 """
 
 from __future__ import annotations
@@ -42,16 +42,21 @@ _KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kl": symmetric_kl, "js
 
 @dataclass(frozen=True)
 class Pair:
-    """What the model says of the two views of the same examples."""
+    """The predictions of the model for two views of the same examples."""
 
     head: str
-    first: Tensor  # logits [B, C], or [B, T, V]: those of the positions that have a label, shifted or not
+    first: Tensor  # logits [B, C], or [B, T, V]; in a causal model without the last position
     second: Tensor
-    labels: Tensor | None  # of one view; None where the loop has taken them out of the inputs
-    counted: Tensor | None  # bool [B, T]: the positions that count; None where every example does
+    labels: Tensor | None  # of one view; None where the loop has removed them from the inputs
+    counted: Tensor | None  # bool [B, T]: the positions that have a label; None where each example has one
 
     def divergence(self, kind: str, reduction: str = "batchmean") -> Tensor:
-        """The divergence `kind`, mean over examples or positions ("batchmean"), or summed over all of them."""
+        """The divergence of the two views.
+
+        Args:
+            kind: "kl" or "js".
+            reduction: "batchmean", the mean over examples or positions, or "sum" over all of them.
+        """
         if self.head == "regression":
             values = (self.first - self.second).square()
         else:
@@ -62,7 +67,7 @@ class Pair:
         return total if reduction == "sum" else total / self.counted.sum().clamp(min=1)
 
     def losses(self) -> tuple[Tensor, Tensor]:
-        """The loss of each view by itself, as transformers' models compute it."""
+        """The loss of each view alone, as transformers' models compute it."""
         assert self.labels is not None
         return _loss(self.head, self.first, self.labels), _loss(self.head, self.second, self.labels)
 
@@ -89,7 +94,7 @@ def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
 
 
 def check_head(owner: str, model: nn.Module) -> None:
-    """Refuses heads that have no one distribution to compare."""
+    """Raises a `ValueError` for a span head, which predicts two distributions."""
     if head_of(model, {}) == "span":
         raise ValueError(
             f"{owner} compares the predictions of two views and is not defined for a span head; it must be a head for "

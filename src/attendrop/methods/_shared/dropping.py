@@ -1,4 +1,4 @@
-"""What several methods drop in the same way: features, and whole blocks."""
+"""Dropout of features and of whole blocks, which several methods share."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ...model.plan import Edit
 
 
 def dropout_factor(draws: Tensor, p: float) -> Tensor:
-    """0 with probability p, else 1/(1 − p); at p = 1 nothing is left."""
+    """0 with probability p, else 1/(1 − p); at p = 1 all zero. `draws` are in [0, 1)."""
     return (draws >= p) / (1 - p) if p < 1 else torch.zeros_like(draws)
 
 
 def draws_like(x: Tensor, batch: MicroBatch, block: int, stream: str) -> Tensor:
     """Draws in [0, 1) for each element of x, [views · rows, ..., d], different in each view.
 
-    They may be drawn while the model runs: a recomputation under gradient checkpointing draws the same again.
+    They may be drawn during the forward pass: a recomputation under gradient checkpointing draws the same values.
     """
     shape = (x.shape[0] // batch.step.views, 1, x[0, ..., 0].numel(), x.shape[-1])
     return batch.uniform_of_views(block, shape, x.device, stream).reshape(x.shape)

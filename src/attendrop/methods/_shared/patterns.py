@@ -1,4 +1,4 @@
-"""Which keys a random attention dropout drops: single ones, whole columns, or runs of columns."""
+"""The patterns of random attention dropout: single positions, whole key columns, or runs of columns."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ PATTERNS = ("element", "column", "span")
 
 
 def shape_of_draws(shape: tuple[int, int, int, int], pattern: str, span: int) -> tuple[int, int, int, int]:
-    """How many draws a map of `shape` [B, H, Q, K] takes."""
+    """The shape of the draws that a map of `shape` [B, H, Q, K] needs."""
     rows, heads, _, keys = shape
     if pattern == "element":
         return shape
-    # A run may begin before the first key: otherwise the first keys would be dropped less often than the others.
+    # Runs may start before the first key; otherwise the first keys would be dropped less often than the others.
     return rows, heads, 1, keys + (span - 1 if pattern == "span" else 0)
 
 
 def keep_pattern(draws: Tensor, p: float, pattern: str, span: int) -> Tensor:
     """bool, broadcastable to [B, H, Q, K]: False with probability p.
 
-    "element" drops each position by itself, "column" a key for all queries of a head, "span" runs of `span` such keys.
-    A run ends at each key with probability 1 − (1−p)^(1/span), so that each key is in none of them with 1 − p.
+    "element" drops each position independently, "column" a key for all queries of a head, "span" runs of `span` such
+    keys. A run ends at each key with probability 1 − (1−p)^(1/span), so that a key is in no run with probability 1 − p.
     """
     if pattern != "span":
         return draws >= p
-    ends = draws < 1 - (1 - p) ** (1 / span)
-    return ~ends.unfold(-1, span, 1).any(-1)
+    is_end = draws < 1 - (1 - p) ** (1 / span)
+    return ~is_end.unfold(-1, span, 1).any(-1)
 
 
 def draw_keep(batch: MicroBatch, layers: Layers, p: float, pattern: str, span: int, owner: str) -> dict[int, Tensor]:
-    """A keep mask for each site that `layers` selects, drawn for every example, head and view."""
+    """A keep mask for each site that `layers` selects, with separate draws for each example, head and view."""
     step = batch.step
     keep: dict[int, Tensor] = {}
     for index in step.seams.select(layers, f"{owner}.layers"):
@@ -48,7 +48,7 @@ def draw_keep(batch: MicroBatch, layers: Layers, p: float, pattern: str, span: i
 
 
 def check_pattern(owner: str, p: Any, pattern: Any, span: Any) -> Strength:
-    """p as a strength, or a `ValueError` that says which of the three is wrong."""
+    """p as a number or a schedule, or a `ValueError` that names the wrong field."""
     check_choice(f"{owner}.pattern", pattern, PATTERNS)
     check_whole(f"{owner}.span", span, 1)
     return as_strength(owner, "p", p, 0, 1)

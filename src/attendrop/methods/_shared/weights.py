@@ -1,11 +1,12 @@
-"""Weights that are not the true ones for the length of a step, and draws over weights.
+"""Methods that train with other weights for the length of one step, and random draws over weights.
 
     W̃ = U + f ⊙ (W − U),    f = keep / (1 − p),    ∂L/∂W = f ⊙ ∂L/∂W̃
 
-When a step begins, W̃ takes the place of W; when its gradients are there, W comes back, bit for bit, and the gradient
-of W̃ becomes that of W. U is a target (mixout) or zero (DropConnect). E[W̃] = W.
+W are the trained weights, those that the optimizer updates. When a step begins, the mixed weights W̃ are written over W.
+When the gradients of the step have been computed, W is restored bit for bit and the gradient of W̃ becomes that of W.
+U is a target (mixout) or zero (DropConnect). E[W̃] = W.
 
-All draws are counters, as in random.py: the same on every process and every device.
+All draws are functions of counters, as in random.py: the same on every process and every device.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,34 +31,34 @@ from ...model.sites import unwrapped
 from ...random import key_of
 
 PATTERNS = ("column", "element")
-_CHUNK = 1 << 24  # draws at a time: beside the result, a few words of memory for each
+_CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
 
 
 def draws(step: Step, stream: str, shape: torch.Size, device: torch.device) -> Iterator[tuple[slice, Tensor]]:
-    """Draws in [0, 1) for a weight of `shape`, some rows at a time: the rows and their draws."""
+    """Draws in [0, 1) for a weight of `shape`, a range of rows at a time: yields the rows and their draws."""
     key = key_of(step.seed, step.progress.step, 0, stream)
     rows = max(1, _CHUNK // max(1, shape[1:].numel()))
     for first in range(0, shape[0], rows):
         last = min(first + rows, shape[0])
-        drawn = uniform(key, torch.arange(first, last), (max(1, shape[1:].numel()),), device)
-        yield slice(first, last), drawn.view(last - first, *shape[1:])
+        values = uniform(key, torch.arange(first, last), (max(1, shape[1:].numel()),), device)
+        yield slice(first, last), values.view(last - first, *shape[1:])
 
 
-def kept(step: Step, stream: str, shape: torch.Size, probability: float, device: torch.device) -> Tensor:
-    """True with `probability`, for each element of `shape`."""
-    keep = torch.empty(shape or (1,), dtype=torch.bool, device=device)
-    for rows, chunk in draws(step, stream, keep.shape, device):
-        keep[rows] = chunk < probability
-    return keep.view(shape)
+def bernoulli_mask(step: Step, stream: str, shape: torch.Size, probability: float, device: torch.device) -> Tensor:
+    """bool of `shape`: each element is True with `probability`."""
+    mask = torch.empty(shape or (1,), dtype=torch.bool, device=device)
+    for rows, values in draws(step, stream, mask.shape, device):
+        mask[rows] = values < probability
+    return mask.view(shape)
 
 
 @dataclass(frozen=True)
-class Map:
-    """The trainable weight of a linear map."""
+class LinearWeight:
+    """The trainable weight of a linear layer."""
 
     name: str
     weight: nn.Parameter
-    inputs: int  # the dimension that counts inputs: 1, and 0 in GPT-2's Conv1D
+    input_dim: int  # the dimension that counts inputs: 1, and 0 in GPT-2's Conv1D
 
     @property
     def is_lora_a(self) -> bool:
@@ -66,32 +67,34 @@ class Map:
 
 
 def pretrained_part(model: nn.Module) -> nn.Module:
-    """The base model (`base_model_prefix`): what is outside of it is the head."""
+    """The base model (`base_model_prefix`): everything outside of it is the head."""
     return unwrapped(model).base_model
 
 
-def linear_maps(model: nn.Module) -> list[Map]:
-    """The linear maps of the pretrained part whose weights are trained, each weight once.
+def linear_weights(model: nn.Module) -> list[LinearWeight]:
+    """The trainable weights of the linear layers in the pretrained part, each weight once.
 
-    A weight that is an embedding too is no linear map's own, and is left out.
+    A weight that another kind of layer shares (an embedding, for example) is not included.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    elsewhere = {
+    of_other_layers = {
         id(parameter)
         for module in model.modules()
         if not isinstance(module, (nn.Linear, Conv1D))
         for parameter in module.parameters(recurse=False)
     }
-    found: dict[int, Map] = {}
+    weights: dict[int, LinearWeight] = {}
     for module in pretrained_part(model).modules():
         if isinstance(module, (nn.Linear, Conv1D)):
             weight: Any = module.weight
-            if weight.requires_grad and id(weight) not in elsewhere:
-                found[id(weight)] = Map(names[id(weight)], weight, 0 if isinstance(module, Conv1D) else 1)
-    return list(found.values())
+            if weight.requires_grad and id(weight) not in of_other_layers:
+                input_dim = 0 if isinstance(module, Conv1D) else 1
+                weights[id(weight)] = LinearWeight(names[id(weight)], weight, input_dim)
+    return list(weights.values())
 
 
 def refuse_sharded(owner: str, model: nn.Module) -> None:
+    """Raises a `ValueError` if the weights of the model are sharded over the processes."""
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "device_mesh") or hasattr(parameter, "ds_id"):  # FSDP2's, and ZeRO's
             raise ValueError(
@@ -101,7 +104,7 @@ def refuse_sharded(owner: str, model: nn.Module) -> None:
 
 
 def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
-    """Why a method that changes weights or gradients does not go with one that trains a network beside the model."""
+    """Why a method that changes weights or gradients cannot act together with one that trains a second network."""
     if not isinstance(other, TrainsNetworks):
         return None
     return (
@@ -111,49 +114,60 @@ def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
 
 
 def as_drop_probability(owner: str, value: Any) -> Strength:
+    """`value` as a probability below 1 or a schedule of such, or a `ValueError`."""
     p = as_strength(owner, "p", value, 0, 1)
     if largest(p) == 1:
         raise ValueError(f"{owner}.p is {value!r}; it must be below 1, or no weight is left to train.")
     return p
 
 
-def factor(keep: Tensor, share: float, like: Tensor) -> Tensor:
-    """f: 1/(1 − p) where kept, else 0; of single precision at least."""
-    return keep.to(torch.promote_types(like.dtype, torch.float32)) / share
+def keep_factor(keep: Tensor, share: float, dtype: torch.dtype) -> Tensor:
+    """f: 1/share where `keep` is True, else 0; in `dtype`, or in float32 where that is wider."""
+    return keep.to(torch.promote_types(dtype, torch.float32)) / share
 
 
-def mixed(weight: Tensor, target: Tensor | None, f: Tensor) -> Tensor:
-    """U + f ⊙ (W − U), rounded once; where W is U it is U, to the bit."""
+def mixed(weight: Tensor, target: Tensor | None, factor: Tensor) -> Tensor:
+    """U + f ⊙ (W − U), rounded once. Where W equals U the result is exactly U."""
     if target is None:
-        return (weight * f).to(weight.dtype)
-    wide = target.to(f.dtype)
-    return torch.addcmul(wide, weight.to(f.dtype) - wide, f).to(weight.dtype)
+        return (weight * factor).to(weight.dtype)
+    wide = target.to(factor.dtype)
+    return torch.addcmul(wide, weight.to(factor.dtype) - wide, factor).to(weight.dtype)
 
 
-_at_work: WeakKeyDictionary[nn.Module, MixedWeights] = WeakKeyDictionary()
+# The method that has mixed the weights of a model for the present step.
+_mixing: WeakKeyDictionary[nn.Module, MixedWeights] = WeakKeyDictionary()
 
 
 @contextmanager
-def true_weights(step: Step) -> Iterator[None]:
-    """The model has its true weights inside, also where another method has mixed them for this step already."""
-    mixing = _at_work.get(step.model)
-    if mixing is None:
+def trained_weights(step: Step) -> Iterator[None]:
+    """The model has its trained weights inside; where a method has mixed them for this step, it does so again after."""
+    method = _mixing.get(step.model)
+    if method is None:
         yield
         return
-    mixing.take_out()
+    method.restore_weights()
     yield
-    mixing.on_step_begin(step)
+    method.on_step_begin(step)
 
 
-def settle(step: Step) -> None:
-    """Weights and gradients are the true ones from here on: for methods that work on them in `on_gradients`."""
-    mixing = _at_work.get(step.model)
-    if mixing is not None:
-        mixing.on_gradients(step)
+def end_mixing(step: Step) -> None:
+    """Restores trained weights and their gradients now: for methods that work on them in `on_gradients`."""
+    method = _mixing.get(step.model)
+    if method is not None:
+        method.on_gradients(step)
+
+
+class _Mixed(NamedTuple):
+    """A weight that is mixed for the present step."""
+
+    weight: nn.Parameter
+    trained: Tensor  # its trained values
+    keep: Tensor
+    share: float  # 1 − p
 
 
 class MixedWeights(Regularizer):
-    """The mechanics of a method that trains with mixed weights. The method has p and pattern, and says what U is."""
+    """The base class of methods that train with mixed weights. A subclass has `p` and `pattern`, and says what U is."""
 
     edits_weights: ClassVar[bool] = True
 
@@ -162,22 +176,22 @@ class MixedWeights(Regularizer):
 
     def reset(self) -> None:
         self._model: nn.Module | None = None
-        self._swapped: list[tuple[nn.Parameter, Tensor, Tensor, float]] = []  # weight, true values, keep, 1 − p
+        self._mixed: list[_Mixed] = []
 
-    def maps(self, model: nn.Module) -> list[Map]:
+    def weights(self, model: nn.Module) -> list[LinearWeight]:
         """The weights that are mixed."""
-        return linear_maps(model)
+        return linear_weights(model)
 
-    def target(self, of: Map, step: Step) -> Tensor | None:
+    def target(self, linear: LinearWeight, step: Step) -> Tensor | None:
         """U; None is zero."""
         return None
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded(type(self).__name__, model)
-        if not self.maps(model):
+        if not self.weights(model):
             raise ValueError(
-                f"{seams.name} has no linear map in its base model whose weights are trained, so {type(self).__name__} "
-                "would do nothing."
+                f"{seams.name} has no linear layer in its base model whose weights are trained, so "
+                f"{type(self).__name__} would do nothing."
             )
 
     def refuses(self, other: Regularizer) -> str | None:
@@ -185,41 +199,41 @@ class MixedWeights(Regularizer):
 
     @torch.no_grad()
     def on_step_begin(self, step: Step) -> None:
-        self.take_out()  # a step that was given up has left mixed weights behind
+        self.restore_weights()  # a step that was interrupted has left mixed weights
         if self.p == 0:
             return
         refuse_sharded(type(self).__name__, step.model)
         self._model = step.model
-        _at_work[step.model] = self
+        _mixing[step.model] = self
         p = value_at(self.p, step.progress)
-        for of in self.maps(step.model):
-            weight, target = of.weight, self.target(of, step)
+        for linear in self.weights(step.model):
+            weight, target = linear.weight, self.target(linear, step)
             if p == 0:
                 continue
             shape = weight.shape
             if self.pattern == "column":
-                shape = torch.Size(n if dim == of.inputs else 1 for dim, n in enumerate(shape))
-            keep = kept(step, f"{self.name} {of.name}", shape, 1 - p, weight.device)
-            # in place: a captured graph reads the weight where it was
-            self._swapped.append((weight, weight.detach().clone(), keep, 1 - p))
-            weight.copy_(mixed(weight, target, factor(keep, 1 - p, weight)))
+                shape = torch.Size(n if dim == linear.input_dim else 1 for dim, n in enumerate(shape))
+            keep = bernoulli_mask(step, f"{self.name} {linear.name}", shape, 1 - p, weight.device)
+            self._mixed.append(_Mixed(weight, weight.detach().clone(), keep, 1 - p))
+            # In place, because a captured graph reads the weight at its address.
+            weight.copy_(mixed(weight, target, keep_factor(keep, 1 - p, weight.dtype)))
 
     @torch.no_grad()
-    def take_out(self) -> None:
-        """The true weights are back, bit for bit."""
-        for weight, true, _, _ in self._swapped:
-            weight.copy_(true)
-        self._swapped = []
+    def restore_weights(self) -> None:
+        """Writes the trained weights back, bit for bit."""
+        for weight, trained, _, _ in self._mixed:
+            weight.copy_(trained)
+        self._mixed = []
         if self._model is not None:
-            _at_work.pop(self._model, None)
+            _mixing.pop(self._model, None)
             self._model = None
 
     @torch.no_grad()
     def on_gradients(self, step: Step) -> None:
-        for weight, _, keep, share in self._swapped:
+        for weight, _, keep, share in self._mixed:
             if weight.grad is not None:
-                weight.grad.mul_(factor(keep, share, weight.grad))
-        self.take_out()
+                weight.grad.mul_(keep_factor(keep, share, weight.grad.dtype))
+        self.restore_weights()
 
     def on_close(self) -> None:
-        self.take_out()
+        self.restore_weights()

@@ -1,16 +1,16 @@
 """AttendOut: a generator network learns which attention positions to drop, rewarded when the attacker beats a defender.
 
     d ~ Bernoulli(P), P = sigmoid(S_i)        masks of the attacker, for each example and layer, shared by the heads
-    attacker and defender take the same step on the same batch, the attacker under the mask
+    attacker and defender take the same step on the same batch, the attacker with the mask
     every T steps    r_t = score(attacker) − score(defender) on fresh examples
-                     ∇ = (1/m) Σ_k Σ_t (r_t − b) ∇ 1/(layers · n²) Σ log P(d_t)       (Eq. 5)
-                     one of the two overwrites the other
+                     ∇ = (1/m) Σ_k Σ_t (r_t − b) ∇ 1/(layers · n²) Σ log P(d_t)       (Eq. 5; causal: n(n+1)/2)
+                     one of the two networks is copied into the other
 
 Wu, Zhao and Zhang, "Not All Attention Is All You Need", arXiv 2104.04692: v2 drops, v1 prunes (`mode="prune"`).
 
-Differs from the paper in: what it leaves open (see docs/methods/attendout.md), and in that the two networks draw the
-same ordinary dropout, all T steps share the mean reward (`credit="paired"` is the paper's), and advantages are divided
-by their running size.
+Differs from the paper in: the two networks draw the same ordinary dropout; all T steps share the mean reward
+(`credit="paired"` is the paper's); advantages are divided by their running size. What the paper leaves open is listed
+in docs/methods/attendout.md.
 """
 
 from __future__ import annotations
@@ -32,9 +32,18 @@ from ...model.sites import Site, unwrapped
 from ...random import as_keys, key_of, preserved
 from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.distributed import average_gradients, mean_over_processes
+from .._shared.causality import is_causal
 from .generator import Generator, ids_and_mask
-from .policy_gradient import Baseline, Round, actions, probabilities, reinforce
-from .rewards import chance_of_attacker, credited, mean_and_error, noisy, of_all_processes, scores_of
+from .policy_gradient import (
+    Baseline,
+    CachedBatch,
+    actions,
+    cache_tensors,
+    load_cache,
+    probabilities,
+    reinforce,
+)
+from .rewards import Rewards, attacker_probability, mean_and_error, noisy, of_all_processes, rewards_of_steps, scores_of
 from .twin import Twin
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
@@ -48,24 +57,31 @@ MODES = ("dropout", "prune")
 class AttendOut(TrainsNetworks):
     """Learned attention dropout.
 
-    T              steps between two updates of the generator
-    reward_on      "dev", "held_out" (a share of the training set, set aside), "noisy" or "cached" training examples
-    reward         "loss" difference, "metric" difference, or "win" (+1, 0, −1)
-    samples        examples that a reward is measured on; 0: T of them, as in the paper
-    select         which network goes on: "sample" (the better one with higher probability), "better", "attacker"
-    generator_lr   learning rate of the generator
-    offset_lr      learning rate of its layer offsets
-    init_drop      P(drop) at the start
-    monte_carlo    rounds of T steps for each update of the generator
-    temperature    divides the generator's scores
-    layer_offsets  a learned offset for each layer, so that the generator can tell layers apart
-    active         share of the layers that are masked in a round: with fewer, the reward says more about each
-    credit         "mean": all steps of a round share the mean reward; "paired": one example's reward for each step
-    normalize      divide advantages by their running size
-    decay          of the moving averages of reward and advantage
-    hold_out       share set aside with reward_on="held_out"
-    noise          share of tokens replaced with reward_on="noisy"
-    mode           "dropout", or "prune": rewards on the cached batches, the attacker always goes on
+    Args:
+        T: steps of a round, after which the two networks are compared; a whole number from 1
+        reward_on: the examples on which they are compared: "dev", the development set; "held_out", a share of the
+            training set that is not trained on; "noisy", training examples with random tokens; "cached", the examples
+            of the round
+        reward: "loss", the difference of the log-likelihoods; "metric", that of the shares of correct labels; "win",
+            the sign (+1, 0, −1) of the first
+        samples: examples on which they are compared, a whole number from 0; 0: T of them, as in the paper
+        select: which network is copied into the other: "sample" (drawn, the better one with higher probability),
+            "better" or "attacker"
+        generator_lr: learning rate of the generator, a number from 0
+        offset_lr: learning rate of its layer offsets, a number from 0
+        init_drop: P(drop) at the start, a number from 0 to below 1; 0: nothing is ever dropped
+        monte_carlo: rounds for each update of the generator, a whole number from 1
+        temperature: divides the generator's scores, a number above 0
+        layer_offsets: True: a learned offset of the logits for each layer, so that the layers can differ
+        active: share of the layers that are masked in a round, a number above 0, to 1; with fewer layers, the reward
+            tells more about each of them
+        credit: "mean": all steps of a round get the mean reward; "paired": each step gets the mean reward of its own
+            examples with reward_on="cached", otherwise of one of T equal groups of the examples
+        normalize: True: advantages are divided by their running size
+        decay: of the moving averages of reward and advantage, a number from 0 to 1
+        hold_out: share of the training set that is held out with reward_on="held_out", a number above 0, to 1
+        noise: share of the tokens that are replaced with reward_on="noisy", a number from 0 to 1
+        mode: "dropout", or "prune", which sets reward_on="cached" and select="attacker"
     """
 
     name: ClassVar[str] = "attendout"
@@ -111,7 +127,7 @@ class AttendOut(TrainsNetworks):
         self.history: list[dict[str, Any]] = []
         self._optimizer: torch.optim.Optimizer | None = None
         self._twin: Twin | None = None
-        self._round = Round()
+        self._round: list[CachedBatch] = []
         self._steps_in_round = self._rounds = 0
         self._baseline = Baseline(self.decay)
         self._loaded: tuple[dict[str, Tensor], dict[str, Any]] | None = None
@@ -134,12 +150,12 @@ class AttendOut(TrainsNetworks):
         return {} if self._twin is None else {"defender": self._twin.network}
 
     def check(self, model: Any, seams: Seams, epochs: int | None) -> None:
-        head_of(model, {})  # says which heads have scores for each example
+        head_of(model, {})  # raises an error for a head without scores for each example
         if not hasattr(model, "get_input_embeddings") or not isinstance(model.get_input_embeddings(), nn.Embedding):
             raise ValueError(f"{seams.name} does not take token ids, which AttendOut's generator reads.")
 
     def _sites(self, seams: Seams) -> list[Site]:
-        """The self-attention over the input: the only stack, or the encoder."""
+        """The self attention over the input: that of the only stack, or of the encoder."""
         return [site for site in seams.sites if site.is_over_input(seams.sites)]
 
     # ---- the step ----------------------------------------------------------------------------------------------
@@ -150,16 +166,18 @@ class AttendOut(TrainsNetworks):
 
     def _start(self, step: Step) -> None:
         device = next(step.model.parameters()).device
+        sites = self._sites(step.seams)
         with preserved(device):
             torch.manual_seed(key_of(step.seed, 0, 0, self.name))
             generator = Generator.from_model(
                 unwrapped(step.model),
-                len(self._sites(step.seams)),
+                len(sites),
                 init_drop=max(self.init_drop, 1e-4),
                 layer_offsets=self.layer_offsets,
                 temperature=self.temperature,
+                causal=all(is_causal(step.model, site) for site in sites),
             )
-        # in the precision of the model, as the defender is
+        # With the autocast of the model, as the defender.
         self.generator = step.loop.prepare(generator.to(device))
         offsets = [p for name, p in self.generator.named_parameters() if name == "offsets"]
         others = [p for name, p in self.generator.named_parameters() if name != "offsets"]
@@ -168,19 +186,21 @@ class AttendOut(TrainsNetworks):
             self._optimizer.add_param_group({"params": offsets, "lr": self.offset_lr})
         self._twin = Twin(step)
         if self._loaded is not None:
-            self._take_up(*self._loaded)
+            self._restore(*self._loaded)
             self._loaded = None
 
     def on_batch(self, batch: MicroBatch) -> None:
         assert self._twin is not None
         self._twin.backward(batch)
-        if self.init_drop > 0:
-            ids, mask = ids_and_mask(batch.examples)
-            self._round.ids.append(ids.clone())
-            self._round.masks.append(mask.clone())
-            self._round.places.append((batch.step.progress.step, batch.first_position * (len(ids) // batch.size)))
-        if self.reward_on == "cached":
-            self._round.labelled.append({k: v.clone() for k, v in batch.examples.items() if isinstance(v, Tensor)})
+        is_scored = self.reward_on == "cached"
+        if not is_scored and self.init_drop == 0:
+            return
+        ids, mask = ids_and_mask(batch.examples)
+        first_row = batch.first_position * (len(ids) // batch.size)
+        cached = CachedBatch(batch.step.progress.step, first_row, ids.clone(), mask.clone())
+        if is_scored:
+            cached.examples = {name: x.clone() for name, x in batch.examples.items() if isinstance(x, Tensor)}
+        self._round.append(cached)
 
     def capture_key(self, step: Step) -> Hashable:
         return None if self.active < 1 else self.init_drop > 0
@@ -193,24 +213,24 @@ class AttendOut(TrainsNetworks):
         ids, mask = ids_and_mask(batch.examples)
         with torch.no_grad():
             keep = ~self._actions(self.generator(ids, mask), batch)
-        chosen = self._active(step.seed, step.progress.step)
+        is_active = self._active(step.seed, step.progress.step)
         sites = self._sites(step.seams)
-        return Plan(keep={site.index: keep[layer].unsqueeze(1) for layer, site in enumerate(sites) if chosen[layer]})
+        return Plan(keep={site.index: keep[layer].unsqueeze(1) for layer, site in enumerate(sites) if is_active[layer]})
 
     def _actions(self, logits: Tensor, batch: MicroBatch) -> Tensor:
-        """[layers, B, L, L]: True = drop. The same whenever they are asked for."""
+        """True = drop, [layers, B, L, L]: always the same for the same micro-batch."""
         keys = batch.keys(range(len(logits)), self.name, logits.device)
         return actions(probabilities(logits), keys, batch.positions(logits.shape[1], logits.device))
 
-    def _active(self, seed: int, at: int) -> list[bool]:
-        """The layers that are masked in the round to which step `at` belongs: the same on all processes."""
+    def _active(self, seed: int, step: int) -> list[bool]:
+        """Which layers are masked in the round of this optimizer step; the same on all processes."""
         assert self.generator is not None
         layers = self.generator.layers
         if self.active >= 1:
             return [True] * layers
-        draws = torch.Generator().manual_seed(key_of(seed, at // self.T, 0, "attendout-active"))
-        order = torch.randperm(layers, generator=draws)[: max(1, round(self.active * layers))].tolist()
-        return [layer in order for layer in range(layers)]
+        draws = torch.Generator().manual_seed(key_of(seed, step // self.T, 0, "attendout-active"))
+        chosen = torch.randperm(layers, generator=draws)[: max(1, round(self.active * layers))].tolist()
+        return [layer in chosen for layer in range(layers)]
 
     def on_gradients(self, step: Step) -> None:
         assert self._twin is not None
@@ -220,27 +240,37 @@ class AttendOut(TrainsNetworks):
         self._steps_in_round += 1
         if self._steps_in_round >= self.T:
             self._end_round(step)
-            self._round, self._steps_in_round = Round(), 0
+            self._round, self._steps_in_round = [], 0
 
     # ---- the dropout step --------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _rewards(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """r for each example, and the mean scores of attacker and defender; on the host, for which it waits once."""
+    def _rewards(self, step: Step) -> Rewards:
+        """The rewards of this round, the same on all processes."""
         networks, graphs = (step.model, self.defender), step.loop.graphs
-        found = [scores_of(networks, batch, self.reward == "metric", graphs) for batch in self._reward_batches(step)]
-        both = torch.cat(found, 1).float().cpu()
-        if self.reward_on == "cached" and step.loop.world > 1:  # each process has cached batches of its own
-            both = torch.cat(of_all_processes(both.split([x.shape[1] for x in found], 1), step.loop.world), 1)
-        attacker, defender = both
+        parts = [scores_of(networks, batch, self.reward == "metric", graphs) for batch in self._reward_batches(step)]
+        scores = torch.cat(parts, 1).float().cpu()  # the only time that the CPU waits for the GPU
+        steps = None
+        if self.reward_on == "cached":
+            # Each process has cached its own batches. The step of each example travels with its scores.
+            sizes = [part.shape[1] for part in parts]
+            steps = torch.tensor([batch.step - self._round[0].step for batch in self._round])
+            columns = torch.cat([scores, steps.repeat_interleave(torch.tensor(sizes))[None]])
+            columns = torch.cat(of_all_processes(columns.split(sizes, 1), step.loop.world), 1)
+            scores, steps = columns[:2], columns[2].long()
+        attacker, defender = scores
         difference = attacker - defender
-        return (difference.sign() if self.reward == "win" else difference), attacker.mean(), defender.mean()
+        values = difference.sign() if self.reward == "win" else difference
+        return Rewards(values, attacker.mean(), defender.mean(), steps)
 
     def _reward_batches(self, step: Step) -> list[Mapping[str, Any]]:
         if self.reward_on == "cached":
-            return list(self._round.labelled)
+            return [batch.examples for batch in self._round]
         if step.loop.examples is None:
-            raise ValueError(f"AttendOut.reward_on is {self.reward_on!r}, but the loop lends no examples to draw from.")
+            raise ValueError(
+                f"AttendOut.reward_on is {self.reward_on!r}, which draws examples, and the loop provides none; use "
+                "RegularizedTrainer, pass Loop(examples=...), or set reward_on='cached'."
+            )
         draws = step.shared_generator("attendout-reward")
         assert self.draws_from is not None
         batch = step.loop.examples(self.draws_from, self.samples or self.T, draws)
@@ -249,14 +279,14 @@ class AttendOut(TrainsNetworks):
         return [batch]
 
     def _end_round(self, step: Step) -> None:
-        rewards, attacker, defender = self._rewards(step)
-        groups = credited(rewards, self.T, self.credit == "paired")
-        dropped = self._learn(self._baseline.advantages(groups, self.normalize), step)
-        winner = self._choose(rewards, step)
+        rewards = self._rewards(step)
+        of_steps = rewards_of_steps(rewards, self.T, self.credit == "paired")
+        dropped = self._learn(self._baseline.advantages(of_steps, self.normalize), step)
+        winner = self._choose(rewards.values, step)
         assert self._twin is not None
         self._twin.make_equal(step, to_model=winner == "defender")
-        mean, error = mean_and_error(rewards)
-        device = dropped.device  # where all figures are: they are stacked for the log
+        mean, error = mean_and_error(rewards.values)
+        device = dropped.device  # of all metrics, which are stacked for the log
         for name, value in (
             ("reward", mean), ("baseline", self._baseline.mean or 0.0), ("attacker_won", float(winner == "attacker")),
         ):  # fmt: skip
@@ -271,8 +301,8 @@ class AttendOut(TrainsNetworks):
                 "reward": mean,
                 "reward_error": error,
                 "baseline": self._baseline.mean,
-                "attacker": attacker.item(),
-                "defender": defender.item(),
+                "attacker": rewards.attacker.item(),
+                "defender": rewards.defender.item(),
                 "winner": winner,
             }
         )
@@ -281,20 +311,22 @@ class AttendOut(TrainsNetworks):
         """Eq. 5 on the cached steps; returns the mean P(drop) of each layer."""
         assert self.generator is not None
         assert self._optimizer is not None
-        keys, weights = {}, {}
-        for at in sorted({at for at, _ in self._round.places}):
-            words = [key_of(step.seed, at, layer, self.name) for layer in range(self.generator.layers)]
-            keys[at] = as_keys(words).unsqueeze(1)
-            chosen = self._active(step.seed, at)
-            advantage = advantages[min(at - self._round.places[0][0], len(advantages) - 1)]
-            weights[at] = [advantage / self.monte_carlo / sum(chosen) * is_chosen for is_chosen in chosen]
-        found = reinforce(self.generator, self._round, keys, weights, step.loop.graphs)
         self._rounds += 1
-        if self._round.ids and self._rounds % self.monte_carlo == 0:
+        if self.init_drop == 0:
+            return torch.zeros(self.generator.layers, device=step.device)
+        keys, weights = {}, {}
+        for cached in sorted({batch.step for batch in self._round}):
+            words = [key_of(step.seed, cached, layer, self.name) for layer in range(self.generator.layers)]
+            keys[cached] = as_keys(words).unsqueeze(1)
+            is_active = self._active(step.seed, cached)
+            advantage = advantages[min(cached - self._round[0].step, len(advantages) - 1)]
+            weights[cached] = [advantage / self.monte_carlo / sum(is_active) * active for active in is_active]
+        dropped = reinforce(self.generator, self._round, keys, weights, step.loop.graphs)
+        if self._round and self._rounds % self.monte_carlo == 0:
             average_gradients(self.generator.parameters(), step.loop.world)
             self._optimizer.step()
             self._optimizer.zero_grad()
-        return mean_over_processes(found, step.loop.world)
+        return mean_over_processes(dropped, step.loop.world)
 
     def _choose(self, rewards: Tensor, step: Step) -> str:
         if self.select == "attacker":
@@ -302,7 +334,7 @@ class AttendOut(TrainsNetworks):
         if self.select == "better":
             return "attacker" if rewards.mean().item() > 0 else "defender"
         draw = torch.rand((), generator=step.shared_generator("attendout-select")).item()
-        return "attacker" if draw < chance_of_attacker(rewards) else "defender"
+        return "attacker" if draw < attacker_probability(rewards) else "defender"
 
     def record(self) -> list[dict[str, Any]]:
         return self.history
@@ -319,9 +351,9 @@ class AttendOut(TrainsNetworks):
         for parameter_name, parameter in self.generator.named_parameters():
             if parameter.grad is not None:
                 tensors[f"gradient.{parameter_name}"] = parameter.grad
-        tensors |= self._round.tensors()
+        tensors |= cache_tensors(self._round)
         values = {
-            "places": self._round.places,
+            "counters": [(batch.step, batch.first_row) for batch in self._round],
             "steps_in_round": self._steps_in_round,
             "rounds": self._rounds,
             "baseline": self._baseline.mean,
@@ -331,10 +363,10 @@ class AttendOut(TrainsNetworks):
         return tensors, values
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        # The networks are made when the first step begins, with the optimizer; then this is taken up.
+        # Used when the first step begins, which creates the networks and the optimizers.
         self._loaded = tensors, values
 
-    def _take_up(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    def _restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         assert self.generator is not None
         assert self._optimizer is not None
         assert self._twin is not None
@@ -350,7 +382,7 @@ class AttendOut(TrainsNetworks):
         gradients = part("gradient.")
         for name, parameter in self.generator.named_parameters():
             parameter.grad = gradients.get(name)
-        self._round = Round.of(tensors, values["places"], device)
+        self._round = load_cache(tensors, values["counters"], device)
         self._steps_in_round, self._rounds = values["steps_in_round"], values["rounds"]
         self._baseline = Baseline(self.decay, values["baseline"], values["size"])
         self.history = values["history"]

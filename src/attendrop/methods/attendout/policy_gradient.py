@@ -1,10 +1,13 @@
-"""The policy gradient of AttendOut: the actions of a round, and how its generator learns from their reward.
+"""The policy gradient of AttendOut: the actions of a round, and how the generator learns from their reward.
 
-    d ~ Bernoulli(P), P = sigmoid(S)              a pure function of P, the step and the place in the global batch
-    ∇ = Σ_t A_t ∇ 1/(layers · n²) Σ log P(d_t)    (Eq. 5), by ∂ log P(d) / ∂S = d − P
+    d ~ Bernoulli(P), P = sigmoid(S)              a pure function of P, the step and the position in the global batch
+    ∇ = Σ_t A_t ∇ 1/(layers · n²) Σ log P(d_t)    (Eq. 5), with ∂ log P(d) / ∂S = d − P
 
-The actions are not kept but drawn again. The micro-batches of a round are run together, in chunks of rows that are
-padded to one length: a row brings its own keys, place and weight along.
+The sum is over the valid positions, of which a row of n tokens has n². In a causal model positions above the diagonal
+have no effect and are not valid: n² becomes n(n+1)/2.
+
+The actions are not stored but drawn again. All micro-batches of a round run through the generator together, in chunks
+of rows that are padded to one length. Each row has its own keys, position and weight.
 (Not All Attention Is All You Need, arXiv 2104.04692 v2.)
 """
 
@@ -24,16 +27,15 @@ from torch.nn import functional
 from ...kernels.draws import bernoulli
 from ...utils.batches import padded_length
 from ...utils.transfer import to_device_async
-from .generator import Generator, pairs
+from .generator import Generator, count_pairs, pairs
 
-# At most so many tokens in a chunk, and positions in the maps of all its layers (about six of fp32 live at once):
-# enough to keep a GPU busy, and few enough for the caches of a CPU. A whole micro-batch may be a chunk on a GPU: where
-# the model has room for it, so has the generator.
-_ROOM = {"cuda": (1 << 13, 1 << 25)}
-_ROOM_ELSEWHERE = (1 << 11, 1 << 22)
-_TOKENWISE = ("ids", "mask")  # [rows, width]; the rest is [..., rows]
-# A CPU draws for so many positions at once, which stay in its cache.
-_DRAWN_AT_ONCE = 1 << 20
+# The most tokens in a chunk, and the most positions in the maps of all its layers (about six maps of fp32 exist at the
+# same time): enough to keep a GPU busy, and few enough for the caches of a CPU. On a GPU a chunk may always hold a
+# whole micro-batch, since the model itself needs more memory for it.
+_CHUNK_LIMITS = {"cuda": (1 << 13, 1 << 25)}
+_OTHER_CHUNK_LIMITS = (1 << 11, 1 << 22)
+_TOKENWISE = ("ids", "mask")  # [rows, width]; all others are [..., rows]
+_CPU_DRAWS = 1 << 20  # a CPU draws for so many positions at a time, which fit in its cache
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -42,15 +44,18 @@ def probabilities(logits: Tensor) -> Tensor:
 
 
 def actions(p: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """d ~ Bernoulli(p), True = drop: [layers, B, L, L], for int32 keys [layers, 1 or B] and the places of the rows.
+    """d ~ Bernoulli(p), True = drop: [layers, B, L, L]. The distribution is that of hard Gumbel samples.
 
-    The same as hard Gumbel samples. A GPU draws for all layers in one go.
+    Args:
+        p: P(drop), [layers, B, L, L].
+        keys: int32 [layers, 1], or [layers, B] where rows have their own keys.
+        positions: of the rows in the global batch, [B].
     """
-    size = len(p) if p.is_cuda else max(1, _DRAWN_AT_ONCE // max(1, p[0].numel()))
-    found = [
-        bernoulli(some, some_keys, positions) for some, some_keys in zip(p.split(size), keys.split(size), strict=True)
+    size = len(p) if p.is_cuda else max(1, _CPU_DRAWS // max(1, p[0].numel()))
+    parts = [
+        bernoulli(part, part_keys, positions) for part, part_keys in zip(p.split(size), keys.split(size), strict=True)
     ]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def likelihood_gradient(p: Tensor, drop: Tensor, valid: Tensor) -> Tensor:
@@ -59,158 +64,188 @@ def likelihood_gradient(p: Tensor, drop: Tensor, valid: Tensor) -> Tensor:
 
 
 @dataclass
-class Round:
-    """The micro-batches since the last update: ids and masks, and the counters that draw their actions again."""
+class CachedBatch:
+    """A micro-batch of the present round, with what is needed to draw its actions again."""
 
-    ids: list[Tensor] = field(default_factory=list)
-    masks: list[Tensor] = field(default_factory=list)
-    places: list[tuple[int, int]] = field(default_factory=list)  # optimizer step, position of the first row
-    labelled: list[dict[str, Tensor]] = field(default_factory=list)  # whole batches, only for reward_on="cached"
+    step: int  # its optimizer step
+    first_row: int  # the position of its first row in the global batch
+    ids: Tensor  # [rows, L]
+    mask: Tensor  # [rows, L]
+    examples: dict[str, Tensor] = field(default_factory=dict)  # the whole batch, only for reward_on="cached"
 
-    def tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint, which holds the places too."""
-        found = {f"round.{place}.ids": ids for place, ids in enumerate(self.ids)}
-        found |= {f"round.{place}.mask": mask for place, mask in enumerate(self.masks)}
-        return found | {f"labelled.{n}.{k}": x for n, batch in enumerate(self.labelled) for k, x in batch.items()}
 
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], places: Sequence[Sequence[int]], device: torch.device) -> Round:
-        """What a checkpoint has kept."""
-        found = cls(places=[(at, first) for at, first in places])
-        for place in range(len(places)):
-            found.ids.append(tensors[f"round.{place}.ids"].to(device))
-            found.masks.append(tensors[f"round.{place}.mask"].to(device))
-        batches = {name.split(".")[1] for name in tensors if name.startswith("labelled.")}
-        for prefix in (f"labelled.{place}." for place in range(len(batches))):
-            mine = {name.removeprefix(prefix): x.to(device) for name, x in tensors.items() if name.startswith(prefix)}
-            found.labelled.append(mine)
-        return found
+def cache_tensors(cache: Sequence[CachedBatch]) -> dict[str, Tensor]:
+    """The tensors of a round by name, for a checkpoint."""
+    tensors = {f"round.{n}.ids": batch.ids for n, batch in enumerate(cache)}
+    tensors |= {f"round.{n}.mask": batch.mask for n, batch in enumerate(cache)}
+    return tensors | {f"labelled.{n}.{name}": x for n, batch in enumerate(cache) for name, x in batch.examples.items()}
+
+
+def load_cache(
+    tensors: Mapping[str, Tensor], counters: Sequence[Sequence[int]], device: torch.device
+) -> list[CachedBatch]:
+    """The round that `cache_tensors` has saved; `counters` are the step and the first row of each batch."""
+    cache = []
+    for n, (step, first_row) in enumerate(counters):
+        prefix = f"labelled.{n}."
+        examples = {name.removeprefix(prefix): x.to(device) for name, x in tensors.items() if name.startswith(prefix)}
+        ids, mask = (tensors[f"round.{n}.{name}"].to(device) for name in ("ids", "mask"))
+        cache.append(CachedBatch(step, first_row, ids, mask, examples))
+    return cache
 
 
 @dataclass
 class Baseline:
-    """Moving averages over the rounds: of the rewards, and of the size of what they are above or below that."""
+    """Moving averages over the rounds: of the mean reward, and of the size of the advantages."""
 
     decay: float
     mean: float | None = None
     size: float = 0.0
 
     def advantages(self, rewards: Sequence[float], normalize: bool) -> list[float]:
-        """r − b for each, with the baseline of the rounds before; divided by the running size where asked to."""
-        found = [r - (self.mean or 0.0) for r in rewards]
+        """r − b of each reward, with the baseline b of the earlier rounds; then updates both averages.
+
+        Args:
+            rewards: the reward of each step of the round.
+            normalize: whether to divide by the moving average of the advantages' root mean square.
+        """
+        advantages = [r - (self.mean or 0.0) for r in rewards]
         mean = sum(rewards) / len(rewards)
         self.mean = mean if self.mean is None else self.decay * self.mean + (1 - self.decay) * mean
-        size = math.sqrt(sum(a * a for a in found) / len(found))
+        size = math.sqrt(sum(a * a for a in advantages) / len(advantages))
         self.size = size if self.size == 0 else self.decay * self.size + (1 - self.decay) * size
-        return [a / self.size for a in found] if normalize and self.size > 0 else found
+        return [a / self.size for a in advantages] if normalize and self.size > 0 else advantages
 
 
 def reinforce(
-    generator: Generator, cache: Round, keys: Mapping[int, Tensor], weights: Mapping[int, Sequence[float]], graphs: Any
+    generator: Generator,
+    cache: Sequence[CachedBatch],
+    keys: Mapping[int, Tensor],
+    weights: Mapping[int, Sequence[float]],
+    graphs: Any,
 ) -> Tensor:
-    """Adds the gradient of −Σ_t Σ_layer weight · mean over examples of 1/n² Σ log P(d_t) to the generator's.
+    """Adds the gradient of −Σ_t Σ_layer weight · mean over rows of 1/n² Σ log P(d_t) to that of the generator.
 
-    `keys` (int32 [layers, 1], on the host) and `weights` (one for each layer) are those of an optimizer step; a step of
-    several micro-batches has their mean. Returns P(drop) of each layer, the mean over micro-batches: [layers]
+    Args:
+        generator: the generator.
+        cache: the micro-batches of the round. A step of several micro-batches has the mean of their gradients.
+        keys: the keys of the draws of each optimizer step, int32 [layers, 1] on the CPU.
+        weights: one for each layer, of each optimizer step.
+        graphs: where the work is captured as CUDA graphs; None: it runs eagerly.
+
+    Returns:
+        P(drop) of each layer, the mean over micro-batches: [layers].
     """
     device = generator.tokens.device
     total = torch.zeros(generator.layers, device=device)
-    if not cache.ids:
+    if not cache:
         return total
-    widths = [_width(generator, ids.shape[1], graphs) for ids in cache.ids]
     # Sorted by length, so that rows of similar length share a chunk and little of it is padding.
-    order = sorted(range(len(widths)), key=lambda m: -widths[m])
-    rows = _rows(cache, order, keys, weights, max(widths), device)
-    of_rows = [widths[m] for m in order for _ in cache.ids[m]]
-    least = max(map(len, cache.ids)) if device.type == "cuda" else 1
-    for start, stop in _chunks(generator, of_rows, device.type, least):
-        width = of_rows[start]
+    batches = sorted(cache, key=lambda batch: -_padded_width(generator, batch.ids.shape[1], graphs))
+    widths = [_padded_width(generator, batch.ids.shape[1], graphs) for batch in batches for _ in batch.ids]
+    rows = _stack_rows(batches, keys, weights, widths[0], generator.causal, device)
+    least = max(len(batch.ids) for batch in batches) if device.type == "cuda" else 1
+    for start, stop in _chunks(generator, widths, device.type, least):
+        width = widths[start]
         chunk = {name: x[start:stop, :width] for name, x in rows.items() if name in _TOKENWISE}
         chunk |= {name: x[..., start:stop] for name, x in rows.items() if name not in _TOKENWISE}
         if graphs is None:
-            found = _backward(generator, **chunk)
+            p = _backward(generator, **chunk)
         else:
-            height = min(padded_length(stop - start), _most(generator, width, device.type, least))
-            static = graphs.static(key := ("attendout reinforce", height, width), _filled(chunk, height))
-            found = graphs.run(key, partial(_backward, generator, **static), network=generator)
-        total = total + found
+            height = min(padded_length(stop - start), _rows_per_chunk(generator, width, device.type, least))
+            static = graphs.static(key := ("attendout reinforce", height, width), _with_empty_rows(chunk, height))
+            p = graphs.run(key, partial(_backward, generator, **static), network=generator)
+        total = total + p
     return total
 
 
 def _backward(
     generator: Generator, ids: Tensor, mask: Tensor, keys: Tensor, positions: Tensor, weights: Tensor, shares: Tensor
 ) -> Tensor:
-    """One chunk: the weights [layers, rows] are of Σ log P(d); the P(drop) that it returns is Σ shares · Σ P."""
+    """The backward of one chunk of rows.
+
+    Args:
+        generator: the generator, whose gradients grow.
+        ids: [rows, width], as `mask`.
+        keys: of the draws, int32 [layers, rows].
+        positions: of the rows in the global batch, [rows].
+        weights: of Σ log P(d), [layers, rows].
+        shares: of each row in the returned mean, [rows].
+
+    Returns:
+        Σ shares · Σ P(drop): [layers].
+    """
     logits = generator(ids, mask)
     with torch.no_grad():
-        valid = pairs(mask)
+        valid = pairs(mask, generator.causal)
         p = probabilities(logits)
         gradient = likelihood_gradient(p, actions(p, keys, positions), valid).mul_(-weights[..., None, None])
-        found = (p.mul_(valid).sum((2, 3)) * shares).sum(1)
+        mean = (p.mul_(valid).sum((2, 3)) * shares).sum(1)
     logits.backward(gradient.to(logits.dtype))
-    return found
+    return mean
 
 
-def _rows(
-    cache: Round,
-    order: Sequence[int],
+def _stack_rows(
+    batches: Sequence[CachedBatch],
     keys: Mapping[int, Tensor],
     weights: Mapping[int, Sequence[float]],
     width: int,
+    causal: bool,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """All rows of the round, as `_backward` takes them, the micro-batches in this order."""
-    steps, firsts = zip(*(cache.places[m] for m in order), strict=True)
-    sizes = [len(cache.ids[m]) for m in order]
-    parts = Counter(steps)
-    scaled = [[w / parts[at] / size for w in weights[at]] for at, size in zip(steps, sizes, strict=True)]
-    batch = torch.arange(len(order)).repeat_interleave(torch.tensor(sizes))  # the micro-batch of a row
-    places = torch.cat([first + torch.arange(size) for first, size in zip(firsts, sizes, strict=True)])
-    found = {
-        "ids": torch.zeros(len(batch), width, dtype=torch.long, device=device),
-        "mask": torch.zeros(len(batch), width, dtype=torch.bool, device=device),
-        "keys": to_device_async(torch.cat([keys[at] for at in steps], 1)[:, batch], device),
-        "positions": to_device_async(places, device),
-        "weights": to_device_async(torch.tensor(scaled).T[:, batch], device),
+    """All rows of these micro-batches, padded to `width`, as the arguments of `_backward`."""
+    sizes = [len(batch.ids) for batch in batches]
+    batches_of_step = Counter(batch.step for batch in batches)
+    scaled = [
+        [w / batches_of_step[batch.step] / size for w in weights[batch.step]]
+        for batch, size in zip(batches, sizes, strict=True)
+    ]
+    batch_of_row = torch.arange(len(batches)).repeat_interleave(torch.tensor(sizes))
+    positions = torch.cat([batch.first_row + torch.arange(size) for batch, size in zip(batches, sizes, strict=True)])
+    rows = {
+        "ids": torch.zeros(len(batch_of_row), width, dtype=torch.long, device=device),
+        "mask": torch.zeros(len(batch_of_row), width, dtype=torch.bool, device=device),
+        "keys": to_device_async(torch.cat([keys[batch.step] for batch in batches], 1)[:, batch_of_row], device),
+        "positions": to_device_async(positions, device),
+        "weights": to_device_async(torch.tensor(scaled).T[:, batch_of_row], device),
     }
-    for ids, mask, here, too in zip(
-        (cache.ids[m] for m in order), (cache.masks[m] for m in order),
-        found["ids"].split(sizes), found["mask"].split(sizes), strict=True,
-    ):  # fmt: skip
-        here[:, : ids.shape[1]] = ids
-        too[:, : mask.shape[1]] = mask
-    squares = found["mask"].sum(1).square()  # n², the valid positions of a row
-    batch = to_device_async(batch, device)
-    of_batches = torch.zeros(len(order), dtype=squares.dtype, device=device).index_add_(0, batch, squares)
-    found["weights"] = found["weights"] / squares.clamp(min=1)
-    found["shares"] = 1 / (of_batches.clamp(min=1) * len(order))[batch]
-    return found
+    for batch, ids, mask in zip(batches, rows["ids"].split(sizes), rows["mask"].split(sizes), strict=True):
+        ids[:, : batch.ids.shape[1]] = batch.ids
+        mask[:, : batch.mask.shape[1]] = batch.mask
+    counts = count_pairs(rows["mask"], causal)
+    batch_of_row = to_device_async(batch_of_row, device)
+    batch_counts = torch.zeros(len(batches), dtype=counts.dtype, device=device).index_add_(0, batch_of_row, counts)
+    rows["weights"] = rows["weights"] / counts.clamp(min=1)
+    rows["shares"] = 1 / (batch_counts.clamp(min=1) * len(batches))[batch_of_row]
+    return rows
 
 
 def _chunks(generator: Generator, widths: Sequence[int], device: str, least: int) -> Iterator[tuple[int, int]]:
-    """Where chunks of rows start and stop. The widths fall; a chunk has that of its first row."""
+    """Where chunks of rows start and stop. `widths` are in descending order; a chunk has the width of its first row."""
     start = 0
     while start < len(widths):
-        stop = min(len(widths), start + _most(generator, widths[start], device, least))
-        alike = generator.looks_up(widths[start])
-        stop = next((i for i in range(start, stop) if generator.looks_up(widths[i]) != alike), stop)
+        stop = min(len(widths), start + _rows_per_chunk(generator, widths[start], device, least))
+        # Rows with position embeddings and rows with sinusoids cannot share a chunk.
+        kind = generator.has_positions_for(widths[start])
+        stop = next((i for i in range(start, stop) if generator.has_positions_for(widths[i]) != kind), stop)
         yield start, stop
         start = stop
 
 
-def _most(generator: Generator, width: int, device: str, least: int) -> int:
-    """How many rows of this width there is room for in a chunk."""
-    tokens, positions = _ROOM.get(device, _ROOM_ELSEWHERE)
+def _rows_per_chunk(generator: Generator, width: int, device: str, least: int) -> int:
+    """The most rows of this width that a chunk may have."""
+    tokens, positions = _CHUNK_LIMITS.get(device, _OTHER_CHUNK_LIMITS)
     return max(least, min(tokens // width, positions // (generator.layers * width * width)))
 
 
-def _width(generator: Generator, length: int, graphs: Any) -> int:
-    """What rows of this length are padded to. Graphs have few widths; but no row may get other positions."""
-    wide = length if graphs is None else padded_length(length)
-    return wide if generator.looks_up(wide) == generator.looks_up(length) else length
+def _padded_width(generator: Generator, length: int, graphs: Any) -> int:
+    """The width to which rows of this length are padded. For graphs there are few widths."""
+    width = length if graphs is None else padded_length(length)
+    # Padding must not change whether a row uses position embeddings or sinusoids.
+    return width if generator.has_positions_for(width) == generator.has_positions_for(length) else length
 
 
-def _filled(chunk: Mapping[str, Tensor], height: int) -> dict[str, Tensor]:
-    """With so many rows, of which those added have no valid position and no weight."""
+def _with_empty_rows(chunk: Mapping[str, Tensor], height: int) -> dict[str, Tensor]:
+    """The chunk with `height` rows. The added rows have no valid position and no weight."""
     missing = height - len(chunk["ids"])
     return {n: functional.pad(x, (0, 0, 0, missing) if n in _TOKENWISE else (0, missing)) for n, x in chunk.items()}

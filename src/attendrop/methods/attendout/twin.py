@@ -1,4 +1,4 @@
-"""A copy of the model that takes the same optimizer steps, bit for bit, without plans."""
+"""The defender of AttendOut: a copy of the model that takes the same optimizer steps, without plans."""
 
 from __future__ import annotations
 
@@ -17,11 +17,15 @@ from ...utils.distributed import average_gradients
 
 
 class Twin:
-    """The copy and its optimizer, created from the model and optimizer of `step` as they are now."""
+    """A copy of the model and of its optimizer, in their present state.
+
+    Args:
+        step: the optimizer step in which the copy is made.
+    """
 
     def __init__(self, step: Step) -> None:
         network = copy.deepcopy(step.model)
-        # accelerate stores its wrapped forward on the instance, where a copy would run the original's weights.
+        # accelerate stores its wrapped forward on the instance. The copy would run it with the weights of the original.
         for attribute in ("forward", "_original_forward", "_is_accelerate_prepared"):
             network.__dict__.pop(attribute, None)
         seams = Seams.of(network)
@@ -29,12 +33,12 @@ class Twin:
             seams.unbind()
         self.network: Any = step.loop.prepare(network)
         parameters = zip(step.model.parameters(), self.network.parameters(), strict=True)
-        # The memo maps each parameter of the model to its copy, so that the optimizer's state moves to the copies.
+        # The memo maps each parameter of the model to its copy, so that the copied optimizer updates the copies.
         self.optimizer = copy.deepcopy(_optimizer_of(step.loop), {id(p): q for p, q in parameters})
         self._graph: OptimizerGraph | None = None
 
     def backward(self, batch: MicroBatch) -> None:
-        """Forward, loss and backward. The random state is restored, so that the model draws the same dropout."""
+        """Forward, loss and backward. Then the random state is restored, so that the model draws the same dropout."""
         columns = batch.step.columns
         with preserved(next(self.network.parameters()).device):
             batch.backward(self.network, {k: v for k, v in batch.examples.items() if k not in columns})
@@ -45,8 +49,8 @@ class Twin:
         average_gradients(self.network.parameters(), loop.world)
         if loop.max_grad_norm > 0:
             nn.utils.clip_grad_norm_(self.network.parameters(), loop.max_grad_norm)
-        for group, like in zip(self.optimizer.param_groups, _optimizer_of(loop).param_groups, strict=True):
-            group.update({name: value for name, value in like.items() if name != "params"})
+        for group, model_group in zip(self.optimizer.param_groups, _optimizer_of(loop).param_groups, strict=True):
+            group.update({name: value for name, value in model_group.items() if name != "params"})
         if isinstance(loop.graphs, Graphs):
             self._graph = self._graph or OptimizerGraph(self.optimizer, loop.graphs)
             self._graph.step(self.optimizer.step)
@@ -58,17 +62,17 @@ class Twin:
     @torch.no_grad()
     def make_equal(self, step: Step, to_model: bool) -> None:
         """Copies weights, buffers and optimizer state from the twin to the model, or from the model to the twin."""
-        ends = [(step.model, _optimizer_of(step.loop).state), (self.network, self.optimizer.state)]
-        (source, state), (target, target_state) = ends[::-1] if to_model else ends
+        pair = [(step.model, _optimizer_of(step.loop).state), (self.network, self.optimizer.state)]
+        (source, state), (target, target_state) = pair[::-1] if to_model else pair
         tensors = ([*network.parameters(), *network.buffers()] for network in (source, target))
-        pairs = list(zip(*tensors, strict=True))
+        copies = list(zip(*tensors, strict=True))
         for a, b in zip(source.parameters(), target.parameters(), strict=True):
             for name, value in state[a].items() if a in state else ():
                 if isinstance(value, Tensor) and name in target_state[b]:
-                    pairs.append((value, target_state[b][name]))
+                    copies.append((value, target_state[b][name]))
                 else:
                     target_state[b][name] = value.clone() if isinstance(value, Tensor) else value
-        _copy_all(pairs)
+        _copy_all(copies)
 
 
 def _optimizer_of(loop: Loop) -> torch.optim.Optimizer:
@@ -77,10 +81,10 @@ def _optimizer_of(loop: Loop) -> torch.optim.Optimizer:
     return loop.optimizer
 
 
-def _copy_all(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copies each first tensor into the second, with few kernel launches."""
+def _copy_all(copies: list[tuple[Tensor, Tensor]]) -> None:
+    """Copies the first tensor of each pair into the second, with few kernel launches."""
     groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor]]] = {}
-    for a, b in pairs:
+    for a, b in copies:
         groups.setdefault((a.device, a.dtype, b.device, b.dtype), []).append((a, b))
     for group in groups.values():
         torch._foreach_copy_([b for _, b in group], [a for a, _ in group])
