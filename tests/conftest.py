@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 # One thread: the models are tiny, and threads that wait for each other cost more than they save.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic algorithms on a GPU need it
 
 import pytest
 import torch
+
+from helpers import precision
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
@@ -24,3 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Runs the test in float64, in which a comparison with a slow version depends on the formula alone."""
+    with precision.float64():
+        yield

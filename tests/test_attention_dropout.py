@@ -12,12 +12,14 @@ from attendrop.methods.attention_dropout import renormalised
 from attendrop.model.seams import Record
 from helpers import zoo
 from helpers.oracles import ChangedAttention
+from helpers.precision import assert_same_gradients, assert_same_numbers
 
 
 def softmax(scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
     return scores.masked_fill(~valid, float("-inf")).softmax(-1)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize("pattern", ["element", "span"])
 @pytest.mark.parametrize("renormalise", [False, True])
@@ -47,11 +49,11 @@ def test_forward_and_gradients_match_the_equation(kind: str, pattern: str, renor
     ChangedAttention(change).attach(literal)
     expected = literal(**batch)
     expected.loss.backward()
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
-    for a, b in zip(model.parameters(), literal.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=2e-3, atol=5e-5)
+    assert_same_numbers(found.logits, expected.logits)
+    assert_same_gradients(model, literal)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2"])
 @pytest.mark.parametrize("renormalise", [False, True])
 def test_models_with_an_adapter_are_supported(kind: str, renormalise: bool) -> None:
@@ -70,7 +72,7 @@ def test_models_with_an_adapter_are_supported(kind: str, renormalise: bool) -> N
         a = torch.where(left > 0, a * m / left, valid / valid.sum(-1, keepdim=True))
     else:
         a = a * m * 2
-    torch.testing.assert_close(record.output, (a @ record.value_of_heads()).transpose(1, 2))
+    assert_same_numbers(record.output, (a @ record.value_of_heads()).transpose(1, 2))
 
 
 class Recording(AttentionDropout):
@@ -78,6 +80,7 @@ class Recording(AttentionDropout):
         return Plan(record=frozenset({0}))
 
 
+@pytest.mark.usefixtures("float64")
 def test_renormalised_forward_equals_scores_dropout_and_gradient_differs() -> None:
     """The forward is a softmax over the kept positions; the gradient differs because the sum is a constant."""
     g = torch.Generator().manual_seed(0)
@@ -88,7 +91,7 @@ def test_renormalised_forward_equals_scores_dropout_and_gradient_differs() -> No
     ours = renormalised(scores.softmax(-1), keep, valid)
     dead = ~keep.any(-1, keepdim=True)
     other = scores.masked_fill(~keep & ~dead, float("-inf")).masked_fill(dead, 0).softmax(-1)
-    torch.testing.assert_close(ours, other)
+    assert_same_numbers(ours, other)
     up = torch.randn(2, 3, 4, 5, generator=g)
     (a,) = torch.autograd.grad((ours * up).sum(), scores, retain_graph=True)
     (b,) = torch.autograd.grad((other * up).sum(), scores)
@@ -97,9 +100,10 @@ def test_renormalised_forward_equals_scores_dropout_and_gradient_differs() -> No
     w, m, u = scores[0, 1, 2].softmax(-1).detach(), keep[0, 1, 2].float(), up[0, 1, 2]
     s = float((w * m).sum())
     by_hand = [sum(float(u[j] * m[j] / s * w[j] * (float(i == j) - w[i])) for j in range(5)) for i in range(5)]
-    torch.testing.assert_close(a[0, 1, 2], torch.tensor(by_hand))
+    assert_same_numbers(a[0, 1, 2], torch.tensor(by_hand))
 
 
+@pytest.mark.usefixtures("float64")
 def test_fully_dropped_row_is_uniform_over_its_valid_positions() -> None:
     weights = torch.tensor([[[[0.7, 0.3, 0.0]]]], requires_grad=True)
     valid = torch.tensor([True, True, False]).view(1, 1, 1, 3)
@@ -111,7 +115,7 @@ def test_fully_dropped_row_is_uniform_over_its_valid_positions() -> None:
     with Engine(model, [AttentionDropout(1, renormalise=True)]) as engine, engine.micro_batch(batch) as inputs:
         found = model(**inputs).logits
         with engine.seams.applied(Plan(uniform=frozenset({0, 1}))):
-            torch.testing.assert_close(found, model(**batch).logits)
+            assert_same_numbers(found, model(**batch).logits)
 
 
 def test_expected_attention_equals_the_attention_without_dropout() -> None:

@@ -12,10 +12,9 @@ import attendrop
 from attendrop import IntegrationRule, attribute
 from attendrop.model import attribution
 from helpers import oracles, zoo
+from helpers.precision import assert_same_numbers, relative_error
 
-
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((found - expected).norm() / expected.norm()).item()
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
@@ -25,7 +24,7 @@ def test_gradient_attribution_matches_plain_autograd(kind: str) -> None:
     found = attribute(model, batch)
     assert len(found) == len(expected)
     for layer, values in found.items():
-        assert relative_error(values, expected[layer]) < 1e-5
+        assert relative_error(values, expected[layer]) < 1e-9
 
 
 @pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
@@ -38,7 +37,7 @@ def test_integrated_gradient_attribution_matches_the_plain_sum(kind: str, monkey
         monkeypatch.setitem(attribution._TOKENS, "cpu", tokens)
         found = attribute(model, batch, method="iga", rule=rule)
         for layer, values in found.items():
-            assert relative_error(values, expected[layer]) < 1e-5
+            assert relative_error(values, expected[layer]) < 1e-9
 
 
 @pytest.mark.parametrize("kind", ["bert", "bart"])
@@ -48,7 +47,7 @@ def test_gauss_nodes_use_their_own_weights(kind: str, monkeypatch: pytest.Monkey
     expected = oracles.literal_iga(kind, copy.deepcopy(model), batch, rule.nodes())
     monkeypatch.setitem(attribution._TOKENS, "cpu", 10**6)  # in one pass
     for layer, values in attribute(model, batch, method="iga", rule=rule).items():
-        assert relative_error(values, expected[layer]) < 1e-5
+        assert relative_error(values, expected[layer]) < 1e-9
 
 
 def test_integrated_gradients_skip_blocks_below_the_scaled_layer() -> None:
@@ -84,7 +83,7 @@ def test_attention_attribution_is_the_attention_map(kind: str) -> None:
         expected = literal.maps[layer]
         if kind == "deberta_v2":  # the rows of padding tokens, which nobody reads, see everything there
             values, expected = values.transpose(1, 2)[real], expected.transpose(1, 2)[real]
-        torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-6)
+        assert_same_numbers(values, expected)
 
 
 def test_five_gauss_nodes_are_as_exact_as_the_twenty_step_sum() -> None:
@@ -100,7 +99,7 @@ def test_gold_labels_change_the_attribution_only_where_the_prediction_is_wrong()
     predicted = model(**batch).logits.argmax(-1)
     batch["labels"] = predicted.clone()
     same = attribute(model, batch, label="gold")[0]
-    torch.testing.assert_close(same, attribute(model, batch)[0], rtol=0, atol=0)
+    assert torch.equal(same, attribute(model, batch)[0])
     batch["labels"] = (predicted + 1) % 3
     assert relative_error(attribute(model, batch, label="gold")[0], same) > 0.1
 
@@ -115,7 +114,7 @@ def test_gold_label_attribution_is_minus_the_gradient_of_the_loss(kind: str) -> 
     for layer, values in attribute(model, batch, label="gold").items():
         # the model's own loss is a mean, so the two agree up to a factor
         expected = -grads[layer] * (values.norm() / grads[layer].norm())
-        assert relative_error(values, expected) < 1e-5
+        assert relative_error(values, expected) < 1e-9
 
 
 def test_attribution_leaves_modes_gradients_and_random_state_unchanged() -> None:

@@ -16,7 +16,8 @@ from attendrop.methods.concrete_dropout import keep_factor, negative_entropy
 from attendrop.random import key_of
 from helpers import zoo
 from helpers.data import largest_difference, make_arguments, make_examples, pad, weights_of
-from helpers.literal import assert_same_gradients, giving, in_double
+from helpers.literal import giving
+from helpers.precision import assert_same_gradients, assert_same_numbers
 
 BLOCKS = {
     "bert": ["bert.encoder.layer.0", "bert.encoder.layer.1"],
@@ -26,10 +27,11 @@ BLOCKS = {
 }
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_whole_step_matches_the_formula(kind: str) -> None:
     method = ConcreteDropout(init=0.2, lr=0.03, entropy=1e-3, temperature=0.5)
-    model, batch = in_double(zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind))
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
     with Engine(model, [method], seed=2) as engine:
         engine.begin_step(Progress(step=6, total_steps=10))
@@ -57,11 +59,11 @@ def test_whole_step_matches_the_formula(kind: str) -> None:
     p = logits.sigmoid()
     expected = expected + 1e-3 * 32 * (p * p.log() + (1 - p) * (1 - p).log()).sum()
     expected.backward()
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
-    assert_same_gradients(model, literal, rtol=1e-3, atol=1e-5)
+    assert_same_numbers(loss, expected)
+    assert_same_gradients(model, literal)
     torch.optim.Adam([logits], lr=0.03).step()
     assert before == pytest.approx([0.2] * len(before))
-    torch.testing.assert_close(torch.tensor(method.probabilities()), logits.sigmoid().detach(), rtol=1e-5, atol=1e-6)
+    assert_same_numbers(torch.tensor(method.probabilities()), logits.sigmoid().detach())
     assert logged["concrete_dropout/p_block_1"].item() == pytest.approx(method.probabilities()[1])
 
 
@@ -91,6 +93,7 @@ def test_entropy_moves_rates_towards_one_half_and_lr_zero_keeps_them() -> None:
         assert all(low < p < high for p in method.probabilities())
 
 
+@pytest.mark.usefixtures("float64")
 def test_accumulated_micro_batches_give_one_update_of_the_rates() -> None:
     found = []
     for parts in (1, 2):
@@ -105,7 +108,7 @@ def test_accumulated_micro_batches_give_one_update_of_the_rates() -> None:
             found.append(method._rates[0].grad.clone())
             engine.before_optimizer()
             engine.after_optimizer()
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
+    assert_same_numbers(*found)
 
 
 def test_rates_are_saved_with_a_checkpoint(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from attendrop import METHODS, Engine, Loop, load_regularizers
 from attendrop.methods import make_method
 from helpers import zoo
+from helpers.precision import assert_same_numbers
 from helpers.settings import SETTINGS
 from helpers.traces import traces
 from helpers.training import same_parameters, train
@@ -63,6 +64,7 @@ def test_training_leaves_no_traces_and_resumes_exactly(method: str, kind: str, t
     assert load_regularizers(tmp_path / "a" / "checkpoint-4") == regularizers
 
 
+@pytest.mark.usefixtures("float64")
 @each_case
 def test_gradient_checkpointing_gives_the_same_gradients(method: str, kind: str) -> None:
     if kind in zoo.NO_CHECKPOINTING:
@@ -83,7 +85,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(method: str, kind: str)
         gradients.append([p.grad for p in model.parameters()])
     for a, b in zip(*gradients, strict=True):
         if a is not None or b is not None:
-            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+            assert_same_numbers(a, b)
 
 
 @each_case

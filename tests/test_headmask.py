@@ -12,6 +12,7 @@ from transformers import BertModel
 from attendrop import Engine, HeadMask, Progress
 from helpers import zoo
 from helpers.oracles import ChangedAttention
+from helpers.precision import assert_same_gradients, assert_same_numbers
 
 
 def masked(method: HeadMask, kind: str = "bert", steps: int = 1, **sizes: int) -> list[list[int]]:
@@ -71,6 +72,7 @@ def literal_importance(kind: str, model: Any, batch: dict[str, torch.Tensor]) ->
     return [x / len(batch["labels"]) for x in total]
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "t5"])
 @pytest.mark.parametrize("by", ["random", "importance"])
 def test_forward_and_gradients_match_a_model_without_the_masked_heads(kind: str, by: str) -> None:
@@ -91,11 +93,11 @@ def test_forward_and_gradients_match_a_model_without_the_masked_heads(kind: str,
     ChangedAttention(scale=scale).attach(literal)
     wanted = literal(**batch)
     wanted.loss.backward()
-    torch.testing.assert_close(found.logits, wanted.logits, rtol=1e-4, atol=5e-5)
-    for a, b in zip(model.parameters(), literal.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=5e-5)
+    assert_same_numbers(found.logits, wanted.logits)
+    assert_same_gradients(model, literal)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "choice"])
 def test_importance_matches_one_backward_pass_per_example(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
@@ -103,7 +105,7 @@ def test_importance_matches_one_backward_pass_per_example(kind: str) -> None:
     before = [p.grad for p in model.parameters()]
     with Engine(model, [HeadMask(by="importance")]) as engine:
         found = engine.regularizers[0]._importance(engine.begin_micro_batch(batch))
-    torch.testing.assert_close(found / 3, expected, rtol=1e-3, atol=1e-5)
+    assert_same_numbers(found / 3, expected)
     assert all(a is b for a, b in zip(before, (p.grad for p in model.parameters()), strict=True))
 
 

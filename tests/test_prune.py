@@ -17,6 +17,7 @@ from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
 from attendrop.prune.surgery import encoder_layers
 from helpers import zoo
+from helpers.precision import assert_same_numbers, float64, relative_error
 
 ENCODERS = sorted(set(zoo.ARCHITECTURES) - {"gpt2", "llama", "qwen2"})
 BIASED = {"mpnet", "t5"}  # relative positions add to the scores: zero queries are not uniform attention
@@ -64,9 +65,17 @@ def padded_left(batch):
     return {name: x.flip(-1) if name in ("input_ids", "attention_mask") else x for name, x in batch.items()}
 
 
+def assert_same_in_float64(stock, model, batch) -> None:
+    """The weights are in float32, as they were saved; what both models compute of them is compared in float64."""
+    with float64():
+        batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+        assert_same_numbers(*(logits(copy.deepcopy(x).double(), batch) for x in (stock, model)))
+
+
 # ------------------------------------------------------------------------------------------------ surgery
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ENCODERS)
 def test_pruned_model_equals_uniform_attention(kind: str, attention: str) -> None:
@@ -77,27 +86,29 @@ def test_pruned_model_equals_uniform_attention(kind: str, attention: str) -> Non
         expected, stock = uniform_logits(model, batch, layers), logits(model, batch)
         done = prune.prune(model, layers)
         assert done.layers == tuple(layers)
-        torch.testing.assert_close(logits(model, batch), expected, atol=1e-5, rtol=0)
+        assert_same_numbers(logits(model, batch), expected)
         assert not torch.allclose(stock, expected, atol=1e-3)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", zoo.HEADS)
 def test_every_pruned_task_head_equals_uniform_attention(kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), zoo.make_batch(kind)
     expected = uniform_logits(model, batch, [0, 1])
     prune.prune(model, [0, 1])
-    torch.testing.assert_close(logits(model, batch), expected, atol=1e-5, rtol=0)
+    assert_same_numbers(logits(model, batch), expected)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "deberta_v2", "mpnet", "t5"])
 def test_padding_on_the_left_is_ignored(kind: str) -> None:
     model, batch = zoo.make_model(kind).eval(), padded_left(zoo.make_batch(kind))
     batch["attention_mask"][:, 0] = 1  # the token that classifiers read, so that there is padding in the middle too
     expected = uniform_logits(model, batch, [0, 1])
     prune.prune(model, [0, 1])
-    torch.testing.assert_close(logits(model, batch), expected, atol=1e-5, rtol=0)
+    assert_same_numbers(logits(model, batch), expected)
     other = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, 17)
-    torch.testing.assert_close(logits(model, dict(batch, input_ids=other)), expected, atol=1e-5, rtol=0)
+    assert_same_numbers(logits(model, dict(batch, input_ids=other)), expected)
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
@@ -107,15 +118,15 @@ def test_pruned_layer_keeps_one_projection_matrix(kind: str) -> None:
     before = sum(p.numel() for p in model.parameters())
     name, layout, bias = layer.site.name, layer.layout, any("bias" in n for n, _ in layer.module.named_parameters())
     done = prune.prune(model, prunable(model) if kind == "albert" else [0])
-    constant = model.get_submodule(name)
+    constant, width = model.get_submodule(name), model.config.hidden_size
     assert isinstance(constant, prune.ConstantAttention)
     assert not [n for n, _ in constant.named_modules() if n in (layout.q, layout.k, layout.v, layout.o)]
-    assert [tuple(p.shape) for p in constant.project.parameters()] == [(32, 32), (32,)][
+    assert [tuple(p.shape) for p in constant.project.parameters()] == [(width, width), (width,)][
         : 2 if bias and kind != "t5" else 1
     ]
     after = sum(p.numel() for p in model.parameters())
     assert (done.parameters_before, done.parameters_after) == (before, after)
-    assert before - after >= 3 * 32 * 32
+    assert before - after >= 3 * width * width
     assert f"{after:,}" in str(done)
 
 
@@ -136,6 +147,7 @@ def test_pruned_model_can_be_trained_further(kind: str) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.usefixtures("float64")
 def test_gradient_of_the_embeddings_equals_that_of_uniform_attention() -> None:
     """Compared at the embeddings, which both models have."""
     model, batch = zoo.make_model("bert", dropout=False), zoo.make_batch("bert")
@@ -146,7 +158,7 @@ def test_gradient_of_the_embeddings_equals_that_of_uniform_attention() -> None:
     prune.prune(model, [0, 1])
     model(**batch).loss.backward()
     ours, theirs = (x.bert.embeddings.word_embeddings.weight.grad for x in (model, twin))
-    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+    assert_same_numbers(ours, theirs)
 
 
 def test_dropout_after_a_pruned_layer_differs_between_tokens() -> None:
@@ -159,13 +171,14 @@ def test_dropout_after_a_pruned_layer_differs_between_tokens() -> None:
     assert not torch.equal(seen[0][:, 0] == 0, seen[0][:, 1] == 0)
 
 
+@pytest.mark.usefixtures("float64")
 def test_layers_can_be_pruned_one_by_one_and_copies_are_independent() -> None:
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
     expected = uniform_logits(model, batch, [0, 1])
     assert prune.prune(model, [1]).remaining == (0,)
     twin = copy.deepcopy(model)
     assert prune.prune(model, [0]).remaining == ()
-    torch.testing.assert_close(logits(model, batch), expected, atol=1e-5, rtol=0)
+    assert_same_numbers(logits(model, batch), expected)
     assert [x.is_pruned for x in encoder_layers(twin)] == [False, True]
     assert torch.equal(logits(pickle.loads(pickle.dumps(model)), batch), logits(model, batch))
 
@@ -189,7 +202,7 @@ def test_remaining_layers_can_be_bound() -> None:
 def test_pruned_model_compiles_in_one_graph() -> None:
     model, batch = pruned_model("bert", [0]), zoo.make_batch("bert")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
-    torch.testing.assert_close(logits(compiled, batch), logits(model, batch))
+    assert torch.equal(logits(compiled, batch), logits(model, batch))
 
 
 def test_pruning_keeps_frozen_weights_and_half_precision() -> None:
@@ -325,7 +338,7 @@ def test_saved_model_loads_with_the_same_outputs(kind: str, tmp_path) -> None:
     if kind in BIASED:
         assert not torch.allclose(logits(stock, batch), expected, atol=1e-4)
     else:
-        torch.testing.assert_close(logits(stock, batch), expected, atol=1e-5, rtol=0)
+        assert_same_in_float64(stock, model, batch)
     card = (folder / "README.md").read_text()
     assert ("Do not load it with plain transformers" in card) == (kind in BIASED)
     assert "prune.load" in card
@@ -343,7 +356,7 @@ def test_auto_classes_load_it_and_a_loaded_model_can_be_saved_again(tmp_path) ->
     again = prune.load(prune.save(prune.load(prune.save(model, tmp_path / "a")), tmp_path / "b" / "c"))
     assert torch.equal(logits(again, batch), logits(model, batch))
     stock = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "b" / "c")
-    torch.testing.assert_close(logits(stock, batch), logits(model, batch), atol=1e-5, rtol=0)
+    assert_same_in_float64(stock, model, batch)
     assert "attendrop" not in str(model.config.to_dict())
 
 
@@ -357,9 +370,10 @@ def test_model_trained_after_pruning_loads_with_the_same_outputs(kind: str, tmp_
     assert torch.equal(logits(prune.load(tmp_path / "x"), batch), logits(model, batch))
     if kind not in BIASED:
         stock = type(model).from_pretrained(tmp_path / "x")
-        torch.testing.assert_close(logits(stock, batch), logits(model, batch), atol=1e-5, rtol=0)
+        assert_same_in_float64(stock, model, batch)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("width", "bias"), [(4, True), (16, True), (16, False), (4, False)])
 def test_models_with_narrower_or_wider_heads_load_with_the_same_outputs(width: int, bias: bool, tmp_path) -> None:
     """Four heads of 4 or 16 in a model of 32: the projections are not square, and biases may be missing."""
@@ -369,13 +383,13 @@ def test_models_with_narrower_or_wider_heads_load_with_the_same_outputs(width: i
     model, batch = hf.ViTForImageClassification(config).eval(), zoo.make_batch("vit")
     expected = uniform_logits(model, batch, [0, 1])
     prune.prune(model, [0, 1])
-    torch.testing.assert_close(logits(model, batch), expected, atol=1e-5, rtol=0)
+    assert_same_numbers(logits(model, batch), expected)
     model(**batch).loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.05).step()
     prune.save(model, tmp_path / "x")
     assert torch.equal(logits(prune.load(tmp_path / "x"), batch), logits(model, batch))
     stock = hf.ViTForImageClassification.from_pretrained(tmp_path / "x")
-    torch.testing.assert_close(logits(stock, batch), logits(model, batch), atol=1e-5, rtol=0)
+    assert_same_in_float64(stock, model, batch)
 
 
 def test_half_precision_model_loads_with_the_same_outputs(tmp_path) -> None:
@@ -517,6 +531,7 @@ def test_scoring_gives_one_score_per_layer_and_changes_nothing(kind: str, by: st
     assert not any(x._forward_hooks or x._forward_pre_hooks for x in model.modules())
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", sorted(set(ENCODERS) - {"albert"}))
 @pytest.mark.parametrize("silent", [0, 1])
 def test_layer_with_zero_output_has_the_highest_score(kind: str, silent: int) -> None:
@@ -527,13 +542,14 @@ def test_layer_with_zero_output_has_the_highest_score(kind: str, silent: int) ->
         for parameter in owner.get_submodule(layer.layout.o).parameters():
             parameter.zero_()
     scores = prune.score_layers(model, [batch])
-    assert scores[silent] == pytest.approx(1, abs=1e-6)
+    assert scores[silent] == pytest.approx(1, abs=1e-11)
     assert scores[1 - silent] < scores[silent]
     effects = prune.score_layers(model, [batch], by="gradient")
     assert effects[silent] == 0
     assert effects[1 - silent] < 0
 
 
+@pytest.mark.usefixtures("float64")
 def test_similarity_compares_the_residual_stream_before_and_after() -> None:
     """Computed by hand for a block that normalises after the residual and for one that normalises before."""
     model, batch = zoo.make_model("bert").eval(), zoo.make_batch("bert")
@@ -542,29 +558,30 @@ def test_similarity_compares_the_residual_stream_before_and_after() -> None:
     mask = torch.zeros(3, 1, 9, 9).masked_fill((batch["attention_mask"] == 0)[:, None, None, :], float("-inf"))
     y = x + block.attention.output.dense(block.attention.self(x, attention_mask=mask)[0])
     cosine = torch.nn.functional.cosine_similarity(x, y, dim=-1)[batch["attention_mask"] == 1].mean()
-    assert prune.score_layers(model, [batch])[0] == pytest.approx(cosine.item(), abs=1e-6)
+    assert prune.score_layers(model, [batch])[0] == pytest.approx(cosine.item(), abs=1e-11)
 
     model, batch = zoo.make_model("vit").eval(), zoo.make_batch("vit")
     x = model.vit.embeddings(batch["pixel_values"])
     block = next(m for m in model.modules() if type(m).__name__ == "ViTLayer")
     y = x + block.attention(block.layernorm_before(x))[0]
     cosine = torch.nn.functional.cosine_similarity(x, y, dim=-1).mean()
-    assert prune.score_layers(model, [batch])[0] == pytest.approx(cosine.item(), abs=1e-6)
+    assert prune.score_layers(model, [batch])[0] == pytest.approx(cosine.item(), abs=1e-11)
 
 
+@pytest.mark.usefixtures("float64")
 def test_scores_are_averaged_over_tokens() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
     single = [{name: x[i : i + 1] for name, x in batch.items()} for i in range(3)]
-    assert prune.score_layers(model, single) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-6)
+    assert prune.score_layers(model, single) == pytest.approx(prune.score_layers(model, [batch]), abs=1e-11)
     by = "gradient"
-    assert prune.score_layers(model, single, by) == pytest.approx(prune.score_layers(model, [batch], by), rel=1e-4)
+    assert prune.score_layers(model, single, by) == pytest.approx(prune.score_layers(model, [batch], by), rel=1e-9)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "t5", "mpnet", "vit", "choice"])
 def test_gradient_score_estimates_the_change_of_the_loss(kind: str) -> None:
     """To first order: with small query weights attention is nearly uniform, and the estimate is nearly exact."""
-    model, batch = zoo.make_model(kind, dropout=False).eval().double(), zoo.make_batch(kind)
-    batch = {name: x.double() if x.is_floating_point() else x for name, x in batch.items()}
+    model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     layers = encoder_layers(model)
     with torch.no_grad():
         for layer in layers:
@@ -648,4 +665,5 @@ def test_exported_onnx_model_runs_on_other_sizes(kind: str, tmp_path) -> None:
     for size, length in ((1, 9), (3, 7), (5, 8)):
         batch = inputs(size, length)
         found = session.run(["logits"], {name: x.numpy() for name, x in batch.items()})[0]
-        torch.testing.assert_close(torch.from_numpy(found), logits(model, batch), atol=1e-5, rtol=1e-4)
+        # another library in float32: its rounding is below 1e-5, and a wrong graph is far above
+        assert relative_error(torch.from_numpy(found), logits(model, batch).double()) < 1e-4

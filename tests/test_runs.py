@@ -198,14 +198,15 @@ def test_two_processes_equal_one_with_the_double_batch(workspace: Path) -> None:
     assert two.code == 0, two.err + two.out
     assert two.out.count("everything is in") == 1
     assert json.loads((workspace / "two" / "record.json").read_text())["processes"] == 2
-    assert largest_difference(weights(workspace / "one"), weights(workspace / "two")) < 1e-5
     assert (
         one.metrics["validation/accuracy"]
         == json.loads((workspace / "two" / "metrics.json").read_text())["validation/accuracy"]
     )
     fine_tune(**{**common, "output_dir": str(workspace / "plain"), "method": []})
-    # Without a difference between plain and regularised training, the test would show nothing.
-    assert largest_difference(weights(workspace / "plain"), weights(workspace / "one")) > 1e-3
+    effect = largest_difference(weights(workspace / "plain"), weights(workspace / "one"))
+    assert effect > 1e-3
+    # A run by name is in float32. Rounding is far below the effect of the method; other batches or masks are not.
+    assert largest_difference(weights(workspace / "one"), weights(workspace / "two")) < effect / 100
 
 
 def test_a_folder_is_overwritten_on_request_only(workspace: Path, finished: Path) -> None:

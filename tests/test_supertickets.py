@@ -17,6 +17,7 @@ from attendrop import Engine, Mixout, NoisyTune, RegularizedTrainer, SuperTicket
 from attendrop.methods import make_method
 from attendrop.prune.tickets import Importance, importance
 from helpers import zoo
+from helpers.precision import assert_same_numbers
 from helpers.training import same_parameters, train
 
 TICKETS = Tickets(heads=[(0, 1), (0, 3), (1, 0)], feed_forwards=[1])
@@ -78,6 +79,7 @@ def gates_of(tickets: Tickets) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
 # ---- importance ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(
     ("kind", "per"), [("bert", "example"), ("bert", "token"), ("gpt2", "example"), ("bart", "example")]
 )
@@ -108,17 +110,18 @@ def test_importance_is_the_gradient_of_a_gate(kind: str, per: str) -> None:
             of_ffns = torch.autograd.grad(loss, list(more.values()))
             heads += torch.stack([g.abs().reshape(-1, 4).sum(0) for g in of_heads])
             feed_forwards += torch.stack([g.abs().sum() for g in of_ffns])
-    torch.testing.assert_close(torch.stack(found.heads).double(), heads, rtol=1e-5, atol=1e-8)
-    torch.testing.assert_close(found.feed_forwards.double(), feed_forwards, rtol=1e-5, atol=1e-8)
+    assert_same_numbers(torch.stack(found.heads), heads)
+    assert_same_numbers(found.feed_forwards, feed_forwards)
     assert heads.min() > 0
 
 
+@pytest.mark.usefixtures("float64")
 def test_importance_does_not_depend_on_the_batch_size() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert", size=5)
     whole = importance(model, [batch])
     parts = importance(model, [{k: v[:4] for k, v in batch.items()}, {k: v[4:] for k, v in batch.items()}])
-    torch.testing.assert_close(torch.stack(whole.heads), torch.stack(parts.heads))
-    torch.testing.assert_close(whole.feed_forwards, parts.feed_forwards)
+    assert_same_numbers(torch.stack(whole.heads), torch.stack(parts.heads))
+    assert_same_numbers(whole.feed_forwards, parts.feed_forwards)
 
 
 def test_share_with_the_lowest_importance_is_masked() -> None:
@@ -149,9 +152,10 @@ def test_share_with_the_lowest_importance_is_masked() -> None:
 # ---- the masked network ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "mpnet", "t5"])
 def test_masked_model_matches_gates_in_outputs_and_gradients(kind: str) -> None:
-    model, batch = zoo.make_model(kind, dropout=False).double().train(), zoo.make_batch(kind)
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     with gated(model, kind, *gates_of(TICKETS)):
         outputs = model(**batch)
         outputs.loss.backward()
@@ -163,11 +167,11 @@ def test_masked_model_matches_gates_in_outputs_and_gradients(kind: str) -> None:
             found = model(**inputs)
             engine.loss(found).backward()
         engine.before_optimizer()
-        torch.testing.assert_close(found.logits, outputs.logits, rtol=1e-10, atol=1e-10)
+        assert_same_numbers(found.logits, outputs.logits)
         assert not torch.allclose(found.logits, plain, atol=1e-3)
         for name, p in model.named_parameters():
             if name in expected:
-                torch.testing.assert_close(p.grad, expected[name], rtol=1e-8, atol=1e-10, msg=name)
+                assert_same_numbers(p.grad, expected[name], name)
     assert torch.equal(model(**batch).logits, found.logits)  # it stays masked
     attention, ffn = places(model, kind)
     zeros = [int((linear.weight == 0).sum()) for linear in (attention[0], attention[1], ffn[1], attention[-1], ffn[0])]

@@ -99,17 +99,6 @@ def giving(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[No
         handle.remove()
 
 
-def in_double(model: Any, batch: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
-    """Converts both to double precision, so that rounding cannot hide a difference between library and reference."""
-    return model.double(), {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
-
-
-def assert_same_gradients(model: nn.Module, literal: nn.Module, rtol: float = 1e-5, atol: float = 1e-8) -> None:
-    for (name, a), b in zip(model.named_parameters(), literal.parameters(), strict=True):
-        found, expected = (torch.zeros_like(b) if x.grad is None else x.grad for x in (a, b))
-        torch.testing.assert_close(found, expected, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
-
-
 class FixedNoise(Regularizer):
     """Multiplies the embeddings of each view by fixed noise.
 

@@ -19,6 +19,7 @@ from transformers.distributed import DistributedConfig
 
 from attendrop import Plan, RegularizedTrainer, Seams, bind, parse_method
 from helpers.data import SGD, make_arguments, make_examples, pad
+from helpers.precision import float64
 from helpers.zoo import make_model
 
 STEPS = 6
@@ -114,8 +115,13 @@ def edits_of_block(model: torch.nn.Module) -> int:
 def main() -> None:
     mode, method, folder, *options = sys.argv[1:]
     torch.set_num_threads(1)
+    with float64():  # so that rounding plays no part in comparisons with one process
+        train(mode, method, folder, "--resume" in options)
+
+
+def train(mode: str, method: str, folder: str, resume: bool) -> None:
     trainer = make_trainer(mode, method, folder)
-    trainer.train(resume_from_checkpoint="--resume" in options)
+    trainer.train(resume_from_checkpoint=resume)
     found = {
         "networks": networks_of(trainer),
         "record": trainer.regularizers[0].record() if method != "addrop" else [],

@@ -20,6 +20,7 @@ from transformers.utils import logging
 from attendrop import RegularizedTrainer
 from attendrop.methods import make_method
 from helpers.data import SGD, make_arguments, make_examples, pad
+from helpers.precision import float64
 from helpers.settings import SETTINGS
 from helpers.zoo import make_model
 
@@ -35,8 +36,8 @@ def collate(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def train(method: str | None, processes: int) -> dict[str, torch.Tensor]:
-    """The weights after a few steps with one method, or with none."""
-    with tempfile.TemporaryDirectory() as folder:
+    """The weights after a few steps with one method, or with none; in float64, so that rounding plays no part."""
+    with float64(), tempfile.TemporaryDirectory() as folder:
         args = make_arguments(
             folder, max_steps=STEPS, per_device_train_batch_size=8 // processes, average_tokens_across_devices=False,
             remove_unused_columns=False, **SGD,

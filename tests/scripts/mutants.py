@@ -1,0 +1,299 @@
+"""Whether the tests notice wrong code: `python tests/scripts/mutants.py [--only TEXT]`.
+
+Each mutant changes one place of the package in a copy of the tree, and the test files named beside it run until a test
+fails. A mutant is killed if one does. A mutant whose old text is gone is reported as stale: give it the new text.
+Mutants that change no behaviour do not belong into the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 300  # seconds for the tests of one mutant; one that runs longer is killed too
+
+
+# File below src/attendrop -> old text, which occurs once; new text; test files without "test_" and ".py", and after a
+# colon what pytest selects of them (-k).
+MUTANTS: dict[str, list[tuple[str, str, str]]] = {
+    "core/schedule.py": [
+        ("return epoch % 2 == 1", "return epoch % 2 == 0", "schedule"),
+        ('(1 if end_on == "plain" else 0)', '(0 if end_on == "plain" else 1)', "schedule"),
+        ("v0 + (v1 - v0) * (fraction - t0)", "v0 + (v1 - v0) * fraction", "schedule"),
+        ("min(1.0, self.step / max(1, self.total_steps))",
+         "min(1.0, (self.step + 1) / max(1, self.total_steps))", "schedule addrop:scheduled_strength"),
+        ("return max(values_of(strength))", "return min(values_of(strength))", "schedule rdrop:schedule"),
+    ],
+    "core/engine.py": [
+        ("(self._micro_batches * self.world + self.rank) * self.batch_size",
+         "(self._micro_batches + self.rank) * self.batch_size", "engine drophead:draws_depend scores_dropout"),
+        ("(self._micro_batches * self.world + self.rank) * self.batch_size",
+         "(self._micro_batches * self.world) * self.batch_size", "drophead:draws_depend"),
+        ("        self._micro_batches += 1\n", "", "trainer:accumulation"),
+        ("total = total + share * penalty", "total = total + penalty", "engine:penalty r3f:accumulated"),
+        ("plan = plan | own.repeated(self.views, rows)", "plan = plan | own", "engine:views rdrop:composes"),
+        ("done // self._steps_per_epoch", "(done + 1) // self._steps_per_epoch", "engine:epochs"),
+        ("torch.stack(values).mean() for name",
+         "torch.stack(values).sum() for name", "engine concrete_dropout:formula addrop:scheduled"),
+        ("stack.callback(self.seams.unbind)", "pass", "engine"),
+        ("if name not in self.columns}, self.views", "}, self.views", "engine:columns structure_mask:equation"),
+        ("for one, other in permutations(regularizers, 2):", "for one, other in ():", "r3f:loss_both"),
+    ],
+    "core/step.py": [
+        ('*(f"{stream}/{view}" for view in range(1, self.step.views))',
+         "*(stream for view in range(1, self.step.views))", "scores_dropout:views unidrop:views"),
+        ("self.first_position * (rows // self.size) + torch.arange",
+         "self.first_position + torch.arange", "random composition r3f:manual"),
+        ("random.shared_generator(self.seed, self.progress.step, name)",
+         "random.shared_generator(self.seed, 0, name)", "headmask layerdrop:probability"),
+        ("if k not in columns})", "})", "engine:columns"),
+    ],
+    "core/state.py": [
+        ("if rank == 0 or name.startswith(local)", "if rank == 0", "engine"),
+        ('optimizer.load_state_dict({**state_dict, "state": states})', "pass", "concrete_dropout:checkpoint"),
+    ],
+    "random.py": [
+        ("for word in (seed & WORD, seed >> 32 & WORD, step, site):",
+         "for word in (seed & WORD, seed >> 32 & WORD, step):", "random drophead:draws_depend"),
+        ("for word in (seed & WORD, seed >> 32 & WORD, step, site):",
+         "for word in (seed & WORD, seed >> 32 & WORD, site):", "random drophead:draws_depend"),
+        ("        torch.set_rng_state(cpu)\n", "        pass\n", "attribution:random_state attribution:draws"),
+    ],
+    "model/plan.py": [
+        ("uniform=self.uniform | other.uniform", "uniform=self.uniform & other.uniform", "seams:merged"),
+        ("return (*a, *b)", "return (*b, *a)", "seams:order"),
+        ("x.shape[0] == rows > 1 else x", "x.shape[0] == rows > 3 else x", "engine:views"),
+        ("as_keep(a) & as_keep(b)", "as_keep(a) | as_keep(b)", "seams:merged"),
+    ],
+    "model/attribution.py": [
+        ("((k + 1) / self.steps, 1 / self.steps)", "(k / self.steps, 1 / self.steps)", "attribution:plain_sum"),
+        ("float(w) / 2) for a, w", "float(w)) for a, w", "attribution:gauss"),
+        ('scores if self.method == "ga" else self.record.attention() * scores', "scores", "attribution:plain_sum"),
+        ("total = total + part * weight", "total = total + part * nodes[0][1]", "attribution:gauss"),
+        ("objective(outputs)  # fixes the label", "pass", "attribution:plain_sum"),
+        ("with probe.untracked(training=False):",
+         "with probe.untracked():", "attribution:plain_sum attribution:iga attribution:unchanged"),
+        ("below = results[: probe.seams.sites[site].block]", "below = []", "attribution:skip_blocks"),
+    ],
+    "model/objective.py": [
+        ("return counted[:, 1:] if shift else counted",
+         "return counted[:, :-1] if shift else counted", "attribution:plain_autograd"),
+        ('return -outputs["loss"]', 'return outputs["loss"]', "attribution:plain_autograd"),
+        ("return -losses.mean(-1), ((logits > 0)", "return -losses.sum(-1), ((logits > 0)", "attendout:example_scores"),
+        ("return -(losses * counted).sum(-1) / n", "return (losses * counted).sum(-1) / n", "attendout:example_scores"),
+        ("return -error.square(), -error", "return -error, -error", "attendout:example_scores"),
+    ],
+    "model/probe.py": [
+        ("(grad.float() / scale if scale != 1.0 else grad)\n            for site",
+         "grad\n            for site", "attribution"),
+    ],
+    "model/modes.py": [
+        ("module.training = mode", "module.training = True", "attribution:unchanged"),
+    ],
+    "model/sites.py": [
+        ("return {n % depth for n in numbers}", "return set(numbers)", "attribution:selected"),
+        ('queries, length if site.kind == "cross" else queries', "queries, queries", "scores_dropout:selected"),
+    ],
+    "model/tokens.py": [
+        ("mask = labels != IGNORED", "mask = labels == IGNORED", "hiddencut:manual unidrop:manual"),
+    ],
+    "model/attention.py": [
+        ("return zero_rows(gradient, *ctx.saved_tensors), None", "return gradient, None", "seams:zeroed"),
+    ],
+    "methods/addrop.py": [
+        ("uniform < p * q", "uniform < p", "addrop:drop_rate"),
+    ],
+    "methods/_shared/patterns.py": [
+        ("1 - (1 - p) ** (1 / span)", "p / span", "scores_dropout:probability"),
+        ('keys + (span - 1 if pattern == "span" else 0)', "keys + (span - 1)", "scores_dropout attention_dropout"),
+        ("return draws >= p", "return draws > 1 - p", "scores_dropout:probability"),
+    ],
+    "methods/_shared/dropping.py": [
+        ("(draws >= p) / (1 - p)", "(draws >= p) / p", "unidrop"),
+        ("(draws < p).nonzero()", "(draws > p).nonzero()", "layerdrop:probability"),
+    ],
+    "methods/_shared/divergence.py": [
+        ("total / self.counted.sum().clamp(min=1)", "total / self.counted.numel()", "rdrop:manual"),
+        ('values.sum() if reduction == "sum" else values.mean()', "values.mean()", "rdrop:manual"),
+        ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
+    ],
+    "methods/_shared/weights.py": [
+        ("return keep.to(torch.promote_types(like.dtype, torch.float32)) / share",
+         "return keep.to(torch.promote_types(like.dtype, torch.float32))", "dropconnect mixout"),
+        ("weight.grad.mul_(factor(keep, share, weight.grad))", "pass", "dropconnect mixout"),
+        ("            weight.copy_(true)\n", "            pass\n", "dropconnect mixout"),
+        ("0 if isinstance(module, Conv1D) else 1)", "1)", "mixout dropconnect"),
+    ],
+    "methods/attention_dropout.py": [
+        ("kept.detach().sum(-1", "kept.sum(-1", "attention_dropout"),
+    ],
+    "methods/child_tuning.py": [
+        ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning"),
+        ("parameter.copy_(torch.where(child, parameter, before))", "pass", "child_tuning"),
+    ],
+    "methods/concrete_dropout.py": [
+        ("return (1 - z) / (1 - logit.sigmoid())", "return 1 - z", "concrete_dropout"),
+        ("self.entropy * (widths * negative_entropy",
+         "-self.entropy * (widths * negative_entropy", "concrete_dropout:formula"),
+    ],
+    "methods/drophead.py": [
+        ("kept * draws.shape[-1] / kept.sum", "kept / kept.sum", "drophead"),
+        ("return p * (1 - fraction / warmup)", "return p * fraction / warmup", "drophead"),
+    ],
+    "methods/headmask.py": [
+        ("argsort(descending=True, stable=True)", "argsort(stable=True)", "headmask"),
+        (".sum(1).abs().sum(0)", ".abs().sum(1).sum(0)", "headmask"),
+        ("return min(wanted, heads - 1)", "return min(wanted, heads)", "headmask"),
+    ],
+    "methods/hiddencut.py": [
+        ("(place >= start)", "(place > start)", "hiddencut:spans"),
+        ("x.chunk(2)[1]", "x.chunk(2)[0]", "hiddencut:manual"),
+        ("return 0.5 * weight * pair_of", "return weight * pair_of", "hiddencut:manual"),
+    ],
+    "methods/mixout.py": [
+        ('if ".lora_B." not in of.name', "", "mixout:lora"),
+    ],
+    "methods/noisytune.py": [
+        ("step.progress.step == 0", "step.progress.step >= 0", "noisytune"),
+    ],
+    "methods/r3f.py": [
+        ('(1 if pair.head == "regression" else 2)', "2", "r3f:manual"),
+        ("return total + (clean - noisy) / 2", "return total + (clean - noisy)", "r3f:manual"),
+    ],
+    "methods/scal.py": [
+        ("functional.normalize(", "(lambda x, dim: x)(", "scal:manual"),
+        ("real.shape[1] - 1 - real.flip(-1)", "real.shape[1] - real.flip(-1)", "scal:pooling scal:manual"),
+    ],
+    "methods/scheduled_dropout.py": [
+        ("self.start + slope * fraction", "self.start - slope * fraction", "scheduled_dropout"),
+        ("(layer / (layers - 1) if layers > 1", "(layer / layers if layers > 1", "scheduled_dropout"),
+    ],
+    "methods/unidrop.py": [
+        ("(draws[:, :1] >= p_k)", "(draws[:, :1] < p_k)", "unidrop"),
+        ("(real.cumsum(-1) > 1)", "(real.cumsum(-1) > 0)", "unidrop"),
+    ],
+    "prune/constant_attention.py": [
+        ("w.chunk(3)[2], None if b is None else b.chunk(3)[2]",
+         "w.chunk(3)[1], None if b is None else b.chunk(3)[1]", "prune:uniform_attention"),
+        ("bias = projected if bias is None else bias + projected", "pass", "prune:uniform_attention"),
+        ("cached[0] == mask._version and", "", "prune:changed_in_place"),
+    ],
+    "prune/criteria.py": [
+        ("-float(effect.abs().mean())", "float(effect.abs().mean())", "prune:zero_output"),
+        ("(cosine * valid).sum()", "cosine.sum()", "prune:similarity"),
+        (".sum(1).cpu() * size", ".sum(1).cpu()", "prune:estimates prune:averaged"),
+        ("probabilities.double().cpu() * size", "probabilities.double().cpu()", "prune:generator"),
+    ],
+    "prune/depth.py": [
+        ("if (block + 1) % int(1 / rate)", "if block % int(1 / rate)", "layerdrop:kept"),
+        ("                    setattr(module, attribute, new)\n", "                    pass\n", "layerdrop"),
+    ],
+    "prune/tickets.py": [
+        ("of_site / of_site.norm().clamp(min=1e-30)", "of_site", "supertickets:lowest"),
+        ('["loss"] * examples  #', '["loss"]  #', "supertickets:importance"),
+        ('products.abs().sum(1) if per == "token" else products.sum(1).abs()',
+         "products.abs().sum(1)", "supertickets:importance"),
+    ],
+    "experiments/sampler.py": [
+        ("manual_seed(self.seed + self.epoch)", "manual_seed(self.seed)", "sampler"),
+        ("argsort(descending=True, stable=True)", "argsort(descending=True, stable=True).sort().values", "sampler"),
+        ("torch.randperm(full, generator=generator).tolist()", "range(full)", "sampler"),
+        ("* self.args.gradient_accumulation_steps *", "*", "sampler"),
+    ],
+    "experiments/checkpoints.py": [
+        ("complete[max(complete)] if complete", "complete[min(complete)] if complete", "runs:resume"),
+    ],
+    "experiments/presets.py": [
+        ('"patience": 3 if config.task in _EPOCHS else 5',
+         '"patience": 5 if config.task in _EPOCHS else 3', "runs:preset"),
+    ],
+}  # fmt: skip
+
+
+def arguments_of(tests: str) -> list[list[str]]:
+    """The arguments of pytest, one list for each entry of `tests`."""
+    found = []
+    for entry in tests.split():
+        name, _, chosen = entry.partition(":")
+        found.append([f"tests/test_{name}.py", *(["-k", chosen] if chosen else [])])
+    return found
+
+
+def fails(tree: Path, tests: str) -> bool:
+    """Whether a test fails, in a process that has the heavy libraries from its parent and the package from `tree`."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.chdir(tree)
+        sys.path[:0] = [str(tree / "src")]
+        os.environ["PYTHONPATH"] = str(tree / "src")
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1), os.dup2(quiet, 2)
+        import pytest
+
+        codes = (pytest.main(["-x", "-q", "-p", "no:cacheprovider", *each]) for each in arguments_of(tests))
+        # 5: nothing was selected
+        os._exit(int(any(code not in (0, 5) for code in codes)))
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status) != 0
+        time.sleep(0.1)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only mutants with this text in their file or in their tests")
+    chosen = parser.parse_args().only
+    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1")
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    sys.dont_write_bytecode = True  # two mutants of one second and one length would share a compiled file
+    import torch
+    import transformers.trainer  # noqa: F401
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, "tree")
+        for name in ("src", "tests", "benchmarks"):
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", tree)
+        mutants = [(file, *mutant) for file, table in MUTANTS.items() for mutant in table]
+        mutants = [mutant for mutant in mutants if chosen in mutant[0] or chosen in mutant[3]]
+        counts = {"killed": 0, "survived": 0, "stale": 0, "tests fail already": 0}
+        sound: dict[str, bool] = {}  # which tests pass without a mutant
+        for file, old, new, tests in mutants:
+            if tests not in sound:
+                sound[tests] = not fails(tree, tests)
+            verdict = verdict_on(tree, file, old, new, tests) if sound[tests] else "tests fail already"
+            counts[verdict] += 1
+            print(f"{verdict:8} {file}: {old.strip()!r} -> {new.strip()!r} ({tests})", flush=True)
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
+    sys.exit(int(counts["killed"] < len(mutants)))
+
+
+def verdict_on(tree: Path, file: str, old: str, new: str, tests: str) -> str:
+    """What becomes of a mutant."""
+    path = tree / "src" / "attendrop" / file
+    before = path.read_text(encoding="utf-8")
+    if before.count(old) != 1:
+        return "stale"
+    path.write_text(before.replace(old, new), encoding="utf-8")
+    try:
+        return "killed" if fails(tree, tests) else "survived"
+    finally:
+        path.write_text(before, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
