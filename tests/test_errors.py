@@ -77,7 +77,7 @@ def make_trainer(tmp_path, model=None, regularizer=None, drop=(), examples=4, **
         (ADDrop(layers=[7]), r"ADDrop\.layers is \[7\], but there is no layer 7; this model has layers 0 to 1"),
         (ADDrop(layers="last"), r"ADDrop\.layers is 'last'; it must be 'first', 'all'"),
         (ADDrop(layers=slice(5, 9)), r"selects no layer; this model has layers 0 to 1"),
-        ("addrop", r"regularizers has 'addrop', which is not a regulariser"),
+        ("addropp", r"method is .addropp. .did you mean .addrop."),
         (ADDrop, r"which is not a regulariser"),
     ],
 )
@@ -116,7 +116,7 @@ def test_missing_labels_are_refused_before_training(tmp_path) -> None:
 def test_cross_tuning_with_one_epoch_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=1)
     with pytest.raises(
-        ValueError, match=r"num_train_epochs is 1 .* at least 2 epochs or set ADDrop\(cross_tuning=False"
+        ValueError, match=r"training has 1 epoch .* at least 2 epochs or set ADDrop\(cross_tuning=False"
     ):
         trainer.train()
     assert traces(trainer.model) == []

@@ -23,14 +23,14 @@ from ._shared.dropping import dropped_blocks
 
 @dataclass
 class LayerDrop(Regularizer):
-    """p is the probability that a block is left out for the step, a number from 0 to 1 or a schedule."""
+    """p is the probability that a block is left out for the step, a number from 0 to below 1 or a schedule."""
 
     name: ClassVar[str] = "layerdrop"
 
     p: Strength = 0.2
 
     def __post_init__(self) -> None:
-        self.p = as_strength("LayerDrop", "p", self.p, 0, 1)
+        self.p = as_strength("LayerDrop", "p", self.p, 0, 1, is_below=True)
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
