@@ -12,9 +12,10 @@ from transformers import AutoModelForSequenceClassification, BertConfig
 
 from attendrop.cli.app import run
 from attendrop.cli.flags import as_arguments
+from attendrop.errors import UserError
 from attendrop.experiments import fine_tune
 from helpers.bad_inputs import BAD_INPUTS, Bad, File, Model, Run, written
-from helpers.cli_tools import save_encoder, sentences, write_csv
+from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
 
 # One process runs all of these tests, so that the model and the finished run are created once.
 pytestmark = pytest.mark.xdist_group("bad_inputs")
@@ -66,17 +67,24 @@ def _write(file: File) -> None:
     path.write_bytes(file.content if isinstance(file.content, bytes) else file.content.encode())
 
 
-def words_of(bad: Bad, place: Path) -> list[str]:
-    """The command line of a row; its files are written into the working folder."""
+def settings_of(bad: Bad, place: Path) -> dict[str, Any]:
+    """The settings of a row; its files are written into the working folder."""
     for file in bad.files:
         _write(file)
-    if bad.settings is None:
-        return [str(_real(word, place)) for word in bad.command]
     usual = {
         "model": str(place / "model"), "train_file": str(place / "train.csv"), "use_cpu": True, "num_train_epochs": 2,
     }  # fmt: skip
-    settings = {name: _real(value, place) for name, value in {**usual, **bad.settings}.items() if value is not None}
-    return ["train", *as_arguments(settings)]
+    given = {**usual, **(bad.settings or {})}
+    return {name: _real(value, place) for name, value in given.items() if value is not None}
+
+
+def words_of(bad: Bad, place: Path) -> list[str]:
+    """The command line of a row; its files are written into the working folder."""
+    if bad.settings is not None:
+        return ["train", *as_arguments(settings_of(bad, place))]
+    for file in bad.files:
+        _write(file)
+    return [str(_real(word, place)) for word in bad.command]
 
 
 def one_sentence(error: str) -> str:
@@ -104,3 +112,34 @@ def test_bad_input_gives_one_sentence_and_leaves_nothing_behind(
 def test_the_table_has_200_different_rows() -> None:
     assert len({(bad.name, bad.words) for bad in BAD_INPUTS}) == len(BAD_INPUTS)
     assert len(BAD_INPUTS) >= 200
+
+
+@pytest.mark.parametrize("words", ["learning_rate is nan", "batch_size is 0", "report_to is 'wandbb'"])
+def test_a_new_process_answers_in_the_same_way(
+    words: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (bad,) = [bad for bad in BAD_INPUTS if bad.words.startswith(words)]
+    command = words_of(bad, place)
+    before = written(tmp_path)
+    done = attendrop(*command)
+    assert done.code == 2
+    assert re.search(bad.words, one_sentence(done.err))
+    assert written(tmp_path) == before
+
+
+OF_THE_COMMAND_LINE = {"config", "nproc", "nnodes", "node_rank", "main_address", "main_port"}
+SETTINGS = [bad for bad in BAD_INPUTS if bad.settings and not OF_THE_COMMAND_LINE & bad.settings.keys()]
+
+
+@pytest.mark.parametrize("bad", SETTINGS[::12], ids=lambda bad: bad.name)
+def test_python_raises_the_same_sentence(
+    bad: Bad, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = settings_of(bad, place)
+    before = written(tmp_path)
+    with pytest.raises(UserError) as raised:
+        fine_tune(**{name: str(value) if isinstance(value, float) else value for name, value in settings.items()})
+    assert re.search(bad.words, str(raised.value))
+    assert written(tmp_path) == before

@@ -56,11 +56,11 @@ def _train(config: RunConfig) -> None:
         terminal.bar.stop()
         saved = last_checkpoint(config.output_dir)
         hint = f"; {saved.name} is complete, go on with: {resume}" if saved else "; there is no checkpoint yet"
-        terminal.console.print(f"stopped immediately{hint}", soft_wrap=True)
+        terminal.console.print(f"stopped immediately{hint}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         terminal.bar.stop()
     if not result.finished:
-        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True)
+        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True, markup=False)
         raise typer.Exit(130)
     print_summary(result, terminal.console)
