@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,9 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from datasets import Dataset
+from huggingface_hub import ModelCard
 from rich.console import Console
 from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainingArguments
@@ -30,6 +33,7 @@ from attendrop.cli.flags import as_arguments
 from attendrop.cli.terminal import balance_table, data_table
 from attendrop.experiments import Listener
 from attendrop.experiments.folder import is_written_by_a_run
+from attendrop.experiments.predict import predict_texts
 from attendrop.tasks import Description, Task, write_predictions
 from helpers import zoo
 from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
@@ -273,6 +277,21 @@ def test_names_of_files_and_labels_are_not_read_as_markup(
     error = capfd.readouterr().err
     assert len(error.splitlines()) == 1
     assert "[red]a[/red]" in error
+
+
+def test_names_with_markup_survive_a_whole_run(place: Path, tmp_path: Path) -> None:
+    model, train = tmp_path / "a: b\n---\n<i>", tmp_path / "<img src=x onerror=alert(1)> | $x$ [b](c).csv"
+    shutil.copytree(place / "model", model)
+    write_csv(train, [(text, f"<b>{label}</b> | *") for text, label in sentences(16, seed=1)])
+    more = {"model": str(model), "train_file": str(train), "test_file": str(train), "num_train_epochs": 1}
+    fine_tune(**settings(place, tmp_path / "out", **more))
+    card = ModelCard.load(tmp_path / "out/README.md")
+    assert card.data.library_name == "transformers"
+    outside_of_code = re.sub(r"`[^`]*`", "", card.text)
+    assert not re.search(r"(?<!\\)[<|]\s*(img|i>|\$)", outside_of_code)
+    assert yaml.safe_load((tmp_path / "out/run.yaml").read_text())["model"] == str(model)
+    answers = [answer for _, answer in predict_texts(tmp_path / "out", ["a clever film"])]
+    assert answers[0] in ("<b>good</b> | *", "<b>bad</b> | *")
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------

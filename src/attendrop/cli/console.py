@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..errors import one_line
+from .signals import exits_on_interrupt
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -46,8 +47,9 @@ def plain_table(*columns: str, align_right: bool = False) -> Table:
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silences the warnings and progress bars of transformers and datasets, and restores their settings at the end."""
-    import datasets
-    from transformers.utils import logging
+    with exits_on_interrupt():
+        import datasets
+        from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
     has_bars, datasets_has_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()

@@ -8,6 +8,7 @@ import typer
 
 from ..errors import UserError
 from .console import console, quiet_libraries, shown
+from .signals import exits_on_interrupt
 
 
 @quiet_libraries()
@@ -23,7 +24,8 @@ def command(
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
 ) -> None:
-    from ..experiments.predict import predict_file, predict_texts
+    with exits_on_interrupt():
+        from ..experiments.predict import predict_file, predict_texts
 
     if bool(texts) == bool(file):
         raise UserError("give either texts or --file with many of them.")

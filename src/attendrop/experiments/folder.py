@@ -173,7 +173,8 @@ class OutputFolder(TrainerCallback):
     def check_best_model(self, state: Any) -> None:
         """Raise a `UserError` if the best checkpoint is gone: the Trainer would go on with the last weights instead."""
         best = state.best_model_checkpoint
-        if best is None or any(Path(best).glob("*.safetensors")):
+        # Sharded weights are in a folder of their own.
+        if best is None or any(path.is_dir() or path.suffix == ".safetensors" for path in Path(best).glob("*")):
             return
         last = last_checkpoint(self.config.output_dir)
         rest = f"; {last.name} is still there" if last else ""

@@ -249,7 +249,7 @@ class _Run:
                 output.check_exists()
             if interruption.happened:
                 return Result(folder, {}, trainer.model, finished=False)
-            if trainer.args.load_best_model_at_end:
+            if trainer.args.should_save and trainer.args.load_best_model_at_end:
                 output.check_best_model(trainer.state)
             seconds = time.perf_counter() - start
             metrics = self.evaluate(trainer)
