@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from ..errors import UserError
 from .catalogue import Task
 
@@ -51,6 +49,8 @@ def _most_tokens(model: Any, tokenizer: Any, task: Task, length: int) -> int:
 
 
 def _takes(model: Any, tokenizer: Any, task: Task, length: int) -> bool:
+    import torch
+
     word = next(i for i in range(len(tokenizer)) if i not in tokenizer.all_special_ids)
     ids = torch.full((1, length), word)
     if tokenizer.eos_token_id is not None:
