@@ -38,8 +38,16 @@ class Processes:
         return self.per_node * self.nodes
 
     def check(self) -> None:
-        if self.per_node < 1 or self.nodes < 1:
-            raise UserError(f"nproc is {self.per_node} and nnodes is {self.nodes}; both must be at least 1.")
+        """Refuses numbers that no launcher can start processes with."""
+        for flag, value, low, high in (
+            ("nproc", self.per_node, 1, None),
+            ("nnodes", self.nodes, 1, None),
+            ("node_rank", self.node_rank, 0, self.nodes - 1),
+            ("main_port", self.main_port, 1, 65535),
+        ):
+            if value < low or (high is not None and value > high):
+                end = "" if high is None else f" and at most {high}"
+                raise UserError(f"{flag} is {value}; it must be at least {low}{end}.")
         if self.nodes > 1 and self.main_address is None:
             raise UserError(
                 f"nnodes is {self.nodes}, and --main-address is missing: the address of the machine whose --node-rank "
@@ -59,7 +67,6 @@ def launch(arguments: Sequence[str], processes: Processes) -> int:
     """
     import torch
 
-    processes.check()
     words = ["-m", "attendrop", "train", *arguments]
     if not torch.cuda.is_available() or "--use-cpu" in arguments:
         return _launch_on_cpu(words, processes)

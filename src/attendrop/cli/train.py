@@ -9,6 +9,8 @@ import typer
 
 from ..experiments import RunConfig, make_config, read_yaml, train
 from ..experiments.checkpoints import last_checkpoint
+from ..experiments.tokens import token_in_environment
+from ..utils.secrets import is_secret
 from .console import quiet_libraries
 from .flags import as_arguments, with_flags
 from .launch import Processes, is_launched, is_main_process, launch
@@ -32,10 +34,13 @@ def train_command(
     """Trains with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     settings = {**(read_yaml(config) if config else {}), **settings}
     resolved = make_config(settings)
-    if nproc * nnodes > 1 and not is_launched():
-        processes = Processes(nproc, nnodes, node_rank, main_address, main_port)
-        raise typer.Exit(launch(as_arguments(settings), processes))
-    _train(resolved)
+    processes = Processes(nproc, nnodes, node_rank, main_address, main_port)
+    processes.check()
+    with token_in_environment(resolved):
+        if processes.total > 1 and not is_launched():
+            public = {name: value for name, value in settings.items() if not is_secret(name)}
+            raise typer.Exit(launch(as_arguments(public), processes))
+        _train(resolved)
 
 
 command = with_flags(train_command)
@@ -51,11 +56,11 @@ def _train(config: RunConfig) -> None:
         terminal.bar.stop()
         saved = last_checkpoint(config.output_dir)
         hint = f"; {saved.name} is complete, go on with: {resume}" if saved else "; there is no checkpoint yet"
-        terminal.console.print(f"stopped immediately{hint}", soft_wrap=True)
+        terminal.console.print(f"stopped immediately{hint}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         terminal.bar.stop()
     if not result.finished:
-        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True)
+        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True, markup=False)
         raise typer.Exit(130)
     print_summary(result, terminal.console)

@@ -17,21 +17,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, set_seed
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from .. import tasks
 from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 from ..methods import parse_method
 from ..trainer import regularized
 from .checkpoints import Interruption, full_disk_explained
+from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
-from .folder import CONFIG_FILE, METRICS_FILE, RECORD_FILE, check_folder, clear_folder, write_json
+from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, check_folder, empty_folders_removed, write_json
 from .presets import apply_preset
 from .sampler import length_grouped
-from .settings import RunConfig, make_config, write_yaml
+from .settings import RunConfig, make_config
+from .tokens import token_in_environment
 
 LIBRARIES = ("attendrop", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -117,29 +120,36 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
         config: The configuration, from `make_config`.
         listener: Receives the events of the run; None = no output.
     """
-    listener = listener or Listener()
+    with token_in_environment(config):
+        return _train(config, listener or Listener())
+
+
+def _train(config: RunConfig, listener: Listener) -> Result:
     checkpoint = check_folder(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     regularizers = _make_regularizers(config, listener)
     arguments = training_arguments(config)
     data = load_data(config, arguments.seed)
-    max_length = config.max_length or data.task.max_length
-    listener.described(tasks.describe(data, tokenizer, max_length))
-    prepared = tasks.prepare(data, tokenizer, max_length)
-    others = load_other_tasks(config, data, tokenizer, max_length)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = tasks.load_model(
         config.model, data.task, trust_remote_code=config.trust_remote_code, tokenizer=tokenizer, notes=notes
     )
+    max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
+    listener.described(tasks.describe(data, tokenizer, max_length))
+    prepared = tasks.prepare(data, tokenizer, max_length)
+    others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)
-    if "metric_for_best_model" not in config.explicit:  # the default of TrainingArguments is the loss
+    if "metric_for_best_model" in config.explicit:
+        check_metric(arguments.metric_for_best_model, data.task.metrics)
+    else:  # the default of TrainingArguments is the loss
         arguments.metric_for_best_model = prepared.metric
         arguments.greater_is_better = prepared.greater_is_better
     run = _Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
-    trainer = run.make_trainer(model, regularizers)
-    return run.train(trainer, checkpoint)
+    with empty_folders_removed(config.output_dir):
+        trainer = run.make_trainer(model, regularizers)
+        return run.train(trainer, checkpoint)
 
 
 def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
@@ -150,7 +160,7 @@ def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularize
     try:
         return [parse_method(text) for text in config.method]
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"{on_one_line(error)}.") from None
 
 
 def training_arguments(config: RunConfig) -> Any:
@@ -167,9 +177,10 @@ def training_arguments(config: RunConfig) -> Any:
         arguments = Seq2SeqTrainingArguments(**training)
         if arguments.device.type == "cpu" and "dataloader_pin_memory" not in config.explicit:
             arguments.dataloader_pin_memory = False  # pinned memory is useless without a GPU, and torch warns
-        return arguments
-    except (TypeError, ValueError, ImportError) as error:
-        raise UserError(f"a training argument is not allowed: {' '.join(str(error).split())}") from None
+    except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
+        raise UserError(f"a training argument is not allowed: {on_one_line(error)}.") from None
+    check_arguments(arguments)
+    return arguments
 
 
 @dataclass
@@ -194,8 +205,6 @@ class _Run:
         if self.config.patience is not None:
             callbacks.append(EarlyStoppingCallback(self.config.patience))
         trainer_class = length_grouped(regularized(Seq2SeqTrainer if is_translation else Trainer))
-        folder = self.config.output_dir
-        is_new = not folder.exists()
         try:
             trainer = trainer_class(
                 model=model,
@@ -212,10 +221,8 @@ class _Run:
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))
-        except (ValueError, ImportError) as error:
-            if is_new and folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()  # the Trainer creates the folder before its checks
-            raise UserError(" ".join(str(error).split())) from None
+        except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
+            raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
         if not is_translation:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
@@ -226,12 +233,8 @@ class _Run:
 
     def train(self, trainer: Any, checkpoint: Path | None) -> Result:
         folder, start = self.config.output_dir, time.perf_counter()
-        if trainer.args.should_save:
-            if self.config.overwrite:
-                clear_folder(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_yaml(self.config, folder / CONFIG_FILE, versions())
-        trainer.accelerator.wait_for_everyone()
+        output = OutputFolder(self.config, versions(), self.listener.note)
+        trainer.add_callback(output)
         if checkpoint is not None:
             _restore_patience(trainer, checkpoint)
         interruption = Interruption()
@@ -241,9 +244,13 @@ class _Run:
                 try:
                     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
                 except ValueError as error:
-                    raise UserError(" ".join(str(error).split())) from error
+                    raise UserError(f"{on_one_line(error)}.") from error
+            if trainer.args.should_save:
+                output.check_exists()
             if interruption.happened:
                 return Result(folder, {}, trainer.model, finished=False)
+            if trainer.args.should_save and trainer.args.load_best_model_at_end:
+                output.check_best_model(trainer.state)
             seconds = time.perf_counter() - start
             metrics = self.evaluate(trainer)
             record = self.record(trainer, metrics, seconds)

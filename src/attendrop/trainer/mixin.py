@@ -33,6 +33,8 @@ from ..model.objective import IGNORED
 from ..model.plan import Plan
 from ..random import all_preserved, preserved
 from ..utils.distributed import gather_objects
+from ..utils.secrets import without_secrets
+from .divergence import DivergenceCheck
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
 
@@ -54,6 +56,8 @@ class RegularizerMixin(_Base):
             "addrop:p=0.3,q=0.3".
         step: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
             "auto" (captured where possible). The default is `args.step`, and "auto" where `args` has no such field.
+        check_finite: whether training ends with a `DivergedError` where the loss is not finite in several steps in a
+            row, or where weights that are not finite would be saved.
     """
 
     _signature_columns: list[str]
@@ -63,12 +67,14 @@ class RegularizerMixin(_Base):
         *args: Any,
         regularizers: Regularizer | str | Sequence[Regularizer | str] = (),
         step: str | None = None,
+        check_finite: bool = True,
         **kwargs: Any,
     ) -> None:
         self.regularizers = [parse_method(r) if isinstance(r, str) else r for r in as_list(regularizers)]
         check_regularizers(self.regularizers)
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
+        self.divergence = DivergenceCheck(self, check_finite)
         self._loss_depends_on_items: bool | None = None
         super().__init__(*args, **kwargs)
         self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
@@ -194,6 +200,7 @@ class RegularizerMixin(_Base):
         if self.engine is not None and resume_from_checkpoint is not None:
             self.engine.load_state(resume_from_checkpoint)
         self.steps.begin(self.engine)
+        self.divergence.begin()
         return prepared
 
     def _begin_step(self) -> None:
@@ -220,7 +227,7 @@ class RegularizerMixin(_Base):
     ) -> Tensor:
         run: TrainingStep = super().training_step
         if self.engine is None and not self.steps.are_captured:
-            return self.steps.replace_nonfinite(run(model, inputs, num_items_in_batch))
+            return self._seen(run(model, inputs, num_items_in_batch))
         if not (model.training and self.model.training):  # after an evaluation DDP's wrapper alone is in train mode
             model.train()
         inputs = super()._prepare_inputs(inputs)
@@ -234,6 +241,10 @@ class RegularizerMixin(_Base):
             loss = self._eager_step(run, model, inputs, num_items_in_batch, batch)
         if self.engine is not None and self.accelerator.sync_gradients:
             self.engine.before_optimizer()
+        return self._seen(loss)
+
+    def _seen(self, loss: Tensor) -> Tensor:
+        self.divergence.add(loss)
         return self.steps.replace_nonfinite(loss)
 
     def _eager_step(
@@ -293,6 +304,8 @@ class RegularizerMixin(_Base):
         if self.engine is not None and "loss" in logs:
             logs.update(self._mean_metrics(self.engine.pop_metrics()))
         super().log(logs, *args, **kwargs)
+        if "loss" in logs:
+            self.divergence.check_log(logs)
 
     def _mean_metrics(self, metrics: dict[str, Tensor]) -> dict[str, float]:
         """The means over the processes. Every process logs in the same steps, but a model may skip layers by itself."""
@@ -306,6 +319,8 @@ class RegularizerMixin(_Base):
         return means
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("_internal_call"):  # `_save_checkpoint` has checked them
+            self.divergence.check_weights()
         with self.steps.saving():
             super().save_model(output_dir, *args, **kwargs)
         if self.regularizers and self.args.should_save:
@@ -314,7 +329,13 @@ class RegularizerMixin(_Base):
             save_regularizers(self.regularizers, folder, attendrop=__version__, seed=self.args.seed)
             self.networks.save_records(folder)
 
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves without the passwords: the Trainer writes all its arguments to `training_args.bin`."""
+        with without_secrets(self.args):
+            super()._save(*args, **kwargs)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.divergence.check_weights()
         super()._save_checkpoint(model, trial)
         if self.engine is not None:
             folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")

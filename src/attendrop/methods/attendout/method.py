@@ -111,6 +111,7 @@ class AttendOut(TrainsNetworks):
             self.reward_on, self.select = "cached", "attacker"
         for name, allowed in (
             ("reward_on", REWARD_ON), ("reward", REWARDS), ("select", SELECTS), ("credit", CREDITS), ("mode", MODES),
+            ("layer_offsets", (True, False)), ("normalize", (True, False)),
         ):  # fmt: skip
             check_choice(f"AttendOut.{name}", getattr(self, name), allowed)
         for name, low in (("T", 1), ("monte_carlo", 1), ("samples", 0)):
