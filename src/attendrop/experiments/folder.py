@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .checkpoints import last_checkpoint
+from ..trainer.manifest import numbered_checkpoints
+from .lock import LOCK_FILE
 from .settings import RunConfig
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
 
 
-def check_folder(config: RunConfig) -> Path | None:
-    """Check the output folder, and return the checkpoint to resume from.
+def check_folder(config: RunConfig) -> None:
+    """Check the output folder.
 
     A folder that is not empty is refused, unless the user asked to resume, or to overwrite an earlier run in it.
     """
@@ -23,9 +24,10 @@ def check_folder(config: RunConfig) -> Path | None:
     if folder.is_file():
         raise UserError(f"output_dir is {str(folder)!r}, which is a file; it must be a folder.")
     if config.resume or config.training.get("resume_from_checkpoint"):
-        return _checkpoint(config)
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return None
+        _check_checkpoint(config)
+        return
+    if not folder.is_dir() or not any(path.name != LOCK_FILE for path in folder.iterdir()):
+        return
     if not config.overwrite:
         raise UserError(
             f"output_dir is {str(folder)!r}, which is not empty; choose another with --output-dir, continue with "
@@ -36,22 +38,22 @@ def check_folder(config: RunConfig) -> Path | None:
             f"output_dir is {str(folder)!r}, which has no {CONFIG_FILE} and therefore no earlier run; nothing is "
             "overwritten."
         )
-    return None
 
 
-def _checkpoint(config: RunConfig) -> Path:
+def _check_checkpoint(config: RunConfig) -> None:
+    """Refuse what has no checkpoint. Its files are verified later, by the Trainer."""
     named = config.training.get("resume_from_checkpoint")
     if named and not Path(named).is_dir():
         raise UserError(f"resume_from_checkpoint is {str(named)!r}, which is not a folder; it must be a checkpoint.")
-    checkpoint = Path(named) if named else last_checkpoint(config.output_dir)
-    if checkpoint is None:
+    if not named and not numbered_checkpoints(config.output_dir):
         raise UserError(f"there is no checkpoint in {str(config.output_dir)!r} to resume from; train without --resume.")
-    return checkpoint
 
 
 def clear_folder(folder: Path) -> None:
     """Delete everything in a folder that `check_folder` has accepted."""
     for path in folder.iterdir():
+        if path.name == LOCK_FILE:
+            continue
         if path.is_dir():
             shutil.rmtree(path)
         else:
@@ -59,4 +61,7 @@ def clear_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, default=str) + "\n", encoding="utf-8")
+    """Write a JSON file, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(json.dumps(value, indent=1, default=str) + "\n", encoding="utf-8")
+    unfinished.replace(path)

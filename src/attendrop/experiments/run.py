@@ -7,11 +7,11 @@ does the same as `attendrop train --model roberta-base --task glue/rte --method 
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -28,10 +28,18 @@ from ..methods import parse_method
 from ..trainer import regularized
 from .checkpoints import Interruption, full_disk_explained
 from .data import load_data, load_other_tasks
-from .folder import CONFIG_FILE, METRICS_FILE, RECORD_FILE, check_folder, clear_folder, write_json
+from .folder import (
+    METRICS_FILE,
+    RECORD_FILE,
+    check_folder,
+    clear_folder,
+    write_json,
+)
+from .lock import locked
 from .presets import apply_preset
+from .resume import ConfigWriter, changes_of, choose_checkpoint
 from .sampler import length_grouped
-from .settings import RunConfig, make_config, write_yaml
+from .settings import RunConfig, make_config
 
 LIBRARIES = ("attendrop", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -118,7 +126,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
         listener: Receives the events of the run; None = no output.
     """
     listener = listener or Listener()
-    checkpoint = check_folder(config)
+    check_folder(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     regularizers = _make_regularizers(config, listener)
     arguments = training_arguments(config)
@@ -139,7 +147,8 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
         arguments.greater_is_better = prepared.greater_is_better
     run = _Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
     trainer = run.make_trainer(model, regularizers)
-    return run.train(trainer, checkpoint)
+    with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
+        return run.train(trainer)
 
 
 def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
@@ -224,22 +233,22 @@ class _Run:
             trainer.model_accepts_loss_kwargs = False
         return trainer
 
-    def train(self, trainer: Any, checkpoint: Path | None) -> Result:
+    def train(self, trainer: Any) -> Result:
         folder, start = self.config.output_dir, time.perf_counter()
-        if trainer.args.should_save:
-            if self.config.overwrite:
-                clear_folder(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_yaml(self.config, folder / CONFIG_FILE, versions())
+        checkpoint = choose_checkpoint(self.config, trainer, self.listener.note)
+        if trainer.args.should_save and self.config.overwrite:
+            clear_folder(folder)
         trainer.accelerator.wait_for_everyone()
-        if checkpoint is not None:
-            _restore_patience(trainer, checkpoint)
+        trainer.add_callback(ConfigWriter(self.config, trainer, versions()))
         interruption = Interruption()
         trainer.add_callback(interruption)
         with full_disk_explained(folder):
             with interruption.handle_signals(self.listener.interrupted):
                 try:
-                    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                    trainer.train(
+                        resume_from_checkpoint=str(checkpoint) if checkpoint else None,
+                        resume_changed=self.config.resume_changed,
+                    )
                 except ValueError as error:
                     raise UserError(" ".join(str(error).split())) from error
             if interruption.happened:
@@ -294,7 +303,8 @@ class _Run:
             "processes": trainer.args.world_size,
             "rows": {name: len(split) for name, split in self.data.splits().items()},
             "notes": [*self.data.notes, *self.prepared.notes],
-            "caveats": _caveats(self.config, trainer.regularizers),
+            "changes": [asdict(change) for change in trainer.checkpoints.changes],
+            "caveats": [*_caveats(self.config, trainer.regularizers), *changes_of(trainer)],
             "seconds": round(seconds, 1),
             "steps": trainer.state.global_step,
             "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
@@ -337,12 +347,3 @@ def _scores(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _without_labels(split: Any) -> Any:
     return split.remove_columns([name for name in ("labels", "label") if name in split.column_names])
-
-
-def _restore_patience(trainer: Any, checkpoint: Path) -> None:
-    """Restore the number of evaluations without improvement, which the Trainer saves but does not restore."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    saved = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, EarlyStoppingCallback) and isinstance(saved, dict):
-            callback.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]

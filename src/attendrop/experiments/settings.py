@@ -11,7 +11,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ class RunConfig:
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
+    resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")
     overwrite: bool = _setting(False, "Replace an earlier run in the output folder.")
     trust_remote_code: bool = _setting(False, "Allow running code from the repository of the model.")
     training: dict[str, Any] = field(default_factory=dict)
@@ -253,6 +254,8 @@ def _check(config: RunConfig) -> None:
         raise UserError("both shots and fraction are given; choose one of them.")
     if config.preset not in (None, "paper"):
         raise UserError(f"preset is {config.preset!r}; it must be 'paper'.")
+    if config.resume_changed and not (config.resume or config.training.get("resume_from_checkpoint")):
+        raise UserError("resume_changed is given without resume; it allows changed settings for --resume.")
     if config.overwrite and (config.resume or config.training.get("resume_from_checkpoint")):
         raise UserError("both resume and overwrite are given; choose one of them.")
 
@@ -284,12 +287,18 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return settings
 
 
-def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str]) -> None:
-    """Write the configuration for `--config`, with the versions of the libraries as comments."""
+def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str], notes: Sequence[str] = ()) -> None:
+    """Write the configuration for `--config`, with the versions of the libraries and notes as comments."""
     import yaml
 
     settings = config.settings()
-    for name in ("overwrite", "resume", "resume_from_checkpoint"):  # these belong to the call and not to the run
+    for name in (
+        "overwrite",
+        "resume",
+        "resume_changed",
+        "resume_from_checkpoint",
+    ):  # these belong to the call and not to the run
         settings.pop(name, None)
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
+    heading += "".join(f"# {note}\n" for note in notes)
     path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -64,9 +64,7 @@ class Checkpoints:
 
     # ---- which checkpoint --------------------------------------------------------------------------------------
 
-    def choose(
-        self, requested: str | os.PathLike[str] | bool | None, may_change: bool, compare: bool = True
-    ) -> str | None:
+    def choose(self, requested: str | Path | bool | None, may_change: bool, compare: bool = True) -> str | None:
         """The checkpoint to continue from; None if nothing is to be resumed. All processes call it.
 
         Args:
@@ -103,7 +101,7 @@ class Checkpoints:
         self.changes, self.notes = [], []
 
     def _newest_whole(self, folder: Path, may_change: bool) -> Path:
-        problems = []
+        problems: list[str] = []
         for checkpoint in numbered_checkpoints(folder):
             problem = self._problem(checkpoint, may_change)
             if problem is None:
@@ -204,8 +202,8 @@ class Checkpoints:
         """Refuses to continue with changed settings where no step is left that they could change."""
         if self.is_changed and self._chosen is not None and self._step >= max_steps:
             raise ValueError(
-                f"{self._chosen.name} has all of the {max_steps} steps of the run, so that no step is left to train with "
-                "the changed settings; raise num_train_epochs or max_steps to train on."
+                f"{self._chosen.name} has all of the {max_steps} steps of the run, so that no step is left to train "
+                "with the changed settings; raise num_train_epochs or max_steps to train on."
             )
 
     @contextmanager

@@ -61,8 +61,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         digest = content.pop("sha256")
     except FileNotFoundError:
         raise NoManifest(
-            f"it has no {MANIFEST_FILE}, so its files cannot be verified (a plain Trainer or an older version wrote it, "
-            "or the file was deleted)"
+            f"it has no {MANIFEST_FILE}, so its files cannot be verified (a plain Trainer or an older version wrote "
+            "it, or the file was deleted)"
         ) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         raise ValueError(f"{MANIFEST_FILE} cannot be read") from None

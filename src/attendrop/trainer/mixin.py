@@ -72,7 +72,9 @@ class RegularizerMixin(_Base):
         self.checkpoints = Checkpoints(self, self.networks.all_examples)
         self._loss_depends_on_items: bool | None = None
         super().__init__(*args, **kwargs)
-        self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
+        step = step or getattr(self.args, "step", None) or "auto"
+        self.steps = Steps(self, step)
+        self.checkpoints.run_settings["step"] = step
         self._check_arguments()
         if self.model is not None:
             self.steps.check()
@@ -171,9 +173,9 @@ class RegularizerMixin(_Base):
         """Trains, as `Trainer.train` does.
 
         Args:
-            resume_from_checkpoint: a checkpoint to continue from, or True for the newest whole one in the output folder.
-                Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged, and which
-                settings differ from those that it was trained with.
+            resume_from_checkpoint: a checkpoint to continue from, or True for the newest whole one in the output
+                folder. Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged,
+                and which settings differ from those that it was trained with.
             *args: other arguments of `Trainer.train`.
             resume_changed: continue also if settings differ, or if the checkpoint has no manifest because a plain
                 Trainer wrote it.

@@ -15,13 +15,14 @@ from ..core.regularizer import Regularizer
 
 # Fields of TrainingArguments that do not change the weights: where to write, what to print, how to load data. All
 # others are compared. A field that a later version of transformers adds is compared too, until it is listed here.
-_NO_EFFECT = frozenset(
-    """output_dir disable_tqdm report_to run_name project debug skip_memory_metrics do_train do_eval do_predict
-    resume_from_checkpoint local_rank torch_empty_cache_steps include_num_input_tokens_seen eval_accumulation_steps
-    enable_jit_checkpoint restore_callback_states_from_checkpoint dataloader_num_workers dataloader_pin_memory
-    dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context ddp_timeout use_cpu
-    step""".split()
-)
+_NO_EFFECT = {
+    "output_dir", "disable_tqdm", "report_to", "run_name", "project", "debug", "skip_memory_metrics", "do_train",
+    "do_eval", "do_predict", "resume_from_checkpoint", "local_rank", "torch_empty_cache_steps",
+    "include_num_input_tokens_seen", "eval_accumulation_steps", "enable_jit_checkpoint",
+    "restore_callback_states_from_checkpoint", "dataloader_num_workers", "dataloader_pin_memory",
+    "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_multiprocessing_context", "ddp_timeout",
+    "use_cpu",  # the device is compared
+}  # fmt: skip
 _NO_EFFECT_PREFIXES = ("log", "save_", "hub_", "push_to_hub", "trackio_")
 
 _LIBRARIES = ("attendrop", "torch", "transformers", "accelerate")
@@ -103,8 +104,8 @@ def _short(value: Any) -> str:
 def keep_hyperparameters(optimizer: Any, scheduler: Any) -> Iterator[None]:
     """Keeps the optimizer's learning rate, weight decay and so on while its state is loaded in this context.
 
-    A checkpoint holds the hyper-parameters of the optimizer and of the scheduler. Without this, a learning rate that the
-    user changed on purpose would have no effect.
+    A checkpoint holds the hyper-parameters of the optimizer and of the scheduler. Without this, a learning rate that
+    the user changed on purpose would have no effect.
     """
     optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps both
     scheduler = getattr(scheduler, "scheduler", scheduler)
