@@ -2,8 +2,8 @@
 
     python tests/scripts/faults.py FOLDER [--method NAME] [--faults kill,damage,full] [--sample N]
 
-A run must go on bit for bit or say in one sentence what is wrong. Every case runs in a forked process, so that nothing is
-imported twice. The last line that is printed is JSON: the number of cases with each outcome, and the bad ones.
+A run must go on bit for bit or say in one sentence what is wrong. Every case runs in a forked process, so that nothing
+is imported twice. The last line that is printed is JSON: the number of cases with each outcome, and the bad ones.
 
     equal      the resumed run ended with the weights of a run that was never disturbed
     refused    exit code 2 and one sentence

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..trainer.manifest import numbered_checkpoints
-from .lock import LOCK_FILE
+from ..utils.lock import LOCK_FILE
 from .settings import RunConfig
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"

@@ -26,6 +26,7 @@ from ..core.regularizer import Regularizer
 from ..errors import UserError
 from ..methods import parse_method
 from ..trainer import regularized
+from ..utils.lock import locked
 from .checkpoints import Interruption, full_disk_explained
 from .data import load_data, load_other_tasks
 from .folder import (
@@ -35,7 +36,6 @@ from .folder import (
     clear_folder,
     write_json,
 )
-from .lock import locked
 from .presets import apply_preset
 from .resume import ConfigWriter, changes_of, choose_checkpoint
 from .sampler import length_grouped

@@ -35,6 +35,9 @@ DEFAULTS: dict[str, Any] = {
     "report_to": "none",
 }
 
+# Settings that belong to one call of a run and not to the run.
+_OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
+
 # Panels group the settings in `attendrop train --help`.
 RUN, DATA, TRAINING = "Run", "Data", "Training arguments"
 
@@ -292,12 +295,7 @@ def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str], notes
     import yaml
 
     settings = config.settings()
-    for name in (
-        "overwrite",
-        "resume",
-        "resume_changed",
-        "resume_from_checkpoint",
-    ):  # these belong to the call and not to the run
+    for name in _OF_THE_CALL:
         settings.pop(name, None)
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     heading += "".join(f"# {note}\n" for note in notes)

@@ -96,6 +96,8 @@ def as_json(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     text = json.dumps(value) if isinstance(value, (list, dict)) else repr(value)
     return text if len(text) <= 200 else f"{text[:197]}..."
 
