@@ -34,8 +34,8 @@ def make_trainer(of: type, folder: Path, megabytes: int) -> Any:
     )  # fmt: skip
     data = [{"input_ids": torch.arange(8), "labels": torch.tensor(i % 2)} for i in range(4)]
     args = TrainingArguments(
-        str(folder), max_steps=1, save_strategy="no", save_total_limit=1, report_to="none", disable_tqdm=True, use_cpu=True
-    )  # fmt: skip
+        str(folder), max_steps=1, save_strategy="no", save_total_limit=1, report_to="none", use_cpu=True
+    )
     trainer = of(model=BertForSequenceClassification(config), args=args, train_dataset=data)
     trainer.train()
     return trainer

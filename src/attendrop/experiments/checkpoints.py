@@ -42,7 +42,13 @@ def _is_no_space(error: BaseException) -> bool:
     text = str(error)
     return getattr(error, "errno", None) in codes or any(
         phrase in text
-        for phrase in ("No space left on device", "File too large", "unexpected pos", "Disk quota exceeded")
+        for phrase in (
+            "No space left on device",
+            "File too large",
+            "unexpected pos",
+            "iostream error",
+            "Disk quota exceeded",
+        )  # fmt: skip
     )
 
 

@@ -302,7 +302,7 @@ class _Run:
             "device": str(trainer.args.device),
             "processes": trainer.args.world_size,
             "rows": {name: len(split) for name, split in self.data.splits().items()},
-            "notes": [*self.data.notes, *self.prepared.notes],
+            "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
             "changes": [asdict(change) for change in trainer.checkpoints.changes],
             "caveats": [*_caveats(self.config, trainer.regularizers), *changes_of(trainer)],
             "seconds": round(seconds, 1),

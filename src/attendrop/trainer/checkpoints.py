@@ -56,6 +56,7 @@ class Checkpoints:
         self._fingerprints: dict[str, str | None] = {}
         self._chosen: Path | None = None
         self._step = -1  # of the chosen checkpoint
+        self._is_new_choice = False  # True until training begins
         self._is_verified = True  # False: the chosen checkpoint has no manifest
         self.staging: Path | None = None
         self.run_settings: dict[str, Any] = {}
@@ -80,8 +81,6 @@ class Checkpoints:
         if requested is None or requested is False:
             self._forget()
             return None
-        if self._chosen is not None and requested is not True and Path(requested) == self._chosen:
-            return str(self._chosen)  # a run chooses before it writes anything, and then trains
         self._forget()
         if requested is True:
             checkpoint = self._newest_whole(Path(self._trainer.args.output_dir), may_change)
@@ -93,11 +92,20 @@ class Checkpoints:
         self._step = int(_state_of(checkpoint)["global_step"])
         if self._is_verified and compare:
             self.changes = self._changes(checkpoint, may_change)
-        self._chosen = checkpoint
+        self._chosen, self._is_new_choice = checkpoint, True
         return str(checkpoint)
 
+    def begin(self, requested: str | bool | None, may_change: bool, compare: bool) -> str | None:
+        """As `choose`, when training begins. A choice that was made just before is not made again."""
+        if not (self._is_new_choice and requested == str(self._chosen)):
+            self.choose(requested, may_change, compare)
+            for note in self.notes:
+                logger.warning(note)
+        self._is_new_choice = False
+        return None if self._chosen is None else str(self._chosen)
+
     def _forget(self) -> None:
-        self._chosen, self._step, self._is_verified = None, -1, True
+        self._chosen, self._step, self._is_verified, self._is_new_choice = None, -1, True, False
         self.changes, self.notes = [], []
 
     def _newest_whole(self, folder: Path, may_change: bool) -> Path:

@@ -183,9 +183,7 @@ class RegularizerMixin(_Base):
         """
         self._check_labels()
         is_search = bool(args[0] if args else kwargs.get("trial"))  # it changes the settings later
-        checkpoint = self.checkpoints.choose(resume_from_checkpoint, resume_changed, compare=not is_search)
-        for note in self.checkpoints.notes:
-            logger.warning(note)
+        checkpoint = self.checkpoints.begin(resume_from_checkpoint, resume_changed, compare=not is_search)
         self.networks.prepare_data()
         try:
             with self.steps.running():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -40,8 +41,11 @@ def locked(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    file = _acquire(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _acquire(folder)
+    except OSError as error:
+        raise UserError(f"output_dir is {str(folder)!r}, which cannot be written to ({error.strerror}).") from None
     try:
         yield
     finally:
@@ -55,12 +59,13 @@ def _acquire(folder: Path) -> int:
     deadline = time.monotonic() + _PATIENCE
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        holder = _read(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_held = False
-        except OSError:
-            is_held = True
-        holder = _read(file)
+        except OSError as error:
+            # A file system without locks has only the name of the holder.
+            is_held = error.errno in (errno.EAGAIN, errno.EACCES) or (bool(holder) and not _is_dead(holder))
         if not is_held and not _is_same(file, path):
             os.close(file)  # its holder has deleted it in the meantime
             continue
@@ -115,5 +120,6 @@ def _read(file: int) -> dict[str, Any]:
 
 
 def _write(file: int, holder: dict[str, Any]) -> None:
-    os.ftruncate(file, 0)
-    os.pwrite(file, json.dumps(holder).encode(), 0)
+    with contextlib.suppress(OSError):  # a full disk: the lock is held without a name
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(holder).encode(), 0)
