@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ..experiments import RunConfig, make_config, read_yaml, train
-from ..experiments.checkpoints import last_checkpoint
 from ..experiments.tokens import token_in_environment
+from ..trainer.manifest import newest_checkpoint
 from ..utils.secrets import is_secret
 from .console import quiet_libraries
 from .flags import as_arguments, with_flags
-from .launch import Processes, is_launched, is_main_process, launch
+from .launch import Processes, is_launched, is_main_process, launch, watch_launcher
 from .terminal import Terminal, print_summary
 
 _PROCESSES = "Several processes"  # the panel of these options in --help
@@ -32,6 +32,7 @@ def train_command(
     main_port: Annotated[int, typer.Option(help="Port on machine 0.", rich_help_panel=_PROCESSES)] = 29500,
 ) -> None:
     """Trains with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
+    watch_launcher()
     settings = {**(read_yaml(config) if config else {}), **settings}
     resolved = make_config(settings)
     processes = Processes(nproc, nnodes, node_rank, main_address, main_port)
@@ -54,7 +55,7 @@ def _train(config: RunConfig) -> None:
         result = train(config, terminal)
     except KeyboardInterrupt:
         terminal.bar.stop()
-        saved = last_checkpoint(config.output_dir)
+        saved = newest_checkpoint(config.output_dir)
         hint = f"; {saved.name} is complete, go on with: {resume}" if saved else "; there is no checkpoint yet"
         terminal.console.print(f"stopped immediately{hint}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None

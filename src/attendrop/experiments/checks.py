@@ -128,6 +128,8 @@ def _check_pairs(config: RunConfig) -> None:
         raise UserError("both shots and fraction are given; choose one of them.")
     if config.overwrite and (config.resume or training.get("resume_from_checkpoint")):
         raise UserError("both resume and overwrite are given; choose one of them.")
+    if config.resume_changed and not (config.resume or config.training.get("resume_from_checkpoint")):
+        raise UserError("resume_changed is given without resume; it allows changed settings for --resume.")
     for name in _OF_OWN_FILES if config.task else ():
         if getattr(config, name) is not None:
             raise UserError(

@@ -17,7 +17,8 @@ from transformers import TrainerCallback
 from ..errors import UserError
 from ..methods import method_names
 from ..tasks import TASKS
-from .checkpoints import last_checkpoint
+from ..trainer.manifest import STAGING, numbered_checkpoints
+from ..utils.lock import LOCK_FILE
 from .settings import RunConfig, write_yaml
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
@@ -29,6 +30,7 @@ _WRITTEN = (
     *(rf"{method}_run\.json" for method in method_names()),
     r"predictions_test\w*\.csv",
     r"checkpoint-\d+",
+    re.escape(STAGING),
     # the model
     r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(generation_)?config\.json|training_args\.bin",
     # the tokenizer
@@ -37,17 +39,18 @@ _WRITTEN = (
 )
 
 
-def check_folder(config: RunConfig) -> Path | None:
-    """Check the output folder, and return the checkpoint to resume from.
+def check_folder(config: RunConfig) -> None:
+    """Check the output folder.
 
     A folder that is not empty is refused, unless the user asked to resume, or to overwrite an earlier run in it.
     """
     folder = config.output_dir
     check_writable(folder, "output_dir", folder, may_create=True)
     if config.resume or config.training.get("resume_from_checkpoint"):
-        return _checkpoint(config)
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return None
+        _check_checkpoint(config)
+        return
+    if not folder.is_dir() or not any(path.name != LOCK_FILE for path in folder.iterdir()):
+        return
     if not config.overwrite:
         raise UserError(
             f"output_dir is {str(folder)!r}, which is not empty; choose another with --output-dir, continue with "
@@ -58,7 +61,6 @@ def check_folder(config: RunConfig) -> Path | None:
             f"output_dir is {str(folder)!r}, which has no {CONFIG_FILE} and therefore no earlier run; nothing is "
             "overwritten."
         )
-    return None
 
 
 def check_writable(folder: Path, setting: str, value: Path, may_create: bool) -> None:
@@ -88,14 +90,13 @@ def check_writable(folder: Path, setting: str, value: Path, may_create: bool) ->
         ) from None
 
 
-def _checkpoint(config: RunConfig) -> Path:
+def _check_checkpoint(config: RunConfig) -> None:
+    """Refuse what has no checkpoint. Its files are verified later, by the Trainer."""
     named = config.training.get("resume_from_checkpoint")
     if named and not Path(named).is_dir():
         raise UserError(f"resume_from_checkpoint is {str(named)!r}, which is not a folder; it must be a checkpoint.")
-    checkpoint = Path(named) if named else last_checkpoint(config.output_dir)
-    if checkpoint is None:
+    if not named and not numbered_checkpoints(config.output_dir):
         raise UserError(f"there is no checkpoint in {str(config.output_dir)!r} to resume from; train without --resume.")
-    return checkpoint
 
 
 def is_written_by_a_run(name: str) -> bool:
@@ -110,6 +111,8 @@ def clear_folder(folder: Path) -> list[str]:
     """
     others = []
     for path in sorted(folder.iterdir()):
+        if path.name == LOCK_FILE:
+            continue
         if not is_written_by_a_run(path.name):
             others.append(path.name)
         elif path.is_dir() and not path.is_symlink():
@@ -139,12 +142,15 @@ class OutputFolder(TrainerCallback):
 
     Args:
         config: The configuration of the run.
+        trainer: Its Trainer.
         versions: The versions of the libraries, for `run.yaml`.
         note: Called with a sentence for the user.
     """
 
-    def __init__(self, config: RunConfig, versions: Mapping[str, str], note: Callable[[str], None]) -> None:
-        self.config, self.versions, self.note = config, versions, note
+    def __init__(
+        self, config: RunConfig, trainer: Any, versions: Mapping[str, str], note: Callable[[str], None]
+    ) -> None:
+        self.config, self.trainer, self.versions, self.note = config, trainer, versions, note
         self.is_prepared = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -154,7 +160,7 @@ class OutputFolder(TrainerCallback):
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.overwrite and (others := clear_folder(folder)):
             self.note(f"{', '.join(others)} in {folder} were not written by a run and stay there")
-        write_yaml(self.config, folder / CONFIG_FILE, self.versions)
+        write_yaml(self.config, folder / CONFIG_FILE, self.versions, changes_of(self.trainer))
         self.is_prepared = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -170,19 +176,14 @@ class OutputFolder(TrainerCallback):
                 "would be incomplete; train again."
             )
 
-    def check_best_model(self, state: Any) -> None:
-        """Raise a `UserError` if the best checkpoint is gone: the Trainer would go on with the last weights instead."""
-        best = state.best_model_checkpoint
-        # Sharded weights are in a folder of their own.
-        if best is None or any(path.is_dir() or path.suffix == ".safetensors" for path in Path(best).glob("*")):
-            return
-        last = last_checkpoint(self.config.output_dir)
-        rest = f"; {last.name} is still there" if last else ""
-        raise UserError(
-            f"the best model was in {str(best)!r}, which was deleted during the run, so that it cannot be delivered"
-            f"{rest}; train again."
-        )
+
+def changes_of(trainer: Any) -> list[str]:
+    """Return one sentence for each setting that was changed when the run was resumed."""
+    return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
 
 
 def write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1, default=str) + "\n", encoding="utf-8")
+    """Write a JSON file, whole or not at all."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished.write_text(json.dumps(value, indent=1, default=str) + "\n", encoding="utf-8")
+    unfinished.replace(path)

@@ -7,11 +7,11 @@ does the same as `attendrop train --model roberta-base --task glue/rte --method 
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -27,11 +27,13 @@ from ..core.regularizer import Regularizer
 from ..errors import UserError, on_one_line
 from ..methods import parse_method
 from ..trainer import regularized
+from ..utils.lock import locked
 from .checkpoints import Interruption, full_disk_explained
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
-from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, check_folder, empty_folders_removed, write_json
+from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, changes_of, check_folder, empty_folders_removed, write_json
 from .presets import apply_preset
+from .resume import choose_checkpoint
 from .sampler import length_grouped
 from .settings import RunConfig, make_config
 from .tokens import token_in_environment
@@ -125,7 +127,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
 
 
 def _train(config: RunConfig, listener: Listener) -> Result:
-    checkpoint = check_folder(config)
+    check_folder(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     regularizers = _make_regularizers(config, listener)
     arguments = training_arguments(config)
@@ -149,7 +151,8 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     run = _Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
     with empty_folders_removed(config.output_dir):
         trainer = run.make_trainer(model, regularizers)
-        return run.train(trainer, checkpoint)
+        with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
+            return run.train(trainer)
 
 
 def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
@@ -231,26 +234,27 @@ class _Run:
             trainer.model_accepts_loss_kwargs = False
         return trainer
 
-    def train(self, trainer: Any, checkpoint: Path | None) -> Result:
+    def train(self, trainer: Any) -> Result:
         folder, start = self.config.output_dir, time.perf_counter()
-        output = OutputFolder(self.config, versions(), self.listener.note)
+        checkpoint = choose_checkpoint(self.config, trainer, self.listener.note)
+        trainer.accelerator.wait_for_everyone()
+        output = OutputFolder(self.config, trainer, versions(), self.listener.note)
         trainer.add_callback(output)
-        if checkpoint is not None:
-            _restore_patience(trainer, checkpoint)
         interruption = Interruption()
         trainer.add_callback(interruption)
         with full_disk_explained(folder):
             with interruption.handle_signals(self.listener.interrupted):
                 try:
-                    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                    trainer.train(
+                        resume_from_checkpoint=str(checkpoint) if checkpoint else None,
+                        resume_changed=self.config.resume_changed,
+                    )
                 except ValueError as error:
                     raise UserError(f"{on_one_line(error)}.") from error
             if trainer.args.should_save:
                 output.check_exists()
             if interruption.happened:
                 return Result(folder, {}, trainer.model, finished=False)
-            if trainer.args.should_save and trainer.args.load_best_model_at_end:
-                output.check_best_model(trainer.state)
             seconds = time.perf_counter() - start
             metrics = self.evaluate(trainer)
             record = self.record(trainer, metrics, seconds)
@@ -300,8 +304,9 @@ class _Run:
             "device": str(trainer.args.device),
             "processes": trainer.args.world_size,
             "rows": {name: len(split) for name, split in self.data.splits().items()},
-            "notes": [*self.data.notes, *self.prepared.notes],
-            "caveats": _caveats(self.config, trainer.regularizers),
+            "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
+            "changes": [asdict(change) for change in trainer.checkpoints.changes],
+            "caveats": [*_caveats(self.config, trainer.regularizers), *changes_of(trainer)],
             "seconds": round(seconds, 1),
             "steps": trainer.state.global_step,
             "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
@@ -344,12 +349,3 @@ def _scores(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _without_labels(split: Any) -> Any:
     return split.remove_columns([name for name in ("labels", "label") if name in split.column_names])
-
-
-def _restore_patience(trainer: Any, checkpoint: Path) -> None:
-    """Restore the number of evaluations without improvement, which the Trainer saves but does not restore."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    saved = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, EarlyStoppingCallback) and isinstance(saved, dict):
-            callback.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]

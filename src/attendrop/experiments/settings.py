@@ -11,7 +11,7 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
     "report_to": "none",
 }
+
+# Settings that belong to one call of a run and not to the run.
+_OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
 
 # Panels group the settings in `attendrop train --help`.
 RUN, DATA, TRAINING = "Run", "Data", "Training arguments"
@@ -93,6 +96,7 @@ class RunConfig:
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
+    resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")
     overwrite: bool = _setting(False, "Replace an earlier run in the output folder.")
     trust_remote_code: bool = _setting(False, "Allow running code from the repository of the model.")
     training: dict[str, Any] = field(default_factory=dict)
@@ -311,12 +315,13 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return settings
 
 
-def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str]) -> None:
-    """Write the configuration for `--config`, with the versions of the libraries as comments."""
+def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str], notes: Sequence[str] = ()) -> None:
+    """Write the configuration for `--config`, with the versions of the libraries and notes as comments."""
     import yaml
 
     settings = config.settings()
-    for name in ("overwrite", "resume", "resume_from_checkpoint"):  # these belong to the call and not to the run
+    for name in _OF_THE_CALL:
         settings.pop(name, None)
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
+    heading += "".join(f"# {note}\n" for note in notes)
     path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from ..capture.steps import Steps
 from ..core.engine import Engine, as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
-from ..core.state import CONFIG_FILE, save_regularizers
+from ..core.state import save_regularizers
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
 from ..methods import parse_method
@@ -34,6 +33,7 @@ from ..model.plan import Plan
 from ..random import all_preserved, preserved
 from ..utils.distributed import gather_objects
 from ..utils.secrets import without_secrets
+from .checkpoints import Checkpoints
 from .divergence import DivergenceCheck
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
@@ -75,9 +75,12 @@ class RegularizerMixin(_Base):
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
         self.divergence = DivergenceCheck(self, check_finite)
+        self.checkpoints = Checkpoints(self, self.networks.all_examples)
         self._loss_depends_on_items: bool | None = None
         super().__init__(*args, **kwargs)
-        self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
+        step = step or getattr(self.args, "step", None) or "auto"
+        self.steps = Steps(self, step)
+        self.checkpoints.run_settings["step"] = step
         self._check_arguments()
         if self.model is not None:
             self.steps.check()
@@ -170,12 +173,27 @@ class RegularizerMixin(_Base):
                 raise
             return make(example=self._prepare_inputs(batch))
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, resume_changed: bool = False, **kwargs: Any
+    ) -> Any:
+        """Trains, as `Trainer.train` does.
+
+        Args:
+            resume_from_checkpoint: a checkpoint to continue from, or True for the newest whole one in the output
+                folder. Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged,
+                and which settings differ from those that it was trained with.
+            *args: other arguments of `Trainer.train`.
+            resume_changed: continue also if settings differ, or if the checkpoint has no manifest because a plain
+                Trainer wrote it.
+            **kwargs: other arguments of `Trainer.train`.
+        """
         self._check_labels()
+        is_search = bool(args[0] if args else kwargs.get("trial"))  # it changes the settings later
+        checkpoint = self.checkpoints.begin(resume_from_checkpoint, resume_changed, compare=not is_search)
         self.networks.prepare_data()
         try:
             with self.steps.running():
-                result = super().train(*args, **kwargs)
+                result = super().train(checkpoint, *args, **kwargs)
             if self.engine is not None and not self.args.load_best_model_at_end:
                 self.networks.keep_best(super().evaluate)
             return result
@@ -190,12 +208,12 @@ class RegularizerMixin(_Base):
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         # Here the model is final (model_init, PEFT, checkpoint weights) and not wrapped yet.
+        self.checkpoints.refuse_if_finished(max_steps)
         if self.regularizers:
             self._close_engine()  # auto_find_batch_size comes here again
             epochs = max(1, math.ceil(self.state.num_train_epochs))
             self.engine = self._make_engine(self.model, epochs)
             self.add_callback(_StepCallback(self))
-            self._compare_with_checkpoint(resume_from_checkpoint)
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.engine is not None and resume_from_checkpoint is not None:
             self.engine.load_state(resume_from_checkpoint)
@@ -334,22 +352,36 @@ class RegularizerMixin(_Base):
         with without_secrets(self.args):
             super()._save(*args, **kwargs)
 
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         self.divergence.check_weights()
-        super()._save_checkpoint(model, trial)
-        if self.engine is not None:
-            folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
-            if folder.is_dir():
+        with self.checkpoints.writing(self._get_output_dir(trial=trial)) as folder:
+            super()._save_checkpoint(model, trial)
+            if self.engine is not None:
                 self.engine.save_state(folder)
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(Path(self._get_output_dir(trial=trial), folder.name)))
 
-    def _compare_with_checkpoint(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        path = Path(checkpoint, CONFIG_FILE)
-        before = json.loads(path.read_text(encoding="utf-8"))["regularizers"] if path.is_file() else []
-        now = json.loads(json.dumps([regularizer.to_dict() for regularizer in self.regularizers]))
-        if before != now:
-            logger.warning(f"{checkpoint} was trained with regularizers {before}; training continues with {now}.")
+    def _get_output_dir(self, trial: Any) -> str:
+        staging = self.checkpoints.staging
+        return super()._get_output_dir(trial) if staging is None else str(staging)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Does nothing: the Trainer calls it before the checkpoint has its final place."""
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        trained = super()._init_training_state(*args, **kwargs)
+        self.checkpoints.restore_best()
+        return trained
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with self.checkpoints.loading_optimizer():
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_best_model(self) -> None:
+        self.checkpoints.check_best()
+        super()._load_best_model()
 
 
 class _StepCallback(TrainerCallback):
