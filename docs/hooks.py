@@ -58,7 +58,7 @@ GROUPS = (
         "training",
         "Training",
         "The Trainer with regularisers, the engine for a training loop of your own, and the base class of a method.",
-        ("trainer", "core.engine", "core"),
+        ("trainer", "core.engine", "core", "errors"),
     ),
     Group(
         "methods",

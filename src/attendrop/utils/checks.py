@@ -29,8 +29,11 @@ def check_number(
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = is_number and low <= value <= high and value != inf
     if not fits or (is_above and value == low) or (is_below and value == high):
-        begin = f"{'above' if is_above else 'from'} {_shown(low)}"
-        end = "" if high == inf else f"{',' if is_above else ''} to {'below ' if is_below else ''}{_shown(high)}"
+        begin, end = f"{'above' if is_above else 'from'} {_shown(low)}", ""
+        if high != inf and is_above:
+            end = f" and {'below' if is_below else 'at most'} {_shown(high)}"
+        elif high != inf:
+            end = f" to {'below ' if is_below else ''}{_shown(high)}"
         raise UserError(f"{field} is {value!r}; it must be a number {begin}{end}.")
 
 
