@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,8 @@ class Bad:
     @property
     def name(self) -> str:
         shown = self.command or [f"{k}={v}" for k, v in (self.settings or {}).items()]
-        return " ".join(str(word) for word in shown)[:70].encode("unicode_escape").decode()
+        text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(str(word) for word in shown))  # the same in every process
+        return text[:70].encode("unicode_escape").decode()
 
 
 def train(words: str, /, *, files: tuple[File, ...] = (), **settings: Any) -> Bad:
