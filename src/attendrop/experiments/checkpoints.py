@@ -18,6 +18,8 @@ from ..trainer.manifest import newest_checkpoint
 from ..utils.distributed import sum_over_processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# safetensors and torch wrap the error of the operating system in their own error, or lose it
+_NO_SPACE = ("No space left on device", "File too large", "unexpected pos", "iostream error", "Disk quota exceeded")
 
 
 @contextmanager
@@ -37,19 +39,8 @@ def full_disk_explained(folder: Path) -> Iterator[None]:
 
 
 def _is_no_space(error: BaseException) -> bool:
-    # safetensors and torch wrap the error of the operating system in their own error
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    text = str(error)
-    return getattr(error, "errno", None) in codes or any(
-        phrase in text
-        for phrase in (
-            "No space left on device",
-            "File too large",
-            "unexpected pos",
-            "iostream error",
-            "Disk quota exceeded",
-        )
-    )
+    return getattr(error, "errno", None) in codes or any(phrase in str(error) for phrase in _NO_SPACE)
 
 
 class Interruption(TrainerCallback):
