@@ -616,6 +616,7 @@ def test_models_without_token_ids_or_heads_are_refused() -> None:
         Engine(zoo.make_model("bert").bert, [AttendOut()])
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
 def test_causal_models_learn_from_positions_at_or_below_the_diagonal_only(graphs: bool) -> None:
     """The likelihood, its divisor n(n+1)/2 and the mean P(drop), against a loop over these positions."""
