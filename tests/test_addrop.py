@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -232,3 +233,10 @@ def test_scheduled_strength_follows_training_progress() -> None:
     assert abs(rates[1] - 0.5) < 0.05
     assert rates[2] == 1
     engine.close()
+
+
+def test_recipe_has_the_settings_of_the_public_code() -> None:
+    index = (Path(__file__).parent.parent / "PAPER_INDEX.md").read_text(encoding="utf-8")
+    recipe = index.partition("## AD-DROP")[2].partition("```yaml\n")[2].partition("```")[0]
+    lines = {line.partition("#")[0].strip() for line in recipe.splitlines()}
+    assert {"patience: 5", "max_grad_norm: 0", "adam_epsilon: 1e-6", "train_sampling_strategy: random"} <= lines

@@ -117,7 +117,7 @@ def test_missing_labels_are_refused_before_training(tmp_path) -> None:
 def test_cross_tuning_with_one_epoch_is_refused(tmp_path) -> None:
     trainer = make_trainer(tmp_path, num_train_epochs=1)
     with pytest.raises(
-        ValueError, match=r"num_train_epochs is 1 .* at least 2 epochs or set ADDrop\(cross_tuning=False"
+        ValueError, match=r"training has 1 epoch .* at least 2 epochs .*or set ADDrop\(cross_tuning=False"
     ):
         trainer.train()
     assert traces(trainer.model) == []

@@ -82,7 +82,7 @@ def test_whole_step_matches_a_model_without_the_skipped_blocks(kind: str) -> Non
 @pytest.mark.usefixtures("float64")
 def test_skipping_all_blocks_applies_the_head_to_the_embeddings() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
-    with Engine(model, [LayerDrop(p=1)]) as engine, engine.micro_batch(batch) as inputs:
+    with Engine(model, [LayerDrop(p=1 - 1e-9)]) as engine, engine.micro_batch(batch) as inputs:
         found = model(**inputs).logits
     hidden = model.bert.embeddings(batch["input_ids"])
     assert_same_numbers(found, model.classifier(model.bert.pooler(hidden)))
@@ -101,7 +101,7 @@ def test_single_calls_of_the_shared_block_of_albert_are_skipped() -> None:
 
 def test_layerdrop_composes_with_addrop() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
-    methods = [ADDrop(p=0.5, q=0.5, cross_tuning=False), LayerDrop(p=1)]
+    methods = [ADDrop(p=0.5, q=0.5, cross_tuning=False), LayerDrop(p=1 - 1e-9)]
     with Engine(model, methods) as engine, engine.micro_batch(batch) as inputs:
         assert engine.seams.plan.skip == {0, 1}
         engine.loss(model(**inputs)).backward()
@@ -110,6 +110,8 @@ def test_layerdrop_composes_with_addrop() -> None:
 def test_p_out_of_range_is_refused() -> None:
     with pytest.raises(ValueError, match=r"LayerDrop\.p is 1\.2; it must be from 0 to 1"):
         LayerDrop(p=1.2)
+    with pytest.raises(ValueError, match="from 0 to below 1"):
+        LayerDrop(p=1)
 
 
 # ---- the shallower model ---------------------------------------------------------------------------------------

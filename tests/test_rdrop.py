@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,19 @@ def test_fields_out_of_range_are_refused() -> None:
         RDrop(alpha=-1)
     with pytest.raises(ValueError, match=r"RDrop\.reduction is 'mean'; it must be one of 'batchmean', 'sum'"):
         RDrop(reduction="mean")
+
+
+def test_recipe_has_the_ratio_of_the_paper() -> None:
+    """The paper adds the two losses: CE₁ + CE₂ + α · KL with α = 1 is twice ½ (CE₁ + CE₂) + ½ · KL."""
+    index = (Path(__file__).parent.parent / "PAPER_INDEX.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r'"(rdrop:[^"]*)"', index)
+    method = parse_method(recipe)
+    model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
+    noise = torch.randn(6, 1, 32, generator=torch.Generator().manual_seed(0))
+    with Engine(model, [method, FixedNoise(noise)]) as engine, engine.micro_batch(batch) as inputs:
+        outputs = model(**inputs)
+        loss = engine.loss(outputs)
+    one, two = outputs.logits.log_softmax(-1).chunk(2)
+    losses = [torch.nn.functional.nll_loss(x, batch["labels"]) for x in (one, two)]
+    paper = losses[0] + losses[1] + 1.0 * symmetric_kl(one, two).mean()
+    torch.testing.assert_close(2 * loss, paper)

@@ -227,7 +227,7 @@ def test_a_full_disk_keeps_the_last_complete_checkpoint(workspace: Path) -> None
     fine_tune(**settings(workspace, "full", num_train_epochs=1, method=[]))
     size = (workspace / "full" / "model.safetensors").stat().st_size
     good = next((workspace / "full").glob("checkpoint-*"))
-    longer = settings(workspace, "full", num_train_epochs=3, method=[], resume=True)
+    longer = settings(workspace, "full", num_train_epochs=3, method=[], resume=True, resume_changed=True)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size * 3 // 2, limits[1]))
     try:
@@ -236,6 +236,7 @@ def test_a_full_disk_keeps_the_last_complete_checkpoint(workspace: Path) -> None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in (workspace / "full").glob("checkpoint-*")] == [good.name]
+    assert not (workspace / "full" / "unfinished").exists()
     assert fine_tune(**longer).finished
 
 
@@ -249,15 +250,3 @@ def test_predict_reads_texts_and_files(workspace: Path, finished: Path, capfd: p
     assert f"accuracy {metrics['validation/accuracy']:.4f}" in capfd.readouterr().out
     assert run(command) == 2  # the file exists
     assert run(["predict", str(workspace / "model"), "a text"]) == 2  # not a finished run
-
-
-def test_an_incomplete_checkpoint_is_not_resumed_from(workspace: Path, finished: Path) -> None:
-    from attendrop.experiments.checkpoints import last_checkpoint
-
-    good = last_checkpoint(finished)
-    broken = finished / "checkpoint-99999"
-    broken.mkdir()
-    (broken / "model.safetensors").write_bytes(b"half")
-    assert last_checkpoint(finished) == good
-    (broken / "trainer_state.json").write_text('{"epoch": ')
-    assert last_checkpoint(finished) == good

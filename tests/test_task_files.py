@@ -228,7 +228,7 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("empty.jsonl", "", "is empty"),
     ("empty.json", "[]", "has no examples"),
     ("latin.csv", "text,label\nfine,a\ncafé,b\n".encode("latin1"), "is not UTF-8: line 3 has the byte 0xe9"),
-    ("utf16.csv", "text,label\nab,c\n".encode("utf-16"), "is not UTF-8: line 1"),
+    ("utf16.csv", "text,label\nab,c\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
     ("twice.csv", "text,label,text\na b,1,c d\n", "has the column 'text' 2 times"),
     ("twice.jsonl", '{"text": "a", "label": 1, "text": "b"}', "line 1 of .* has the column 'text' twice"),
     ("ragged.csv", "text,label\na b,1\nc, d,0\n", "line 3 of .*ragged.csv has 3 fields, but the header has 2"),
@@ -240,7 +240,11 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("list.jsonl", '{"text": "a", "label": 1}\n["b", 2]\n', "line 2 of .*list.jsonl is not an object"),
     ("broken.parquet", b"PAR1 this is not all of it", "broken.parquet is incomplete or not a Parquet file"),
     ("empty.parquet", b"", "is empty"),
-    ("a.xlsx", b"PK", "unknown suffix '.xlsx'; the suffix selects the format and must be one of .csv"),
+    (
+        "a.xlsx",
+        b"PK",
+        "is a spreadsheet; save the sheet as CSV .UTF-8.; the suffix selects the format and must be one of .csv",
+    ),
     (
         "ragged.conll",
         "EU B-ORG\nrejects O\nGerman\n",

@@ -6,6 +6,8 @@ from .core.schedule import Schedule as Schedule
 from .core.step import Loop as Loop
 from .core.step import MicroBatch as MicroBatch
 from .core.step import Step as Step
+from .errors import DivergedError as DivergedError
+from .errors import UserError as UserError
 from .experiments import fine_tune as fine_tune
 from .kernels.attribution_mask.reference import keep_mask as keep_mask
 from .methods import METHODS as METHODS

@@ -62,7 +62,7 @@ SETTINGS = {
     "hiddencut": Setting(
         usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "pool": 1.0, "weight": 100.0}
     ),
-    "layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0}, strongest={"p": 1.0}),
+    "layerdrop": Setting(usual={"p": 0.5}, zero={"p": 0}, strongest={"p": 0.99}),
     "r3f": Setting(
         usual={"epsilon": 1.0, "weight": 10.0}, zero={"weight": 0}, strongest={"epsilon": 100.0, "weight": 100.0}
     ),
@@ -83,7 +83,7 @@ SETTINGS = {
     "unidrop": Setting(
         usual={"p_k": 0.2, "p_d": 0.3},
         zero={"fd1": 0, "fd2": 0, "fd3": 0, "fd4": 0, "layerdrop": 0, "p_d": 0},
-        strongest={"fd1": 1, "fd2": 1, "fd3": 1, "fd4": 1, "layerdrop": 1, "p_k": 0, "p_d": 1},
+        strongest={"fd1": 1, "fd2": 1, "fd3": 1, "fd4": 1, "layerdrop": 0.99, "p_k": 0, "p_d": 1},
     ),
     "attention_dropout": Setting(
         models=ADAPTED, usual={"p": 0.3}, zero={"p": 0}, strongest={"p": 1, "pattern": "column", "renormalise": True}

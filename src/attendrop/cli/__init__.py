@@ -17,8 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The words that follow `attendrop`. By default, those that this process was started with.
     """
+    from .signals import exits_on_interrupt
+
     try:
-        from .app import run
+        with exits_on_interrupt():
+            from .app import run
 
         code = run(sys.argv[1:] if arguments is None else arguments)
     except ModuleNotFoundError as error:

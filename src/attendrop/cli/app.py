@@ -11,13 +11,15 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..errors import UserError
-from .console import console, errors
+from ..errors import DivergedError, UserError
+from .console import console, print_error, print_stopped
 from .launch import is_main_process
+from .signals import exits_on_interrupt
+
+_UsageError: Any = typer.BadParameter.__base__  # an unknown flag, a missing argument: typer has no name for it
 
 # The help text of each command. The module of the same name in this folder defines the function `command`.
 COMMANDS = {
@@ -40,8 +42,9 @@ class LazyGroup(TyperGroup):
 def load_command(name: str) -> Any:
     """Imports the module of a command and builds the command with its options."""
     command = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    command.command(name, help=COMMANDS[name])(import_module(f".{name}", __package__).command)
-    return typer.main.get_command(command)
+    with exits_on_interrupt():
+        command.command(name, help=COMMANDS[name])(import_module(f".{name}", __package__).command)
+        return typer.main.get_command(command)
 
 
 app = typer.Typer(
@@ -93,17 +96,37 @@ def run(arguments: Sequence[str]) -> int:
         arguments: The words that follow `attendrop`.
 
     Returns:
-        The exit code: 0 on success, 2 after a mistake of the user, 130 if stopped by Ctrl-C.
+        The exit code: 0 on success, 2 after a mistake of the user, 3 if training diverged, 130 if stopped by Ctrl-C.
     """
     try:
-        app(dashed(arguments), standalone_mode=True)
+        return int(app(dashed(arguments), standalone_mode=False) or 0)
     except UserError as error:
-        if is_main_process():
-            errors.print(f"[red]error:[/red] {escape(str(error))}")
-        return 2
-    except KeyboardInterrupt:
-        errors.print("[yellow]stopped[/yellow]")
+        return _failed(error, 2)
+    except DivergedError as error:
+        return _failed(error, 3)
+    except _UsageError as error:
+        return _failed(_usage(error), 2) if arguments else 2  # without arguments, the help has been printed
+    except (KeyboardInterrupt, typer.Abort):
+        print_stopped()
         return 130
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
-    return 0
+
+
+def _failed(error: object, code: int) -> int:
+    if is_main_process():
+        print_error(error)
+    return code
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the flags, as a sentence that ends with where to look."""
+    near = getattr(error, "possibilities", None)
+    message = error.message if near else error.format_message()
+    message = message.replace(". Did you mean", "; did you mean").rstrip(".")
+    if near:
+        message += f"; did you mean {' or '.join(near)}?"
+    is_command = error.ctx is not None and error.ctx.parent is not None
+    program = f"attendrop {error.ctx.info_name}" if is_command else "attendrop"
+    end = "" if message.endswith("?") else ";"
+    return f"{message[:1].lower()}{message[1:]}{end} `{program} --help` lists what is allowed."

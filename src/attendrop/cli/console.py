@@ -6,10 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+
+from ..errors import one_line
+from .signals import exits_on_interrupt
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def shown(text: object) -> str:
+    """Text of a user, such as a file name or a label, for a table or a message: on one line, and not read as markup."""
+    return escape(one_line(text))
+
+
+def print_error(error: object) -> None:
+    """Prints what went wrong as one line on the error stream."""
+    errors.print(f"[red]error:[/red] {shown(error)}")
+
+
+def print_stopped() -> None:
+    """Prints that Ctrl-C has stopped the program."""
+    errors.print("[yellow]stopped[/yellow]")
 
 
 def plain_table(*columns: str, align_right: bool = False) -> Table:
@@ -28,8 +47,9 @@ def plain_table(*columns: str, align_right: bool = False) -> Table:
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silences the warnings and progress bars of transformers and datasets, and restores their settings at the end."""
-    import datasets
-    from transformers.utils import logging
+    with exits_on_interrupt():
+        import datasets
+        from transformers.utils import logging
 
     verbosity = logging.get_verbosity()
     has_bars, datasets_has_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()

@@ -63,11 +63,13 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     default = setting.default if setting.default not in (None, "", [], False) or has_negation else None
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if has_negation else flag,
+        metavar={int: "INTEGER", float: "FLOAT"}.get(setting.type),
         help=_escaped(setting.help) + (f" [dim]\\[default: {default}][/dim]" if default is not None else ""),
         rich_help_panel=setting.panel,
         show_default=False,
     )
-    types: dict[type, Any] = {int: int | None, float: float | None, bool: bool | None, list: list[str] | None}
+    # A number is read by `Setting.parse`, whose errors name the setting and the value.
+    types: dict[type, Any] = {bool: bool | None, list: list[str] | None}
     annotation = Annotated[types.get(setting.type, str | None), option]  # type: ignore[valid-type]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

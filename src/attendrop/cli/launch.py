@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UserError
+
+_IS_WATCHED = "ATTENDROP_END_WITH_LAUNCHER"  # set for the processes that `launch` starts
+_PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
+
+
+def end_with_parent() -> None:
+    """Ends this process when its parent has ended, however it ended. A killed launcher leaves no workers behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _wait_for_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def watch_launcher() -> None:
+    """In a process that `launch` has started: end with the launcher."""
+    if _IS_WATCHED in os.environ:
+        end_with_parent()
 
 
 def is_launched() -> bool:
@@ -38,8 +65,16 @@ class Processes:
         return self.per_node * self.nodes
 
     def check(self) -> None:
-        if self.per_node < 1 or self.nodes < 1:
-            raise UserError(f"nproc is {self.per_node} and nnodes is {self.nodes}; both must be at least 1.")
+        """Refuses numbers that no launcher can start processes with."""
+        for flag, value, low, high in (
+            ("nproc", self.per_node, 1, None),
+            ("nnodes", self.nodes, 1, None),
+            ("node_rank", self.node_rank, 0, self.nodes - 1),
+            ("main_port", self.main_port, 1, 65535),
+        ):
+            if value < low or (high is not None and value > high):
+                end = "" if high is None else f" and at most {high}"
+                raise UserError(f"{flag} is {value}; it must be at least {low}{end}.")
         if self.nodes > 1 and self.main_address is None:
             raise UserError(
                 f"nnodes is {self.nodes}, and --main-address is missing: the address of the machine whose --node-rank "
@@ -59,7 +94,7 @@ def launch(arguments: Sequence[str], processes: Processes) -> int:
     """
     import torch
 
-    processes.check()
+    os.environ[_IS_WATCHED] = "1"
     words = ["-m", "attendrop", "train", *arguments]
     if not torch.cuda.is_available() or "--use-cpu" in arguments:
         return _launch_on_cpu(words, processes)
@@ -75,7 +110,8 @@ def _launch_on_gpus(words: Sequence[str], processes: Processes) -> int:
     command += ["--multi_gpu"] if processes.total > 1 else []
     command += ["--main_process_ip", processes.main_address] if processes.main_address else []
     command += ["--main_process_port", str(processes.main_port)]
-    process = subprocess.Popen([*command, *words])
+    # accelerate's process stands between this one and the workers, and must end too.
+    process = subprocess.Popen([*command, *words], preexec_fn=end_with_parent if sys.platform == "linux" else None)
     while True:
         try:
             return process.wait()

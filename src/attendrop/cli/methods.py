@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import re
 from pathlib import Path
@@ -17,7 +16,6 @@ import typer
 from rich.markup import escape
 
 from .. import methods
-from ..errors import UserError
 from .console import console, plain_table
 
 
@@ -39,7 +37,7 @@ def _list_methods() -> None:
 
 
 def _show_fields(name: str) -> None:
-    _check_name(name)
+    methods.check_name(name)
     cls = methods.method_class(name)
     descriptions = field_descriptions(cls)
     table = plain_table("field", "default", "what it is")
@@ -80,17 +78,3 @@ def field_descriptions(cls: type) -> dict[str, str]:
         elif field and line.startswith(f"{indent} "):
             descriptions[field] += f" {line.strip()}"
     return descriptions
-
-
-def _check_name(name: str) -> None:
-    """Refuses an unknown method, with the nearest name: "AD-DROP" is nearest to "addrop"."""
-    names = {_letters(known): known for known in methods.method_names()}
-    if name in names.values():
-        return
-    nearest = difflib.get_close_matches(_letters(name), names, n=1)
-    hint = f" (did you mean {names[nearest[0]]!r}?)" if nearest else ""
-    raise UserError(f"method is {name!r}{hint}; it must be one of {', '.join(names.values())}.")
-
-
-def _letters(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())

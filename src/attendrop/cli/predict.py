@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from ..errors import UserError
-from .console import console, quiet_libraries
+from .console import console, quiet_libraries, shown
+from .signals import exits_on_interrupt
 
 
 @quiet_libraries()
@@ -24,7 +24,8 @@ def command(
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
 ) -> None:
-    from ..experiments.predict import predict_file, predict_texts
+    with exits_on_interrupt():
+        from ..experiments.predict import predict_file, predict_texts
 
     if bool(texts) == bool(file):
         raise UserError("give either texts or --file with many of them.")
@@ -32,7 +33,7 @@ def command(
         predictions = predict_file(folder, file, output, batch_size, overwrite)
         for name, value in predictions.metrics.items():
             console.print(f"{name} {value:.4f}")
-        console.print(f"{predictions.rows} predictions are in {escape(str(predictions.path))}", soft_wrap=True)
+        console.print(f"{predictions.rows} predictions are in {shown(predictions.path)}", soft_wrap=True)
         return
     for text, answer in predict_texts(folder, texts or [], batch_size):
-        console.print(f"[bold]{escape(str(answer))}[/bold]  {escape(text)}", soft_wrap=True)
+        console.print(f"[bold]{shown(answer)}[/bold]  {shown(text)}", soft_wrap=True)

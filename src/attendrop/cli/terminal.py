@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from transformers import TrainerCallback
 
 from ..experiments import Listener, Result
 from ..tasks import Description
-from .console import console, plain_table
+from .console import console, plain_table, shown
 
 
 class Terminal(Listener):
@@ -29,7 +28,7 @@ class Terminal(Listener):
         self.bar = ProgressBar(self.console)
 
     def note(self, text: str) -> None:
-        self.console.print(f"[dim]note:[/dim] {escape(text)}", soft_wrap=True)
+        self.console.print(f"[dim]note:[/dim] {shown(text)}", soft_wrap=True)
 
     def described(self, description: Description) -> None:
         self.console.print(data_table(description))
@@ -47,13 +46,13 @@ def data_table(description: Description) -> Table:
     """The number of examples of each part, and their lengths in tokens."""
     lengths_titles = ("tokens: median", "95 %", "longest", f"cut at {description.max_length}")
     table = plain_table("part", "examples", *lengths_titles, align_right=True)
-    table.title, table.title_justify = f"{description.task} ({description.kind})", "left"
+    table.title, table.title_justify = f"{shown(description.task)} ({description.kind})", "left"
     for part, rows in description.rows.items():
         cells = [""] * 4
         if lengths := description.lengths.get(part):
             cells = [f"{lengths.median:g}", f"{lengths.percentile95:g}", str(lengths.longest)]
             cells.append(f"{lengths.truncated:.1%}")
-        table.add_row(part, f"{rows:,}", *cells)
+        table.add_row(shown(part), f"{rows:,}", *cells)
     return table
 
 
@@ -62,7 +61,7 @@ def balance_table(description: Description, most: int = 12) -> Table:
     parts = description.balance
     table = plain_table("label", *parts, align_right=True)
     for label in description.labels[:most]:
-        table.add_row(escape(label), *(_share(counts, label) for counts in parts.values()))
+        table.add_row(shown(label), *(_share(counts, label) for counts in parts.values()))
     if len(description.labels) > most:
         table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))
     return table
@@ -137,9 +136,9 @@ def print_summary(result: Result, console: Console) -> None:
     """Prints the scores of a finished run, where its files are, and what to do next."""
     table = plain_table("scores", "", align_right=True)
     for name, value in result.metrics.items():
-        table.add_row(escape(name), f"{value:.4f}" if isinstance(value, float) else str(value))
+        table.add_row(shown(name), f"{value:.4f}" if isinstance(value, float) else str(value))
     folder = shlex.quote(str(result.folder))
     console.print(table)
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
-    console.print(f"everything is in [bold]{escape(str(result.folder))}[/bold]; start with README.md and curves.png")
-    console.print(f'next: attendrop predict {folder} "a text"', soft_wrap=True)
+    console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with README.md and curves.png")
+    console.print(f'next: attendrop predict {folder} "a text"', soft_wrap=True, markup=False)

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ..experiments import RunConfig, make_config, read_yaml, train
-from ..experiments.checkpoints import last_checkpoint
+from ..experiments.tokens import token_in_environment
+from ..trainer.manifest import newest_checkpoint
+from ..utils.secrets import is_secret
 from .console import quiet_libraries
 from .flags import as_arguments, with_flags
-from .launch import Processes, is_launched, is_main_process, launch
+from .launch import Processes, is_launched, is_main_process, launch, watch_launcher
 from .terminal import Terminal, print_summary
 
 _PROCESSES = "Several processes"  # the panel of these options in --help
@@ -30,12 +32,16 @@ def train_command(
     main_port: Annotated[int, typer.Option(help="Port on machine 0.", rich_help_panel=_PROCESSES)] = 29500,
 ) -> None:
     """Trains with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
+    watch_launcher()
     settings = {**(read_yaml(config) if config else {}), **settings}
     resolved = make_config(settings)
-    if nproc * nnodes > 1 and not is_launched():
-        processes = Processes(nproc, nnodes, node_rank, main_address, main_port)
-        raise typer.Exit(launch(as_arguments(settings), processes))
-    _train(resolved)
+    processes = Processes(nproc, nnodes, node_rank, main_address, main_port)
+    processes.check()
+    with token_in_environment(resolved):
+        if processes.total > 1 and not is_launched():
+            public = {name: value for name, value in settings.items() if not is_secret(name)}
+            raise typer.Exit(launch(as_arguments(public), processes))
+        _train(resolved)
 
 
 command = with_flags(train_command)
@@ -49,13 +55,13 @@ def _train(config: RunConfig) -> None:
         result = train(config, terminal)
     except KeyboardInterrupt:
         terminal.bar.stop()
-        saved = last_checkpoint(config.output_dir)
+        saved = newest_checkpoint(config.output_dir)
         hint = f"; {saved.name} is complete, go on with: {resume}" if saved else "; there is no checkpoint yet"
-        terminal.console.print(f"stopped immediately{hint}", soft_wrap=True)
+        terminal.console.print(f"stopped immediately{hint}", soft_wrap=True, markup=False)
         raise typer.Exit(130) from None
     finally:
         terminal.bar.stop()
     if not result.finished:
-        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True)
+        terminal.console.print(f"stopped after saving a checkpoint; go on with: {resume}", soft_wrap=True, markup=False)
         raise typer.Exit(130)
     print_summary(result, terminal.console)

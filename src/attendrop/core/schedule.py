@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import inf
 from typing import Any
+
+from ..errors import UserError
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,18 @@ Strength = float | Schedule
 _NUMBERS = re.compile(r"[-+.0-9eE]+(\.\.[-+.0-9eE]+)+")
 
 
-def as_strength(owner: str, field: str, value: Any, low: float, high: float) -> Strength:
-    """`value` as a number or a schedule, or a `ValueError` that names the field, the value and the range."""
+def as_strength(owner: str, field: str, value: Any, low: float, high: float, is_below: bool = False) -> Strength:
+    """`value` as a number or a schedule, or a `ValueError` that names the field, the value and the range.
+
+    Args:
+        owner: the class of the method.
+        field: the field of the method.
+        value: what the user gave: a number, a `Schedule`, its points, or a text such as "0.1..0.5".
+        low: the smallest value that is allowed.
+        high: the largest value that is allowed.
+        is_below: whether `high` itself is not allowed.
+    """
+    given, end = value, "" if high == inf else f" to {'below ' if is_below else ''}{high:g}"
     try:
         if isinstance(value, str) and _NUMBERS.fullmatch(value):
             value = Schedule.parse(value)
@@ -79,12 +92,12 @@ def as_strength(owner: str, field: str, value: Any, low: float, high: float) -> 
             value = Schedule(value)
         strength: Strength = value if isinstance(value, Schedule) else float(value)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"{owner}.{field} is {value!r}; it must be a number from {low:g} to {high:g}, or a schedule such as "
-            f"'{low:g}..{high:g}'."
+        example = f"'{low:g}..{1 if high == inf else high:g}'"
+        raise UserError(
+            f"{owner}.{field} is {given!r}; it must be a number from {low:g}{end}, or a schedule such as {example}."
         ) from None
-    if not all(low <= v <= high for v in values_of(strength)):
-        raise ValueError(f"{owner}.{field} is {value!r}; it must be from {low:g} to {high:g}.")
+    if not all(low <= v <= high and v != inf and not (is_below and v == high) for v in values_of(strength)):
+        raise UserError(f"{owner}.{field} is {given!r}; it must be from {low:g}{end}.")
     return strength
 
 

@@ -1,10 +1,8 @@
-"""Checkpoints of a run: find the last complete one, and keep it after an interruption or on a full disk."""
+"""How a run ends before its last step: with a checkpoint after Ctrl-C, with one sentence on a full disk."""
 
 from __future__ import annotations
 
 import errno
-import json
-import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,44 +14,21 @@ import torch
 from transformers import TrainerCallback
 
 from ..errors import UserError
+from ..trainer.manifest import newest_checkpoint
 from ..utils.distributed import sum_over_processes
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint of a folder, or None.
-
-    The Trainer writes `trainer_state.json` last, so a checkpoint that has it is complete.
-    """
-    complete = {}
-    for path in folder.glob("checkpoint-*"):
-        number = path.name.removeprefix("checkpoint-")
-        if number.isdigit() and _is_complete(path):
-            complete[int(number)] = path
-    return complete[max(complete)] if complete else None
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 @contextmanager
 def full_disk_explained(folder: Path) -> Iterator[None]:
-    """Turn the error of a full disk into a `UserError`, and remove the checkpoint that could not be written."""
+    """Turn the error of a full disk into a `UserError` that names the last checkpoint."""
     try:
         yield
     except Exception as error:
         if not _is_no_space(error):
             raise
-        for path in folder.glob("checkpoint-*"):
-            if not _is_complete(path):
-                shutil.rmtree(path, ignore_errors=True)
-        last = last_checkpoint(folder)
+        last = newest_checkpoint(folder)
         if last is None:
             state = "no checkpoint was written"
         else:
@@ -67,7 +42,13 @@ def _is_no_space(error: BaseException) -> bool:
     text = str(error)
     return getattr(error, "errno", None) in codes or any(
         phrase in text
-        for phrase in ("No space left on device", "File too large", "unexpected pos", "Disk quota exceeded")
+        for phrase in (
+            "No space left on device",
+            "File too large",
+            "unexpected pos",
+            "iostream error",
+            "Disk quota exceeded",
+        )
     )
 
 

@@ -15,8 +15,9 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 from transformers.trainer_callback import PrinterCallback
 
 from .. import tasks
-from ..errors import UserError
-from .folder import RECORD_FILE
+from ..errors import UserError, on_one_line
+from ..utils.checks import check_choice, check_whole
+from .folder import RECORD_FILE, check_writable
 
 
 @dataclass
@@ -42,10 +43,15 @@ def predict_texts(folder: str | Path, texts: Sequence[str], batch_size: int = 32
         texts: The texts; for a task of text pairs, two for each example.
         batch_size: The number of examples in a batch.
     """
+    check_whole("batch_size", batch_size, 1)
     task, max_length = _read_record(folder)
     width = len(task.text) if task.kind != "translation" else 1
     if len(texts) % width:
         raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
+    for number, text in enumerate(texts, 1):
+        if not text.strip() or "\0" in text:
+            problem = "has a NUL character" if "\0" in text else "is empty"
+            raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
     rows = [list(texts[i : i + width]) for i in range(0, len(texts), width)]
     columns: dict[str, list[Any]] = {name: [row[i] for row in rows] for i, name in enumerate(task.text[:width])}
     if task.kind == "tokens":
@@ -68,10 +74,10 @@ def predict_file(
         batch_size: The number of examples in a batch.
         overwrite: Whether `output` may be replaced.
     """
+    check_whole("batch_size", batch_size, 1)
     task, max_length = _read_record(folder)
     path = Path(output) if output else Path(file).with_name(f"{Path(file).stem}_predictions.csv")
-    if path.exists() and not overwrite:
-        raise UserError(f"output is {str(path)!r}, which exists; choose another with --output or use --overwrite.")
+    _check_output(path, Path(file), overwrite)
     data = tasks.load_inputs(file, task)
     predictions, metrics = _predict(folder, data, max_length, batch_size)
     assert data.test is not None
@@ -84,8 +90,29 @@ def _read_record(folder: str | Path) -> tuple[tasks.Task, int]:
     path = Path(folder, RECORD_FILE)
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    return tasks.Task.from_dict(record["task"]), record["max_length"]
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        task, max_length = tasks.Task.from_dict(record["task"]), record["max_length"]
+        check_choice("kind", task.kind, tasks.KINDS)
+        check_whole("max_length", max_length, 1)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(
+            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
+        ) from None
+    return task, max_length
+
+
+def _check_output(path: Path, file: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot or must not be written, before anything is predicted."""
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        raise UserError(f"output is {str(path)!r}; it must end in .csv or .tsv.")
+    if path.is_dir():
+        raise UserError(f"output is {str(path)!r}, which is a folder; it must be a file.")
+    if path.exists() and file.exists() and path.samefile(file):
+        raise UserError(f"output is {str(path)!r}, which is the input file; choose another with --output.")
+    if path.exists() and not overwrite:
+        raise UserError(f"output is {str(path)!r}, which exists; choose another with --output or use --overwrite.")
+    check_writable(path.parent, "output", path, may_create=False)
 
 
 def _predict(

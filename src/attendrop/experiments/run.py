@@ -7,31 +7,36 @@ does the same as `attendrop train --model roberta-base --task glue/rte --method 
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, set_seed
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from .. import tasks
 from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 from ..methods import parse_method
 from ..trainer import regularized
+from ..utils.lock import locked
 from .checkpoints import Interruption, full_disk_explained
+from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
-from .folder import CONFIG_FILE, METRICS_FILE, RECORD_FILE, check_folder, clear_folder, write_json
+from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, changes_of, check_folder, empty_folders_removed, write_json
 from .presets import apply_preset
+from .resume import choose_checkpoint
 from .sampler import length_grouped
-from .settings import RunConfig, make_config, write_yaml
+from .settings import RunConfig, make_config
+from .tokens import token_in_environment
 
 LIBRARIES = ("attendrop", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -117,29 +122,37 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
         config: The configuration, from `make_config`.
         listener: Receives the events of the run; None = no output.
     """
-    listener = listener or Listener()
-    checkpoint = check_folder(config)
+    with token_in_environment(config):
+        return _train(config, listener or Listener())
+
+
+def _train(config: RunConfig, listener: Listener) -> Result:
+    check_folder(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     regularizers = _make_regularizers(config, listener)
     arguments = training_arguments(config)
     data = load_data(config, arguments.seed)
-    max_length = config.max_length or data.task.max_length
-    listener.described(tasks.describe(data, tokenizer, max_length))
-    prepared = tasks.prepare(data, tokenizer, max_length)
-    others = load_other_tasks(config, data, tokenizer, max_length)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = tasks.load_model(
         config.model, data.task, trust_remote_code=config.trust_remote_code, tokenizer=tokenizer, notes=notes
     )
+    max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
+    listener.described(tasks.describe(data, tokenizer, max_length))
+    prepared = tasks.prepare(data, tokenizer, max_length)
+    others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)
-    if "metric_for_best_model" not in config.explicit:  # the default of TrainingArguments is the loss
+    if "metric_for_best_model" in config.explicit:
+        check_metric(arguments.metric_for_best_model, data.task.metrics)
+    else:  # the default of TrainingArguments is the loss
         arguments.metric_for_best_model = prepared.metric
         arguments.greater_is_better = prepared.greater_is_better
     run = _Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
-    trainer = run.make_trainer(model, regularizers)
-    return run.train(trainer, checkpoint)
+    with empty_folders_removed(config.output_dir):
+        trainer = run.make_trainer(model, regularizers)
+        with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
+            return run.train(trainer)
 
 
 def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
@@ -150,7 +163,7 @@ def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularize
     try:
         return [parse_method(text) for text in config.method]
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"{on_one_line(error)}.") from None
 
 
 def training_arguments(config: RunConfig) -> Any:
@@ -167,9 +180,10 @@ def training_arguments(config: RunConfig) -> Any:
         arguments = Seq2SeqTrainingArguments(**training)
         if arguments.device.type == "cpu" and "dataloader_pin_memory" not in config.explicit:
             arguments.dataloader_pin_memory = False  # pinned memory is useless without a GPU, and torch warns
-        return arguments
-    except (TypeError, ValueError, ImportError) as error:
-        raise UserError(f"a training argument is not allowed: {' '.join(str(error).split())}") from None
+    except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
+        raise UserError(f"a training argument is not allowed: {on_one_line(error)}.") from None
+    check_arguments(arguments)
+    return arguments
 
 
 @dataclass
@@ -194,8 +208,6 @@ class _Run:
         if self.config.patience is not None:
             callbacks.append(EarlyStoppingCallback(self.config.patience))
         trainer_class = length_grouped(regularized(Seq2SeqTrainer if is_translation else Trainer))
-        folder = self.config.output_dir
-        is_new = not folder.exists()
         try:
             trainer = trainer_class(
                 model=model,
@@ -212,10 +224,8 @@ class _Run:
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))
-        except (ValueError, ImportError) as error:
-            if is_new and folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()  # the Trainer creates the folder before its checks
-            raise UserError(" ".join(str(error).split())) from None
+        except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
+            raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
         if not is_translation:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
@@ -224,24 +234,25 @@ class _Run:
             trainer.model_accepts_loss_kwargs = False
         return trainer
 
-    def train(self, trainer: Any, checkpoint: Path | None) -> Result:
+    def train(self, trainer: Any) -> Result:
         folder, start = self.config.output_dir, time.perf_counter()
-        if trainer.args.should_save:
-            if self.config.overwrite:
-                clear_folder(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_yaml(self.config, folder / CONFIG_FILE, versions())
+        checkpoint = choose_checkpoint(self.config, trainer, self.listener.note)
         trainer.accelerator.wait_for_everyone()
-        if checkpoint is not None:
-            _restore_patience(trainer, checkpoint)
+        output = OutputFolder(self.config, trainer, versions(), self.listener.note)
+        trainer.add_callback(output)
         interruption = Interruption()
         trainer.add_callback(interruption)
         with full_disk_explained(folder):
             with interruption.handle_signals(self.listener.interrupted):
                 try:
-                    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+                    trainer.train(
+                        resume_from_checkpoint=str(checkpoint) if checkpoint else None,
+                        resume_changed=self.config.resume_changed,
+                    )
                 except ValueError as error:
-                    raise UserError(" ".join(str(error).split())) from error
+                    raise UserError(f"{on_one_line(error)}.") from error
+            if trainer.args.should_save:
+                output.check_exists()
             if interruption.happened:
                 return Result(folder, {}, trainer.model, finished=False)
             seconds = time.perf_counter() - start
@@ -293,8 +304,9 @@ class _Run:
             "device": str(trainer.args.device),
             "processes": trainer.args.world_size,
             "rows": {name: len(split) for name, split in self.data.splits().items()},
-            "notes": [*self.data.notes, *self.prepared.notes],
-            "caveats": _caveats(self.config, trainer.regularizers),
+            "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
+            "changes": [asdict(change) for change in trainer.checkpoints.changes],
+            "caveats": [*_caveats(self.config, trainer.regularizers), *changes_of(trainer)],
             "seconds": round(seconds, 1),
             "steps": trainer.state.global_step,
             "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
@@ -337,12 +349,3 @@ def _scores(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
 
 def _without_labels(split: Any) -> Any:
     return split.remove_columns([name for name in ("labels", "label") if name in split.column_names])
-
-
-def _restore_patience(trainer: Any, checkpoint: Path) -> None:
-    """Restore the number of evaluations without improvement, which the Trainer saves but does not restore."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    saved = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, EarlyStoppingCallback) and isinstance(saved, dict):
-            callback.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]

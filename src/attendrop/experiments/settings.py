@@ -11,12 +11,14 @@ import functools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
+from ..utils.secrets import is_secret
+from .checks import check_settings
 
 # Defaults that differ from those of TrainingArguments.
 DEFAULTS: dict[str, Any] = {
@@ -34,6 +36,9 @@ DEFAULTS: dict[str, Any] = {
     "disable_tqdm": True,
     "report_to": "none",
 }
+
+# Settings that belong to one call of a run and not to the run.
+_OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
 
 # Panels group the settings in `attendrop train --help`.
 RUN, DATA, TRAINING = "Run", "Data", "Training arguments"
@@ -56,6 +61,7 @@ class RunConfig:
     Attributes:
         training: The fields of `TrainingArguments`.
         explicit: The names of the settings that the user set. A preset does not change them.
+        secrets: The tokens that the user set, by name. They are written nowhere.
     """
 
     model: str = _setting("", "Name on the Hugging Face Hub, or a folder with a saved model.")
@@ -90,22 +96,24 @@ class RunConfig:
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
+    resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")
     overwrite: bool = _setting(False, "Replace an earlier run in the output folder.")
     trust_remote_code: bool = _setting(False, "Allow running code from the repository of the model.")
     training: dict[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def output_dir(self) -> Path:
         return Path(self.training["output_dir"])
 
     def settings(self) -> dict[str, Any]:
-        """Return all settings in one flat dictionary, which `make_config` accepts."""
+        """Return all settings but the secrets in one flat dictionary, which `make_config` accepts."""
         own = {name: value for name in RUN_SETTINGS if (value := getattr(self, name)) not in (None, [], False)}
         return {**own, **{name: value for name, value in self.training.items() if value is not None}}
 
 
-RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in ("training", "explicit")]
+RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in ("training", "explicit", "secrets")]
 
 
 @dataclass(frozen=True)
@@ -133,16 +141,34 @@ class Setting:
         parse, expected = _PARSERS[self.type]
         try:
             return parse(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UserError(f"{self.name} is {value!r}; it must be {expected}.") from None
 
 
+def _parse_text(value: Any) -> str:
+    text = str(value)
+    if isinstance(value, (list, tuple, dict, set)) or "\0" in text:
+        raise ValueError
+    return text
+
+
 def _parse_list(value: Any) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+    return [_parse_text(item) for item in value] if isinstance(value, (list, tuple)) else [_parse_text(value)]
 
 
 def _parse_dict(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) and value.strip().startswith("{") else value
+    if isinstance(value, str) and not value.strip().startswith("{") and Path(value).is_file():
+        return value
+    found = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        raise ValueError
+    return found
+
+
+def _parse_float(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError
+    return float(value)
 
 
 def _parse_bool(value: Any) -> bool:
@@ -161,11 +187,11 @@ def _parse_int(value: Any) -> int:
 # type -> how a value is parsed, and what an error message calls it
 _PARSERS: dict[type, tuple[Callable[[Any], Any], str]] = {
     list: (_parse_list, "text"),
-    dict: (_parse_dict, "JSON"),
+    dict: (_parse_dict, """JSON such as '{"name": 1}', or the path of a JSON file"""),
     bool: (_parse_bool, "true or false"),
     int: (_parse_int, "a whole number"),
-    float: (float, "a number"),
-    str: (str, "text"),
+    float: (_parse_float, "a number"),
+    str: (_parse_text, "text"),
 }
 
 
@@ -223,38 +249,38 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     for key, value in settings.items():
         name = str(key).replace("-", "_")
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
-            raise UserError(f"there is no setting {key!r}{f'; did you mean {nearest[0]!r}?' if nearest else '.'}")
+            raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
             values[name] = known[name].parse(value)
     config = RunConfig(**{name: value for name, value in values.items() if name in RUN_SETTINGS})
     config.explicit = frozenset(values)
     config.training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
-    _check(config)
+    config.secrets = {name: config.training.pop(name) for name in values if is_secret(name)}
+    check_settings(config)
     config.training.setdefault("output_dir", str(Path("runs", _run_name(config))))
     return config
 
 
-def _check(config: RunConfig) -> None:
-    if not config.model:
-        raise UserError("no model is given; name one with --model, such as --model roberta-base.")
-    if bool(config.task) == bool(config.train_file):
-        what = "both task and train_file are given" if config.task else "no data are given"
-        raise UserError(f"{what}; use either --task, such as --task glue/rte, or --train-file with your own data.")
-    for name, low, high in (
-        ("max_length", 2, None), ("shots", 1, None), ("patience", 1, None), ("max_train_samples", 1, None),
-        ("max_eval_samples", 1, None), ("fraction", 0, 1), ("validation_share", 0, 1),
-    ):  # fmt: skip
-        value = getattr(config, name)
-        if value is not None and not (low <= value if high is None else low < value <= high):
-            allowed = f"at least {low}" if high is None else f"above {low} and at most {high}"
-            raise UserError(f"{name} is {value!r}; it must be {allowed}.")
-    if config.shots is not None and config.fraction is not None:
-        raise UserError("both shots and fraction are given; choose one of them.")
-    if config.preset not in (None, "paper"):
-        raise UserError(f"preset is {config.preset!r}; it must be 'paper'.")
-    if config.overwrite and (config.resume or config.training.get("resume_from_checkpoint")):
-        raise UserError("both resume and overwrite are given; choose one of them.")
+# Names of other libraries -> the setting.
+_OTHER_NAMES = {
+    "lr": "learning_rate",
+    "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "model_name_or_path": "model",
+    "task_name": "task",
+    "max_seq_length": "max_length",
+    "methods": "method",
+    "regularizers": "method",
+}
+
+
+def _suggestion(name: str) -> str:
+    """The end of the sentence about an unknown setting: the nearest known one, or where they are listed."""
+    nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, all_settings(), n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else "; `attendrop train --help` lists them."
 
 
 def _run_name(config: RunConfig) -> str:
@@ -274,22 +300,28 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
     file = Path(path)
     if not file.is_file():
-        raise UserError(f"the configuration {str(path)!r} does not exist.")
+        problem = "is a folder; give the file itself" if file.is_dir() else "does not exist"
+        raise UserError(f"the configuration {str(path)!r} {problem}.")
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"the configuration {str(path)!r} is not YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise UserError(f"the configuration {str(path)!r} cannot be read: {error.strerror or error}.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"the configuration {str(path)!r} is not YAML: {on_one_line(error)}.") from None
+    if settings is None:
+        raise UserError(f"the configuration {str(path)!r} is empty; it must hold `name: value` lines.")
     if not isinstance(settings, dict):
         raise UserError(f"the configuration {str(path)!r} must hold `name: value` lines, but holds {settings!r:.60}.")
     return settings
 
 
-def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str]) -> None:
-    """Write the configuration for `--config`, with the versions of the libraries as comments."""
+def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str], notes: Sequence[str] = ()) -> None:
+    """Write the configuration for `--config`, with the versions of the libraries and notes as comments."""
     import yaml
 
     settings = config.settings()
-    for name in ("overwrite", "resume", "resume_from_checkpoint"):  # these belong to the call and not to the run
+    for name in _OF_THE_CALL:
         settings.pop(name, None)
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
+    heading += "".join(f"# {note}\n" for note in notes)
     path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")

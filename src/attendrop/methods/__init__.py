@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ..errors import UserError
+
 if TYPE_CHECKING:
     from ..core.regularizer import Regularizer
 
@@ -64,12 +66,26 @@ def parse_method(text: str) -> Regularizer:
 
 def method_class(name: str) -> Any:
     """The class of a method, by its name in the catalogue."""
-    methods = __getattr__("METHODS")
-    if name not in methods:
-        near = difflib.get_close_matches(name, methods, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"method is {name!r}{hint}; it must be one of {', '.join(sorted(methods))}.")
-    return methods[name]
+    check_name(name)
+    return __getattr__("METHODS")[name]
+
+
+def check_name(name: str) -> None:
+    """Refuses an unknown method, with the nearest name: "AD-DROP" is nearest to "addrop". Nothing is imported.
+
+    Args:
+        name: what the user wrote.
+    """
+    names = {_letters(known): known for known in method_names()}
+    if name in names.values():
+        return
+    near = difflib.get_close_matches(_letters(name), names, n=1)
+    hint = f" (did you mean {names[near[0]]!r}?)" if near else ""
+    raise UserError(f"method is {name!r}{hint}; it must be one of {', '.join(names.values())}.")
+
+
+def _letters(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def make_method(name: str, fields: dict[str, Any]) -> Regularizer:

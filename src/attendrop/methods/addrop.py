@@ -101,8 +101,9 @@ class ADDrop(Regularizer):
             return
         if not any(is_method_epoch(epoch, epochs, self.end_on) for epoch in range(epochs)):
             raise ValueError(
-                f"num_train_epochs is {epochs} and ADDrop.end_on is {self.end_on!r}, so that cross-tuning would have "
-                "no AD-DROP epoch; train for at least 2 epochs or set ADDrop(cross_tuning=False)."
+                f"training has {epochs} epoch and ADDrop.end_on is {self.end_on!r}, so that cross-tuning would have no "
+                "AD-DROP epoch; train for at least 2 epochs (num_train_epochs or max_steps), or set "
+                "ADDrop(cross_tuning=False)."
             )
 
     def capture_key(self, step: Step) -> Hashable:

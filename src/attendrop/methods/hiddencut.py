@@ -1,6 +1,6 @@
 """HiddenCut: in a second view of each example, a span of tokens is cut from the feed-forward output of every layer.
 
-    FFN(h)_t = 0 for t in a span of max(1, ⌊ratio · n⌋ tokens), in view 2, before the residual connection
+    FFN(h)_t = 0 for t in a span of max(1, ⌊ratio · n⌋) tokens, in view 2, before the residual connection
     L = ½ (CE + CE_cut) + ½ λ · JS(P, P_cut)                    half of the paper's CE + CE_cut + λ · JS
 
 The span starts at a token drawn from the most important ones. A token's importance is, by "attention", the attention

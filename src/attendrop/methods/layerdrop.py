@@ -26,7 +26,7 @@ class LayerDrop(Regularizer):
     """Dropout of whole blocks.
 
     Args:
-        p: probability that a block is skipped for the step; a number from 0 to 1, or a schedule
+        p: probability that a block is skipped for the step; a number from 0 to below 1, or a schedule
     """
 
     name: ClassVar[str] = "layerdrop"
@@ -34,7 +34,7 @@ class LayerDrop(Regularizer):
     p: Strength = 0.2
 
     def __post_init__(self) -> None:
-        self.p = as_strength("LayerDrop", "p", self.p, 0, 1)
+        self.p = as_strength("LayerDrop", "p", self.p, 0, 1, is_below=True)
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step

@@ -32,6 +32,16 @@ from ..model.sites import map_shape
 from ..utils.checks import check_number
 
 
+def _schedules(curves: Any) -> list[Schedule]:
+    try:
+        return [curve if isinstance(curve, Schedule) else Schedule(curve) for curve in curves]
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"ScheduledDropout.curves is {curves!r:.60}; it must have a list of (share of training, probability) "
+            "points for each layer."
+        ) from None
+
+
 @dataclass
 class ScheduledDropout(Regularizer):
     """Bernoulli scores dropout with a schedule for each layer.
@@ -52,13 +62,14 @@ class ScheduledDropout(Regularizer):
 
     def __post_init__(self) -> None:
         check_number("ScheduledDropout.start", self.start, 0, 1)
-        if len(self.slopes) != 2 or not all(isinstance(slope, (int, float)) for slope in self.slopes):
+        is_pair = isinstance(self.slopes, (list, tuple)) and len(self.slopes) == 2
+        if not is_pair or not all(isinstance(slope, (int, float)) for slope in self.slopes):
             raise ValueError(
                 f"ScheduledDropout.slopes is {self.slopes!r}; it must be two numbers, for the first and the last layer."
             )
         self.slopes = tuple(self.slopes)
         if self.curves is not None:
-            self.curves = [curve if isinstance(curve, Schedule) else Schedule(curve) for curve in self.curves]
+            self.curves = _schedules(self.curves)
             if not all(0 <= value <= 1 for curve in self.curves for _, value in curve.points):
                 raise ValueError("ScheduledDropout.curves has a probability outside of 0 to 1.")
 

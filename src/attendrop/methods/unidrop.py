@@ -77,7 +77,9 @@ class UniDrop(Regularizer):
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            setattr(self, field.name, as_strength("UniDrop", field.name, getattr(self, field.name), 0, 1))
+            # If every block were left out in every step, nothing could be learned.
+            is_below = field.name == "layerdrop"
+            setattr(self, field.name, as_strength("UniDrop", field.name, getattr(self, field.name), 0, 1, is_below))
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         if largest(self.fd2) > 0:

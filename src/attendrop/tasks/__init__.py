@@ -11,6 +11,7 @@ from .data import Data, few_shots, fraction, load_files, load_inputs, load_task,
 from .describe import Description, Lengths, describe
 from .metrics import METRICS
 from .models import load_model, load_tokenizer
+from .positions import check_length
 from .predictions import write_predictions, write_submission
 from .prepare import Prepared, keep_logits, prepare
 
@@ -23,6 +24,7 @@ __all__ = [
     "Lengths",
     "Prepared",
     "Task",
+    "check_length",
     "describe",
     "few_shots",
     "find_task",

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -59,10 +60,7 @@ def read_table(path: str | Path) -> Table:
         raise UserError(f"{path} does not exist.")
     read = _READERS.get(path.suffix.lower())
     if read is None:
-        raise UserError(
-            f"{path} has the unknown suffix {path.suffix!r}; the suffix selects the format and must be one of "
-            f"{', '.join(_READERS)}."
-        )
+        raise UserError(_unknown_suffix(path))
     try:
         if path.stat().st_size == 0:
             raise UserError(f"{path} is empty.")
@@ -74,6 +72,22 @@ def read_table(path: str | Path) -> Table:
     return table
 
 
+# suffix -> what to do with a file that is common but not read
+_ADVICE = {
+    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods"), "is a spreadsheet; save the sheet as CSV (UTF-8)"),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"), "is compressed; unpack it first"),
+    **dict.fromkeys((".arrow", ".feather"), "is an Arrow file; save it as Parquet, for example with to_parquet"),
+    **dict.fromkeys((".pkl", ".pickle"), "is a pickle, and loading one runs the code in it; save the table as CSV"),
+}
+
+
+def _unknown_suffix(path: Path) -> str:
+    allowed = f"the suffix selects the format and must be one of {', '.join(_READERS)}"
+    if advice := _ADVICE.get(path.suffix.lower()):
+        return f"{path} {advice}; {allowed}."
+    return f"{path} has {f'the unknown suffix {path.suffix!r}' if path.suffix else 'no suffix'}; {allowed}."
+
+
 def read_arrow(path: Path) -> Any:
     """Read a Parquet file into memory as an Arrow table."""
     import pyarrow
@@ -83,12 +97,19 @@ def read_arrow(path: Path) -> Any:
         with parquet.ParquetFile(path) as file:
             return file.read()
     except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).strip().split("\n")[0].rstrip(".")
+        reason = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")
         raise UserError(f"{path} is incomplete or not a Parquet file: {reason}.") from None
 
 
 def _read_text(path: Path) -> str:
     raw = path.read_bytes()
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{path} is UTF-16; save it as UTF-8, for example with iconv -f utf-16 -t utf-8.")
+    if b"\0" in raw:
+        line = raw.count(b"\n", 0, raw.index(b"\0")) + 1
+        raise UserError(
+            f"{path} is not plain text: line {line} has a NUL byte; save it as UTF-8 text, or remove these bytes."
+        )
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -40,6 +40,13 @@ def _is_unreachable() -> bool:
     return False
 
 
+def is_offline() -> bool:
+    """Whether the Hub cannot be used: the libraries are in their offline mode, or it cannot be reached."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE) or _is_unreachable()
+
+
 @contextmanager
 def offline_if_unreachable() -> Iterator[None]:
     """Switch the libraries to their offline mode if the Hub cannot be reached: they use the cache or fail at once."""

@@ -52,6 +52,7 @@ WELL_KNOWN = (
     "sentence-transformers/all-MiniLM-L6-v2",
     "xlm-roberta-base",
 )
+_OTHER_PICKLES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # of a Trainer, without weights
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -264,7 +265,8 @@ def _explain(name: str, error: Exception) -> str:
 def _explain_no_safetensors(name: str) -> str:
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()
-    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else []
+    found = (path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else ()
+    pickles = sorted(name for name in found if not name.startswith(_OTHER_PICKLES))
     if is_folder and not pickles:
         return f"the folder {name} has no weights (model.safetensors)."
     what = f"{folder / pickles[0]} is a pickle" if pickles else f"{name} has no safetensors, only pickles"

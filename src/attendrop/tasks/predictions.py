@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .catalogue import Task
+from .columns import as_number
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -17,14 +18,25 @@ if TYPE_CHECKING:
 _SUBMITTED_BY_NAME = ("glue/mnli", "glue/qnli", "glue/rte")
 
 
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
 def _cell(value: Any) -> Any:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+    """The value of a cell. A text that a spreadsheet would run as a formula gets a single quotation mark before it.
+
+    This is the advice of OWASP against "CSV injection". Numbers stay as they are.
+    """
+    text = " ".join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(text, str) and text.lstrip(" ").startswith(_FORMULA_SIGNS) and as_number(text) is None:
+        return f"'{text}"
+    return text
 
 
 def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], task: Task) -> Path:
     """Write a table with the texts, the labels if the split has them, and a column `prediction`.
 
-    Words and tags are separated by spaces.
+    Words and tags are separated by spaces. A text that a spreadsheet would run as a formula, because it begins with
+    `=`, `+`, `-` or `@`, gets a single quotation mark before it.
 
     Args:
         path: The file to write; its suffix, .csv or .tsv, selects the format.

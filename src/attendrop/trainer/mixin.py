@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from ..capture.steps import Steps
 from ..core.engine import Engine, as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
-from ..core.state import CONFIG_FILE, save_regularizers
+from ..core.state import save_regularizers
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
 from ..methods import parse_method
@@ -33,6 +32,9 @@ from ..model.objective import IGNORED
 from ..model.plan import Plan
 from ..random import all_preserved, preserved
 from ..utils.distributed import gather_objects
+from ..utils.secrets import without_secrets
+from .checkpoints import Checkpoints
+from .divergence import DivergenceCheck
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
 
@@ -54,6 +56,8 @@ class RegularizerMixin(_Base):
             "addrop:p=0.3,q=0.3".
         step: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
             "auto" (captured where possible). The default is `args.step`, and "auto" where `args` has no such field.
+        check_finite: whether training ends with a `DivergedError` where the loss is not finite in several steps in a
+            row, or where weights that are not finite would be saved.
     """
 
     _signature_columns: list[str]
@@ -63,15 +67,20 @@ class RegularizerMixin(_Base):
         *args: Any,
         regularizers: Regularizer | str | Sequence[Regularizer | str] = (),
         step: str | None = None,
+        check_finite: bool = True,
         **kwargs: Any,
     ) -> None:
         self.regularizers = [parse_method(r) if isinstance(r, str) else r for r in as_list(regularizers)]
         check_regularizers(self.regularizers)
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
+        self.divergence = DivergenceCheck(self, check_finite)
+        self.checkpoints = Checkpoints(self, self.networks.all_examples)
         self._loss_depends_on_items: bool | None = None
         super().__init__(*args, **kwargs)
-        self.steps = Steps(self, step or getattr(self.args, "step", None) or "auto")
+        step = step or getattr(self.args, "step", None) or "auto"
+        self.steps = Steps(self, step)
+        self.checkpoints.run_settings["step"] = step
         self._check_arguments()
         if self.model is not None:
             self.steps.check()
@@ -164,12 +173,27 @@ class RegularizerMixin(_Base):
                 raise
             return make(example=self._prepare_inputs(batch))
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, resume_changed: bool = False, **kwargs: Any
+    ) -> Any:
+        """Trains, as `Trainer.train` does.
+
+        Args:
+            resume_from_checkpoint: a checkpoint to continue from, or True for the newest whole one in the output
+                folder. Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged,
+                and which settings differ from those that it was trained with.
+            *args: other arguments of `Trainer.train`.
+            resume_changed: continue also if settings differ, or if the checkpoint has no manifest because a plain
+                Trainer wrote it.
+            **kwargs: other arguments of `Trainer.train`.
+        """
         self._check_labels()
+        is_search = bool(args[0] if args else kwargs.get("trial"))  # it changes the settings later
+        checkpoint = self.checkpoints.begin(resume_from_checkpoint, resume_changed, compare=not is_search)
         self.networks.prepare_data()
         try:
             with self.steps.running():
-                result = super().train(*args, **kwargs)
+                result = super().train(checkpoint, *args, **kwargs)
             if self.engine is not None and not self.args.load_best_model_at_end:
                 self.networks.keep_best(super().evaluate)
             return result
@@ -184,16 +208,17 @@ class RegularizerMixin(_Base):
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         # Here the model is final (model_init, PEFT, checkpoint weights) and not wrapped yet.
+        self.checkpoints.refuse_if_finished(max_steps)
         if self.regularizers:
             self._close_engine()  # auto_find_batch_size comes here again
             epochs = max(1, math.ceil(self.state.num_train_epochs))
             self.engine = self._make_engine(self.model, epochs)
             self.add_callback(_StepCallback(self))
-            self._compare_with_checkpoint(resume_from_checkpoint)
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.engine is not None and resume_from_checkpoint is not None:
             self.engine.load_state(resume_from_checkpoint)
         self.steps.begin(self.engine)
+        self.divergence.begin()
         return prepared
 
     def _begin_step(self) -> None:
@@ -220,7 +245,7 @@ class RegularizerMixin(_Base):
     ) -> Tensor:
         run: TrainingStep = super().training_step
         if self.engine is None and not self.steps.are_captured:
-            return self.steps.replace_nonfinite(run(model, inputs, num_items_in_batch))
+            return self._seen(run(model, inputs, num_items_in_batch))
         if not (model.training and self.model.training):  # after an evaluation DDP's wrapper alone is in train mode
             model.train()
         inputs = super()._prepare_inputs(inputs)
@@ -234,6 +259,10 @@ class RegularizerMixin(_Base):
             loss = self._eager_step(run, model, inputs, num_items_in_batch, batch)
         if self.engine is not None and self.accelerator.sync_gradients:
             self.engine.before_optimizer()
+        return self._seen(loss)
+
+    def _seen(self, loss: Tensor) -> Tensor:
+        self.divergence.add(loss)
         return self.steps.replace_nonfinite(loss)
 
     def _eager_step(
@@ -293,6 +322,8 @@ class RegularizerMixin(_Base):
         if self.engine is not None and "loss" in logs:
             logs.update(self._mean_metrics(self.engine.pop_metrics()))
         super().log(logs, *args, **kwargs)
+        if "loss" in logs:
+            self.divergence.check_log(logs)
 
     def _mean_metrics(self, metrics: dict[str, Tensor]) -> dict[str, float]:
         """The means over the processes. Every process logs in the same steps, but a model may skip layers by itself."""
@@ -306,6 +337,8 @@ class RegularizerMixin(_Base):
         return means
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("_internal_call"):  # `_save_checkpoint` has checked them
+            self.divergence.check_weights()
         with self.steps.saving():
             super().save_model(output_dir, *args, **kwargs)
         if self.regularizers and self.args.should_save:
@@ -314,21 +347,41 @@ class RegularizerMixin(_Base):
             save_regularizers(self.regularizers, folder, attendrop=__version__, seed=self.args.seed)
             self.networks.save_records(folder)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        if self.engine is not None:
-            folder = Path(self._get_output_dir(trial=trial), f"checkpoint-{self.state.global_step}")
-            if folder.is_dir():
-                self.engine.save_state(folder)
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves without the passwords: the Trainer writes all its arguments to `training_args.bin`."""
+        with without_secrets(self.args):
+            super()._save(*args, **kwargs)
 
-    def _compare_with_checkpoint(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        path = Path(checkpoint, CONFIG_FILE)
-        before = json.loads(path.read_text(encoding="utf-8"))["regularizers"] if path.is_file() else []
-        now = json.loads(json.dumps([regularizer.to_dict() for regularizer in self.regularizers]))
-        if before != now:
-            logger.warning(f"{checkpoint} was trained with regularizers {before}; training continues with {now}.")
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.divergence.check_weights()
+        with self.checkpoints.writing(self._get_output_dir(trial=trial)) as folder:
+            super()._save_checkpoint(model, trial)
+            if self.engine is not None:
+                self.engine.save_state(folder)
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(Path(self._get_output_dir(trial=trial), folder.name)))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        staging = self.checkpoints.staging
+        return super()._get_output_dir(trial) if staging is None else str(staging)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Does nothing: the Trainer calls it before the checkpoint has its final place."""
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        trained = super()._init_training_state(*args, **kwargs)
+        self.checkpoints.restore_best()
+        return trained
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with self.checkpoints.loading_optimizer():
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_best_model(self) -> None:
+        self.checkpoints.check_best()
+        super()._load_best_model()
 
 
 class _StepCallback(TrainerCallback):

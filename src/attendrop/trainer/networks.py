@@ -26,6 +26,7 @@ class AuxiliaryNetworks:
     def __init__(self, trainer: TrainerProtocol) -> None:
         self._trainer = trainer
         self._held_out: Any = None
+        self._all_examples: Any = None  # the training examples and those that are held out
         self._collate: Any = None
 
     @property
@@ -46,9 +47,14 @@ class AuxiliaryNetworks:
             generator = shared_generator(trainer.args.seed, 0, "held-out")
             order = torch.randperm(len(trainer.train_dataset), generator=generator).tolist()
             count = max(1, round(share * len(order)))
+            self._all_examples = trainer.train_dataset
             self._held_out = torch.utils.data.Subset(trainer.train_dataset, sorted(order[:count]))
             trainer.train_dataset = torch.utils.data.Subset(trainer.train_dataset, sorted(order[count:]))
             logger.info(f"{count} of {len(order)} training examples are held out for rewards.")
+
+    def all_examples(self) -> Any:
+        """The training examples that the user gave, whether some of them are held out or not."""
+        return self._trainer.train_dataset if self._all_examples is None else self._all_examples
 
     def _check(self, method: TrainsNetworks) -> None:
         args, dev = self._trainer.args, self._trainer.eval_dataset

@@ -1,4 +1,4 @@
-"""Checks of a user's settings. Each raises a `ValueError` that names the field, the value and what is allowed."""
+"""Checks of a user's settings. Each raises a `UserError` that names the field, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
+from ..errors import UserError
+
 
 def check_choice(field: str, value: Any, allowed: Iterable[Any]) -> None:
     """`value` must be one of `allowed`."""
     choices = tuple(allowed)
     if value not in choices:
-        raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
+        raise UserError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
 
 
 def check_whole(field: str, value: Any, low: int, also: str = "") -> None:
     """`value` must be a whole number of at least `low`; `also` names what else is allowed, for the message."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise ValueError(f"{field} is {value!r}; it must be a whole number of at least {low}{also}.")
+        raise UserError(f"{field} is {value!r}; it must be a whole number of at least {low}{also}.")
 
 
 def check_number(
@@ -27,6 +29,10 @@ def check_number(
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = is_number and low <= value <= high and value != inf
     if not fits or (is_above and value == low) or (is_below and value == high):
-        begin = f"{'above' if is_above else 'from'} {low:g}"
-        end = "" if high == inf else f"{',' if is_above else ''} to {'below ' if is_below else ''}{high:g}"
-        raise ValueError(f"{field} is {value!r}; it must be a number {begin}{end}.")
+        begin = f"{'above' if is_above else 'from'} {_shown(low)}"
+        end = "" if high == inf else f"{',' if is_above else ''} to {'below ' if is_below else ''}{_shown(high)}"
+        raise UserError(f"{field} is {value!r}; it must be a number {begin}{end}.")
+
+
+def _shown(limit: float) -> str:
+    return str(limit) if isinstance(limit, int) else f"{limit:g}"

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..console import quiet_libraries
+from ..signals import exits_on_interrupt
 from .options import DemoOptions
 
 
@@ -20,6 +21,7 @@ def command(
     output_dir: Annotated[str, typer.Option(help="Folder for models and figures.")] = "attendrop-demo",
     overwrite: Annotated[bool, typer.Option(help="Replace an earlier demo in that folder.")] = False,
 ) -> None:
-    from .run import run_demo
+    with exits_on_interrupt():
+        from .run import run_demo
 
     run_demo(DemoOptions(train_samples, dev_samples, epochs, seed, Path(output_dir), overwrite))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...experiments.folder import check_writable
 from ..console import console
 from .options import RUNS, DemoOptions
 
@@ -24,8 +25,7 @@ Reviews = list[tuple[str, str]]  # text and label
 def check_folder(options: DemoOptions) -> None:
     """Refuses a folder that holds anything but an earlier demo that may be replaced."""
     folder = options.output_dir
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"output_dir is {str(folder)!r}, which is a file; it must be a folder.")
+    check_writable(folder, "output_dir", folder, may_create=True)
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not (folder / DEMO_FILE).is_file():
@@ -60,7 +60,7 @@ def created_folder(options: DemoOptions) -> Iterator[None]:
 def _remove_demo(folder: Path) -> None:
     for name in _WRITTEN:
         path = folder / name
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

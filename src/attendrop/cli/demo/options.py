@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...errors import UserError
+from ...utils.checks import check_number
 
 P = Q = 0.3  # of AD-DROP
 MAX_WORDS = 20  # of a review, to save time
@@ -43,3 +44,4 @@ class DemoOptions:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        check_number("seed", self.seed, 0, 2**32 - 1)

@@ -111,6 +111,7 @@ class AttendOut(TrainsNetworks):
             self.reward_on, self.select = "cached", "attacker"
         for name, allowed in (
             ("reward_on", REWARD_ON), ("reward", REWARDS), ("select", SELECTS), ("credit", CREDITS), ("mode", MODES),
+            ("layer_offsets", (True, False)), ("normalize", (True, False)),
         ):  # fmt: skip
             check_choice(f"AttendOut.{name}", getattr(self, name), allowed)
         for name, low in (("T", 1), ("monte_carlo", 1), ("samples", 0)):
@@ -144,6 +145,7 @@ class AttendOut(TrainsNetworks):
 
     @property
     def defender(self) -> Any:
+        """The network that trains without masks; None before the first step."""
         return None if self._twin is None else self._twin.network
 
     def networks(self) -> dict[str, nn.Module]:

@@ -1,0 +1,323 @@
+"""The life of a Trainer's checkpoints: how one is written, which one a run continues from, and what is refused.
+
+Writing, in this order: all processes write into `unfinished/checkpoint-<step>`; everything is flushed to the disk; the
+manifest is written; the folder is renamed; old checkpoints are deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import rotate_checkpoints
+from transformers.utils import logging
+
+from ..core.trainer_protocol import TrainerProtocol
+from ..utils.distributed import gather_objects
+from .fingerprint import data_fingerprint, model_fingerprint
+from .manifest import STAGING, NoManifest, find_problem, move_into_place, numbered_checkpoints, read_manifest, seal
+from .trajectory import (
+    Change,
+    argument_settings,
+    describe_changes,
+    find_changes,
+    keep_hyperparameters,
+    library_versions,
+    method_settings,
+)
+
+logger = logging.get_logger(__name__)
+
+STATE_FILE = "trainer_state.json"
+
+
+class Checkpoints:
+    """Writes, verifies and chooses the checkpoints of a Trainer.
+
+    Args:
+        trainer: the Trainer.
+        training_data: returns the training examples, before a method holds some of them out.
+
+    Attributes:
+        run_settings: settings besides the Trainer's own that a resumed run must share with its checkpoint.
+        changes: the settings that were changed at a resume, in this run or in an earlier part of it.
+        notes: what the user must know about the checkpoint that was chosen, as sentences.
+    """
+
+    def __init__(self, trainer: TrainerProtocol, training_data: Callable[[], Any]) -> None:
+        self._trainer = trainer
+        self._training_data = training_data
+        self._fingerprints: dict[str, str | None] = {}
+        self._chosen: Path | None = None
+        self._step = -1  # of the chosen checkpoint
+        self._is_new_choice = False  # True until training begins
+        self._is_verified = True  # False: the chosen checkpoint has no manifest
+        self.staging: Path | None = None
+        self.run_settings: dict[str, Any] = {}
+        self.changes: list[Change] = []
+        self.notes: list[str] = []
+
+    # ---- which checkpoint --------------------------------------------------------------------------------------
+
+    def choose(self, requested: str | Path | bool | None, may_change: bool, compare: bool = True) -> str | None:
+        """The checkpoint to continue from; None if nothing is to be resumed. All processes call it.
+
+        Args:
+            requested: a checkpoint; True for the newest whole one in the output folder; None or False for none.
+            may_change: whether the settings may differ from those that the checkpoint was trained with.
+            compare: whether the settings are compared at all.
+
+        Raises:
+            ValueError: the checkpoint is damaged, there is no whole one, or settings differ that may not.
+        """
+        # The names of the parameters change when the model is sharded.
+        self._fingerprints["model"] = model_fingerprint(self._trainer.model)
+        if requested is None or requested is False:
+            self._forget()
+            return None
+        self._forget()
+        if requested is True:
+            checkpoint = self._newest_whole(Path(self._trainer.args.output_dir), may_change)
+        else:
+            checkpoint = Path(requested)
+            problem = self._problem(checkpoint, may_change)
+            if problem is not None:
+                raise ValueError(f"{str(checkpoint)!r} cannot be resumed from: {problem}.")
+        self._step = int(_state_of(checkpoint)["global_step"])
+        if self._is_verified and compare:
+            self.changes = self._changes(checkpoint, may_change)
+        self._chosen, self._is_new_choice = checkpoint, True
+        return str(checkpoint)
+
+    def begin(self, requested: str | bool | None, may_change: bool, compare: bool) -> str | None:
+        """As `choose`, when training begins. A choice that was made just before is not made again."""
+        if not (self._is_new_choice and requested == str(self._chosen)):
+            self.choose(requested, may_change, compare)
+            for note in self.notes:
+                logger.warning(note)
+        self._is_new_choice = False
+        return None if self._chosen is None else str(self._chosen)
+
+    def _forget(self) -> None:
+        self._chosen, self._step, self._is_verified, self._is_new_choice = None, -1, True, False
+        self.changes, self.notes = [], []
+
+    def _newest_whole(self, folder: Path, may_change: bool) -> Path:
+        problems: list[str] = []
+        for checkpoint in numbered_checkpoints(folder):
+            problem = self._problem(checkpoint, may_change)
+            if problem is None:
+                if problems:
+                    self.notes.append(f"{problems[0]}; the run continues from {checkpoint.name}.")
+                return checkpoint
+            problems.append(f"{checkpoint.name} cannot be resumed from: {problem}")
+        if not problems:
+            raise ValueError(f"there is no checkpoint in {str(folder)!r} to resume from.")
+        raise ValueError(f"there is no whole checkpoint in {str(folder)!r} to resume from; {'; '.join(problems)}.")
+
+    def _problem(self, checkpoint: Path, may_change: bool) -> str | None:
+        """What is wrong with a checkpoint on any machine. One process of each machine reads the files."""
+        args = self._trainer.args
+        mine: tuple[str | None, bool] = None, True
+        if args.local_process_index == 0:
+            unverified = _missing_manifest(checkpoint) if may_change else None
+            mine = self._local_problem(checkpoint, unverified is None), unverified is None
+        found = gather_objects(mine, args.world_size)
+        self._is_verified = all(is_verified for _, is_verified in found)
+        problem = next((problem for problem, _ in found if problem is not None), None)
+        if problem is None and not self._is_verified:
+            self.notes.append(
+                f"the files of {checkpoint.name} are not verified, because {_missing_manifest(checkpoint)}."
+            )
+        return problem
+
+    def _local_problem(self, checkpoint: Path, verify: bool) -> str | None:
+        if not checkpoint.is_dir():
+            return "there is no such folder"
+        problem = None
+        if verify:
+            problem = find_problem(checkpoint)
+            if problem is None and read_manifest(checkpoint)["save_only_model"]:
+                problem = "save_only_model was on, so that it has no state of the optimizer"
+            if problem is not None and problem == _missing_manifest(checkpoint):
+                problem += "; --resume-changed (resume_changed=True in Python) continues from it all the same"
+        if problem is None and self._trainer.args.load_best_model_at_end:
+            problem = self._best_problem(checkpoint, verify)
+        return problem
+
+    def _best_problem(self, checkpoint: Path, verify: bool) -> str | None:
+        """What is wrong with the best checkpoint so far, without which the run would end with another model."""
+        best = best_of(checkpoint)
+        if best is None or best == checkpoint:
+            return None
+        problem = "it is missing" if not best.is_dir() else find_problem(best) if verify else None
+        return None if problem is None else f"the best checkpoint so far is {best.name}, and {problem}"
+
+    def _changes(self, checkpoint: Path, may_change: bool) -> list[Change]:
+        """The changes of this resume, after those of earlier ones. Raises a `ValueError` if none is allowed."""
+        args = self._trainer.args
+        found: tuple[list[Change], list[Change], list[str]] = ([], [], [])
+        if args.process_index == 0:
+            manifest = read_manifest(checkpoint)
+            earlier = [Change(**change) for change in manifest["changes"]]
+            found = earlier, find_changes(manifest["settings"], self.settings(), manifest["step"]), []
+            for library, version in library_versions().items():
+                if manifest["versions"].get(library) != version:
+                    before = manifest["versions"].get(library)
+                    found[2].append(
+                        f"{checkpoint.name} was written with {library} {before}, and {version} is used now."
+                    )
+        earlier, changes, notes = gather_objects(found, args.world_size)[0]
+        if changes and not may_change:
+            raise ValueError(describe_changes(changes, checkpoint.name))
+        self.notes += [*notes, *(f"{change}." for change in changes)]
+        return [*earlier, *changes]
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the weights that the run ends with."""
+        trainer = self._trainer
+        for name, dataset in (("training data", self._training_data()), ("evaluation data", trainer.eval_dataset)):
+            if name not in self._fingerprints:
+                self._fingerprints[name] = data_fingerprint(dataset)
+        return {
+            **self.run_settings,
+            **argument_settings(trainer.args),
+            **method_settings(trainer.regularizers),
+            **self._fingerprints,
+        }
+
+    # ---- going on from it --------------------------------------------------------------------------------------
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the run continues with other settings than its checkpoint."""
+        return not self._is_verified or any(change.step == self._step for change in self.changes)
+
+    def restore_best(self) -> None:
+        """Sets the path of the best checkpoint, which the Trainer forgets if the folder of the run was moved."""
+        if self._chosen is not None:
+            best = best_of(self._chosen)
+            if best is not None and best.is_dir():
+                self._trainer.state.best_model_checkpoint = str(best)
+
+    def refuse_if_finished(self, max_steps: int) -> None:
+        """Refuses to continue with changed settings where no step is left that they could change."""
+        if self.is_changed and self._chosen is not None and self._step >= max_steps:
+            raise ValueError(
+                f"{self._chosen.name} has all of the {max_steps} steps of the run, so that no step is left to train "
+                "with the changed settings; raise num_train_epochs or max_steps to train on."
+            )
+
+    @contextmanager
+    def loading_optimizer(self) -> Iterator[None]:
+        """To be entered while the optimizer and the scheduler are loaded: changed settings stay in force."""
+        if not self.is_changed:
+            yield
+            return
+        with keep_hyperparameters(self._trainer.optimizer, self._trainer.lr_scheduler):
+            yield
+
+    def check_best(self) -> None:
+        """Raises a `ValueError` if the best checkpoint, which is loaded at the end, is damaged or gone."""
+        best = Path(self._trainer.state.best_model_checkpoint)
+        mine = None
+        if self._trainer.args.local_process_index == 0:
+            mine = find_problem(best) if best.is_dir() else "it is missing"
+            if not self._is_verified and mine == _missing_manifest(best):
+                mine = None  # it is older than the part of the run that this library has written
+        for problem in gather_objects(mine, self._trainer.args.world_size):
+            if problem is not None:
+                raise ValueError(f"the best checkpoint {str(best)!r} cannot be loaded at the end: {problem}.")
+
+    # ---- writing one -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, folder: str) -> Iterator[Path]:
+        """To be entered while a checkpoint is written; gives the folder for its files.
+
+        Args:
+            folder: the folder of the run.
+        """
+        trainer, args = self._trainer, self._trainer.args
+        step = trainer.state.global_step
+        name = f"checkpoint-{step}"
+        staging = Path(folder, STAGING)
+        if args.local_process_index == 0:
+            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            (staging / name).mkdir(parents=True, exist_ok=True)
+        trainer.accelerator.wait_for_everyone()
+        self.staging = staging
+        try:
+            yield staging / name
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)  # so that a full disk has space for other things
+            raise
+        finally:
+            self.staging = None
+        self._write_state(folder, staging / name)
+        trainer.accelerator.wait_for_everyone()
+        # On a shared disk process 0 has renamed the folder when the other machines look for it.
+        for is_mine in (args.process_index == 0, args.process_index != 0 and args.local_process_index == 0):
+            if is_mine and any((staging / name).glob("*")):
+                self._finish(staging / name, Path(folder, name), step)
+            trainer.accelerator.wait_for_everyone()
+        if args.should_save:
+            best = trainer.state.best_model_checkpoint
+            rotate_checkpoints(folder, args.save_total_limit, best_model_checkpoint=best, use_mtime=True)
+
+    def _finish(self, staged: Path, target: Path, step: int) -> None:
+        try:
+            facts = {
+                "step": step,
+                "save_only_model": self._trainer.args.save_only_model,
+                "versions": library_versions(),
+                "settings": self.settings(),
+                "changes": [asdict(change) for change in self.changes],
+            }
+            seal(staged, facts)
+            move_into_place(staged, target)
+        except BaseException:
+            shutil.rmtree(staged.parent, ignore_errors=True)
+            raise
+
+    def _write_state(self, folder: str, staged: Path) -> None:
+        """Writes the Trainer's state again, with the path that the best checkpoint will have."""
+        state = self._trainer.state
+        if state.best_global_step:
+            best = os.path.join(folder, f"checkpoint-{state.best_global_step}")
+            is_this = state.best_global_step == state.global_step
+            if is_this or os.path.isdir(best):
+                state.best_model_checkpoint = best
+        if self._trainer.args.should_save:
+            state.save_to_json(str(staged / STATE_FILE))
+
+
+def best_of(checkpoint: Path) -> Path | None:
+    """The best checkpoint that the state of a checkpoint names, as a folder beside it."""
+    best = _state_of(checkpoint).get("best_model_checkpoint")
+    return checkpoint.parent / Path(best).name if best else None
+
+
+def _state_of(checkpoint: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ValueError(f"{str(checkpoint)!r} cannot be resumed from: {STATE_FILE} cannot be read.") from None
+    return state
+
+
+def _missing_manifest(folder: Path) -> str | None:
+    """A text that says that a folder has no manifest; None if it has one, whole or not."""
+    try:
+        read_manifest(folder)
+    except NoManifest as error:
+        return str(error)
+    except ValueError:
+        return None
+    return None

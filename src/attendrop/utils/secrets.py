@@ -1,0 +1,25 @@
+"""Passwords among the training arguments, such as `hub_token`. They are never written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def is_secret(name: str) -> bool:
+    """Whether a setting is a password. transformers recognises them by the same ending."""
+    return name.endswith("_token")
+
+
+@contextmanager
+def without_secrets(arguments: Any) -> Iterator[None]:
+    """Inside, the passwords of the training arguments are None."""
+    secrets = {name: value for name, value in vars(arguments).items() if is_secret(name) and value is not None}
+    for name in secrets:
+        setattr(arguments, name, None)
+    try:
+        yield
+    finally:
+        for name, value in secrets.items():
+            setattr(arguments, name, value)
