@@ -207,8 +207,9 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("torch.randperm(full, generator=generator).tolist()", "range(full)", "sampler"),
         ("* self.args.gradient_accumulation_steps *", "*", "sampler"),
     ],
-    "experiments/checkpoints.py": [
-        ("complete[max(complete)] if complete", "complete[min(complete)] if complete", "runs:resume"),
+    "trainer/manifest.py": [
+        ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),
+        ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
     ],
     "experiments/presets.py": [
         ('"patience": 3 if config.task in _EPOCHS else 5',
