@@ -79,7 +79,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("total = total + part * weight", "total = total + part * nodes[0][1]", "attribution:gauss"),
         ("objective(outputs)  # fixes the label", "pass", "attribution:plain_sum"),
         ("with probe.untracked(training=False):",
-         "with probe.untracked():", "attribution:plain_sum attribution:iga attribution:unchanged"),
+         "with probe.untracked():", "attribution:without_dropout"),
         ("below = results[: probe.seams.sites[site].block]", "below = []", "attribution:skip_blocks"),
     ],
     "model/objective.py": [
@@ -92,7 +92,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "model/probe.py": [
         ("(grad.float() / scale if scale != 1.0 else grad)\n            for site",
-         "grad\n            for site", "attribution"),
+         "grad\n            for site", "trainer:fp16"),
     ],
     "model/modes.py": [
         ("module.training = mode", "module.training = True", "attribution:unchanged"),
@@ -135,7 +135,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("remaining.detach().sum(-1", "remaining.sum(-1", "attention_dropout"),
     ],
     "methods/child_tuning.py": [
-        ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning"),
+        ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning:exactly"),
         ("parameter.copy_(torch.where(child, parameter, before))", "pass", "child_tuning"),
     ],
     "methods/concrete_dropout.py": [
