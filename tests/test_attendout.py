@@ -616,12 +616,14 @@ def test_models_without_token_ids_or_heads_are_refused() -> None:
         Engine(zoo.make_model("bert").bert, [AttendOut()])
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
 def test_causal_models_learn_from_positions_at_or_below_the_diagonal_only(graphs: bool) -> None:
     """The likelihood, its divisor n(n+1)/2 and the mean P(drop), against a loop over these positions."""
     check_the_dropout_step("gpt2", Graphs(torch.device("cpu")) if graphs else None, credit="paired")
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("kind", "causal"), [("gpt2", True), ("llama", True), ("bert", False), ("bart", False)])
 def test_the_generator_knows_whether_the_masked_attention_is_causal(kind: str, causal: bool) -> None:
     method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
@@ -636,7 +638,7 @@ def test_the_generator_knows_whether_the_masked_attention_is_causal(kind: str, c
         ]
         valid = [(b, i, j) for b, i, j in rows if j <= i or not causal]
         expected = [sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(2)]
-        assert method.generator.drop_probabilities(batch).tolist() == pytest.approx(expected, abs=1e-6)
+        assert method.generator.drop_probabilities(batch).tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def test_unanimous_rewards_decide() -> None:
@@ -662,12 +664,13 @@ def test_a_single_reward_decides_by_its_sign() -> None:
     assert attacker_probability(torch.zeros(1)) == 0.5
 
 
+@pytest.mark.usefixtures("float64")
 def test_mixed_evidence_gives_the_normal_cdf() -> None:
     rewards = torch.tensor([1.0, -0.5, 0.25, 0.5])
     mean, error = 0.3125, (sum((r - 0.3125) ** 2 for r in rewards.tolist()) / 3 / 4) ** 0.5
     expected = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(mean / error)).item()
-    assert attacker_probability(rewards) == pytest.approx(expected, abs=1e-6)
-    assert attacker_probability(-rewards) == pytest.approx(1 - expected, abs=1e-6)
+    assert attacker_probability(rewards) == pytest.approx(expected, rel=1e-9)
+    assert attacker_probability(-rewards) == pytest.approx(1 - expected, rel=1e-9)
 
 
 class Decided(AttendOut):

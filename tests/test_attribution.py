@@ -158,3 +158,11 @@ def test_layers_are_selected_in_each_stack() -> None:
     assert sorted(attribute(model, batch, layers="first")) == [0, 2, 3]
     assert sorted(attribute(model, batch, layers=[-1])) == [1, 4, 5]
     assert sorted(attribute(model, batch, layers=slice(0, 1))) == [0, 2, 3]
+
+
+def test_integrated_gradients_are_taken_without_dropout() -> None:
+    model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
+    rule = IntegrationRule("gauss", 2)
+    without = attribute(model.eval(), batch, "iga", rule=rule)
+    found = attribute(model.train(), batch, "iga", rule=rule)
+    assert all(torch.equal(found[layer], without[layer]) for layer in without)

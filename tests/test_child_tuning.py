@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attendrop import ChildTuning, DropConnect, Engine, Loop, Mixout, NoisyTune, Progress
+from attendrop.methods.child_tuning import largest_share
 from helpers import zoo
 from helpers.training import same_parameters, train
 
@@ -256,3 +257,11 @@ def test_bad_input_is_refused() -> None:
     model.bert.encoder.requires_grad_(False)
     with pytest.raises(ValueError, match="has no parameter in its blocks that is trained"):
         Engine(model, [ChildTuning(variant="D")])
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 1.0])
+def test_child_has_exactly_the_share_p_of_the_largest_scores(p: float) -> None:
+    scores = torch.randperm(200, generator=torch.Generator().manual_seed(0)).float()
+    child = largest_share({"a": scores[:50], "b": scores[50:].view(15, 10)}, p)
+    keep = torch.cat([child["a"], child["b"].flatten()])
+    assert torch.equal(keep, scores >= 200 - round(200 * p))

@@ -33,7 +33,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "core/engine.py": [
         ("(self._micro_batches * self.world + self.rank) * self.batch_size",
-         "(self._micro_batches + self.rank) * self.batch_size", "engine drophead:draws_depend scores_dropout"),
+         "(self._micro_batches + self.rank) * self.batch_size", "step"),
         ("(self._micro_batches * self.world + self.rank) * self.batch_size",
          "(self._micro_batches * self.world) * self.batch_size", "drophead:draws_depend"),
         ("        self._micro_batches += 1\n", "", "trainer:accumulation"),
@@ -41,7 +41,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("plan = plan | own.repeated(self.views, rows)", "plan = plan | own", "engine:views rdrop:composes"),
         ("done // self._steps_per_epoch", "(done + 1) // self._steps_per_epoch", "engine:epochs"),
         ("torch.stack(values).mean() for name",
-         "torch.stack(values).sum() for name", "engine concrete_dropout:formula addrop:scheduled"),
+         "torch.stack(values).sum() for name", "step"),
         ("stack.callback(self.seams.unbind)", "pass", "engine"),
         ("if name not in self.columns}, self.views", "}, self.views", "engine:columns structure_mask:equation"),
         ("for one, other in permutations(regularizers, 2):", "for one, other in ():", "r3f:loss_both"),
@@ -50,13 +50,13 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ('*(f"{stream}/{view}" for view in range(1, self.step.views))',
          "*(stream for view in range(1, self.step.views))", "scores_dropout:views unidrop:views"),
         ("self.first_position * (rows // self.size) + torch.arange",
-         "self.first_position + torch.arange", "random composition r3f:manual"),
+         "self.first_position + torch.arange", "step"),
         ("random.shared_generator(self.seed, self.progress.step, name)",
          "random.shared_generator(self.seed, 0, name)", "headmask layerdrop:probability"),
         ("if k not in columns})", "})", "engine:columns"),
     ],
     "core/state.py": [
-        ("if rank == 0 or name.startswith(local)", "if rank == 0", "engine"),
+        ("if rank == 0 or name.startswith(local)", "if rank == 0", "step"),
         ('optimizer.load_state_dict({**state_dict, "state": states})', "pass", "concrete_dropout:checkpoint"),
     ],
     "random.py": [
@@ -79,7 +79,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("total = total + part * weight", "total = total + part * nodes[0][1]", "attribution:gauss"),
         ("objective(outputs)  # fixes the label", "pass", "attribution:plain_sum"),
         ("with probe.untracked(training=False):",
-         "with probe.untracked():", "attribution:plain_sum attribution:iga attribution:unchanged"),
+         "with probe.untracked():", "attribution:without_dropout"),
         ("below = results[: probe.seams.sites[site].block]", "below = []", "attribution:skip_blocks"),
     ],
     "model/objective.py": [
@@ -92,7 +92,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "model/probe.py": [
         ("(grad.float() / scale if scale != 1.0 else grad)\n            for site",
-         "grad\n            for site", "attribution"),
+         "grad\n            for site", "trainer:fp16"),
     ],
     "model/modes.py": [
         ("module.training = mode", "module.training = True", "attribution:unchanged"),
@@ -125,17 +125,17 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
     ],
     "methods/_shared/weights.py": [
-        ("return keep.to(torch.promote_types(like.dtype, torch.float32)) / share",
-         "return keep.to(torch.promote_types(like.dtype, torch.float32))", "dropconnect mixout"),
-        ("weight.grad.mul_(factor(keep, share, weight.grad))", "pass", "dropconnect mixout"),
-        ("            weight.copy_(true)\n", "            pass\n", "dropconnect mixout"),
-        ("0 if isinstance(module, Conv1D) else 1)", "1)", "mixout dropconnect"),
+        ("return keep.to(torch.promote_types(dtype, torch.float32)) / share",
+         "return keep.to(torch.promote_types(dtype, torch.float32))", "dropconnect mixout"),
+        ("weight.grad.mul_(keep_factor(keep, share, weight.grad.dtype))", "pass", "dropconnect mixout"),
+        ("            weight.copy_(trained)\n", "            pass\n", "dropconnect mixout"),
+        ("input_dim = 0 if isinstance(module, Conv1D) else 1", "input_dim = 1", "mixout dropconnect"),
     ],
     "methods/attention_dropout.py": [
-        ("kept.detach().sum(-1", "kept.sum(-1", "attention_dropout"),
+        ("remaining.detach().sum(-1", "remaining.sum(-1", "attention_dropout"),
     ],
     "methods/child_tuning.py": [
-        ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning"),
+        ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning:exactly"),
         ("parameter.copy_(torch.where(child, parameter, before))", "pass", "child_tuning"),
     ],
     "methods/concrete_dropout.py": [
@@ -144,21 +144,21 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
          "-self.entropy * (widths * negative_entropy", "concrete_dropout:formula"),
     ],
     "methods/drophead.py": [
-        ("kept * draws.shape[-1] / kept.sum", "kept / kept.sum", "drophead"),
+        ("keep * draws.shape[-1] / keep.sum", "keep / keep.sum", "drophead"),
         ("return p * (1 - fraction / warmup)", "return p * fraction / warmup", "drophead"),
     ],
     "methods/headmask.py": [
         ("argsort(descending=True, stable=True)", "argsort(stable=True)", "headmask"),
         (".sum(1).abs().sum(0)", ".abs().sum(1).sum(0)", "headmask"),
-        ("return min(wanted, heads - 1)", "return min(wanted, heads)", "headmask"),
+        ("return min(count, heads - 1)", "return min(count, heads)", "headmask"),
     ],
     "methods/hiddencut.py": [
-        ("(place >= start)", "(place > start)", "hiddencut:spans"),
+        ("(index >= start)", "(index > start)", "hiddencut:spans"),
         ("x.chunk(2)[1]", "x.chunk(2)[0]", "hiddencut:manual"),
         ("return 0.5 * weight * pair_of", "return weight * pair_of", "hiddencut:manual"),
     ],
     "methods/mixout.py": [
-        ('if ".lora_B." not in of.name', "", "mixout:lora"),
+        ('if ".lora_B." not in linear.name', "", "mixout:lora"),
     ],
     "methods/noisytune.py": [
         ("step.progress.step == 0", "step.progress.step >= 0", "noisytune"),
@@ -207,8 +207,9 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("torch.randperm(full, generator=generator).tolist()", "range(full)", "sampler"),
         ("* self.args.gradient_accumulation_steps *", "*", "sampler"),
     ],
-    "experiments/checkpoints.py": [
-        ("complete[max(complete)] if complete", "complete[min(complete)] if complete", "runs:resume"),
+    "trainer/manifest.py": [
+        ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),
+        ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
     ],
     "experiments/presets.py": [
         ('"patience": 3 if config.task in _EPOCHS else 5',
@@ -241,15 +242,16 @@ def fails(tree: Path, tests: str) -> bool:
         codes = (pytest.main(["-x", "-q", "-p", "no:cacheprovider", *each]) for each in arguments_of(tests))
         # 5: nothing was selected
         os._exit(int(any(code not in (0, 5) for code in codes)))
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status) != 0
-        time.sleep(0.1)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return True
+    done, status, end = 0, 0, time.monotonic() + LIMIT
+    try:
+        while not done and time.monotonic() < end:
+            done, status = os.waitpid(child, os.WNOHANG)
+            time.sleep(0.1)
+    finally:  # the tests must not outlive this script
+        if not done:
+            os.killpg(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) != 0
 
 
 def main() -> None:
@@ -258,6 +260,7 @@ def main() -> None:
     chosen = parser.parse_args().only
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", PYTHONDONTWRITEBYTECODE="1")
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.dont_write_bytecode = True  # two mutants of one second and one length would share a compiled file
     import torch
     import transformers.trainer  # noqa: F401
