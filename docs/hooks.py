@@ -69,8 +69,8 @@ GROUPS = (
     Group(
         "attribution",
         "Attribution",
-        "How much a prediction depends on each attention position.",
-        ("model.attribution",),
+        "How much a prediction depends on each attention position, and a model's score without some of them.",
+        ("model.attribution", "model.robustness"),
     ),
     Group(
         "models",

@@ -58,5 +58,16 @@ def clear_folder(folder: Path) -> None:
             path.unlink()
 
 
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """Return the record of a finished run."""
+    path = Path(folder, RECORD_FILE)
+    if not path.is_file():
+        raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise UserError(f"{path} is not JSON; copy it again, or repeat the run.") from None
+
+
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=1, default=str) + "\n", encoding="utf-8")

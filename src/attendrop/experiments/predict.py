@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from .. import tasks
 from ..errors import UserError
-from .folder import RECORD_FILE
+from .folder import read_record
 
 
 @dataclass
@@ -42,7 +41,7 @@ def predict_texts(folder: str | Path, texts: Sequence[str], batch_size: int = 32
         texts: The texts; for a task of text pairs, two for each example.
         batch_size: The number of examples in a batch.
     """
-    task, max_length = _read_record(folder)
+    task, max_length = _read_task(folder)
     width = len(task.text) if task.kind != "translation" else 1
     if len(texts) % width:
         raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
@@ -68,7 +67,7 @@ def predict_file(
         batch_size: The number of examples in a batch.
         overwrite: Whether `output` may be replaced.
     """
-    task, max_length = _read_record(folder)
+    task, max_length = _read_task(folder)
     path = Path(output) if output else Path(file).with_name(f"{Path(file).stem}_predictions.csv")
     if path.exists() and not overwrite:
         raise UserError(f"output is {str(path)!r}, which exists; choose another with --output or use --overwrite.")
@@ -79,12 +78,9 @@ def predict_file(
     return Predictions(path, len(predictions), metrics)
 
 
-def _read_record(folder: str | Path) -> tuple[tasks.Task, int]:
+def _read_task(folder: str | Path) -> tuple[tasks.Task, int]:
     """The task and the maximum length of a finished run."""
-    path = Path(folder, RECORD_FILE)
-    if not path.is_file():
-        raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_record(folder)
     return tasks.Task.from_dict(record["task"]), record["max_length"]
 
 

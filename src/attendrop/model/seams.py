@@ -269,6 +269,20 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
     return seams
 
 
+@contextmanager
+def bound(model: Any) -> Iterator[Seams]:
+    """The seams of a model: its own where it is bound already, otherwise seams that are removed at the end."""
+    seams = Seams.of(model)
+    if seams is not None:
+        yield seams
+        return
+    seams = bind(model)
+    try:
+        yield seams
+    finally:
+        seams.unbind()
+
+
 def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
     seams.sites, blocks = sites_and_blocks(trace, model)
     for site, call in zip(seams.sites, trace.calls, strict=True):
@@ -327,8 +341,8 @@ def _replace_attention(model: Any, seams: Seams) -> None:
         for attribute in (_ATTENTION, _BLOCK, _FEED_FORWARD):
             if hasattr(module, attribute):
                 raise ValueError(
-                    f"{type(module).__name__} of {seams.name} has an attribute {attribute!r} of its own, which attendrop "
-                    "would overwrite; rename it."
+                    f"{type(module).__name__} of {seams.name} has an attribute {attribute!r} of its own, which "
+                    "attendrop would overwrite; rename it."
                 )
         config = getattr(module, "config", None)
         if isinstance(config, PretrainedConfig) and id(config) not in seen and config._attn_implementation is not None:
