@@ -81,6 +81,11 @@ def predict_file(
 def _read_task(folder: str | Path) -> tuple[tasks.Task, int]:
     """The task and the maximum length of a finished run."""
     record = read_record(folder)
+    if record["task"]["kind"] == "mlm":
+        raise UserError(
+            f"{str(folder)!r} holds a masked language model, which has no labels to predict; fine-tune it first with "
+            "`attendrop train --model`."
+        )
     return tasks.Task.from_dict(record["task"]), record["max_length"]
 
 

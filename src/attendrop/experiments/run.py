@@ -29,6 +29,7 @@ from ..trainer import regularized
 from .checkpoints import Interruption, full_disk_explained
 from .data import load_data, load_other_tasks
 from .folder import CONFIG_FILE, METRICS_FILE, RECORD_FILE, check_folder, clear_folder, write_json
+from .masked_lm import EpochOfMasks, MaskedLMTrainer
 from .presets import apply_preset
 from .sampler import length_grouped
 from .settings import RunConfig, make_config, write_yaml
@@ -125,7 +126,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
     data = load_data(config, arguments.seed)
     max_length = config.max_length or data.task.max_length
     listener.described(tasks.describe(data, tokenizer, max_length))
-    prepared = tasks.prepare(data, tokenizer, max_length)
+    prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     others = load_other_tasks(config, data, tokenizer, max_length)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
@@ -185,6 +186,11 @@ class _Run:
     tokenizer: Any
     listener: Listener
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether the task is masked language modelling."""
+        return self.data.task.kind == "mlm"
+
     def make_trainer(self, model: Any, regularizers: list[Regularizer]) -> Any:
         is_translation = self.data.task.kind == "translation"
         self.arguments.predict_with_generate = is_translation
@@ -193,7 +199,11 @@ class _Run:
         callbacks: list[TrainerCallback] = list(self.listener.callbacks())
         if self.config.patience is not None:
             callbacks.append(EarlyStoppingCallback(self.config.patience))
-        trainer_class = length_grouped(regularized(Seq2SeqTrainer if is_translation else Trainer))
+        if self.is_masked:
+            callbacks.append(EpochOfMasks(self.prepared.collator))
+            self.arguments.remove_unused_columns = False  # the collator reads columns that the model does not take
+        base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
+        trainer_class = length_grouped(regularized(base))
         folder = self.config.output_dir
         is_new = not folder.exists()
         try:
@@ -205,7 +215,7 @@ class _Run:
                 processing_class=self.tokenizer,
                 data_collator=self.prepared.collator,
                 compute_metrics=self.prepared.compute_metrics,
-                preprocess_logits_for_metrics=None if is_translation else tasks.keep_logits,
+                preprocess_logits_for_metrics=self.prepared.reduce_outputs,
                 callbacks=callbacks,
                 regularizers=regularizers,
                 step=self.config.step,
@@ -217,7 +227,7 @@ class _Run:
                 folder.rmdir()  # the Trainer creates the folder before its checks
             raise UserError(" ".join(str(error).split())) from None
         trainer.remove_callback(PrinterCallback)
-        if not is_translation:
+        if not is_translation and not self.is_masked:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
             # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of
             # accumulated batches.
@@ -260,6 +270,8 @@ class _Run:
         for name, split in self.prepared.others.items():
             if not name.startswith("test"):
                 scores |= _scores(trainer.evaluate(split), name)
+        if self.is_masked and self.prepared.test is not None:  # its labels are its own words
+            scores |= _scores(trainer.evaluate(self.prepared.test), "test")
         for name, other in self.others.items():
             trainer.compute_metrics, before = other.compute_metrics, trainer.compute_metrics
             scores |= _scores(trainer.evaluate(other.validation), name)
@@ -271,7 +283,7 @@ class _Run:
         encoded = {"test": self.prepared.test, **self.prepared.others}
         raw = {"test": self.data.test, **self.data.others}
         for name, split in encoded.items():
-            if split is None or not name.startswith("test"):
+            if split is None or not name.startswith("test") or self.is_masked:
                 continue
             decoded = self.prepared.decode(trainer.predict(_without_labels(split)).predictions, name)
             if not trainer.args.should_save:
