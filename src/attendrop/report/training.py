@@ -8,7 +8,7 @@ from typing import Any
 
 from .style import line_style
 
-_POINTS = 20  # a training loss is averaged over a twentieth of its values, which leaves the shape of the curve
+_POINTS = 10  # a training loss is averaged over a tenth of its values, which leaves the shape of the curve
 
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: str | Path, metric: str) -> Path:
@@ -39,7 +39,7 @@ def plot_histories(
         histories: Name of a run -> its `log_history`.
         path: The image file to write.
         metric: The name of the score, with or without `eval_`.
-        smoothing: The number of logged losses that are averaged; None = a twentieth of them. 1 = no smoothing.
+        smoothing: The number of logged losses that are averaged; None = a tenth of them. 1 = no smoothing.
 
     Example:
         ```python
@@ -49,7 +49,7 @@ def plot_histories(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.8), layout="constrained")
-    training, development, score = figure.subplots(1, 3)
+    training, development, score = figure.subplots(1, 3, sharex=True)
     metric = metric.removeprefix("eval_")
     for number, (name, history) in enumerate(histories.items()):
         style = line_style(number)
