@@ -70,7 +70,7 @@ GROUPS = (
         "attribution",
         "Attribution",
         "How much a prediction depends on each attention position, and a model's score without some of them.",
-        ("model.attribution", "model.robustness"),
+        ("model.attribution", "model.robustness", "kernels.attribution_mask"),
     ),
     Group(
         "models",
