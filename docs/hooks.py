@@ -69,11 +69,8 @@ GROUPS = (
     Group(
         "attribution",
         "Attribution",
-        "How much a prediction depends on each attention position.",
-        (
-            "model.attribution",
-            "kernels.attribution_mask",
-        ),
+        "How much a prediction depends on each attention position, and a model's score without some of them.",
+        ("model.attribution", "model.robustness", "kernels.attribution_mask"),
     ),
     Group(
         "models",

@@ -41,13 +41,14 @@ def test_importing_tasks_loads_no_heavy_library() -> None:
 
 
 def test_catalogue_has_the_tasks_of_both_papers() -> None:
-    assert {name for name in TASKS if "/" not in name} == {"imdb", "conll2003", "ptb", "swag", "hans"}
+    corpora = {"wikitext-2", "wikitext-103"}
+    assert {name for name in TASKS if "/" not in name} == {"imdb", "conll2003", "ptb", "swag", "hans", *corpora}
     assert sum(name.startswith("glue/") for name in TASKS) == 9
     for task in TASKS.values():
         assert task.kind in KINDS
         assert task.hub or task.missing
         assert task.folders
-        assert (task.label is None) == (task.kind == "translation")
+        assert (task.label is None) == (task.kind in ("translation", "mlm"))
     assert TASKS["glue/rte"].labels == ("entailment", "not_entailment")
     assert TASKS["glue/wnli"].labels == ("not_entailment", "entailment")
     assert TASKS["glue/mnli"].labels == ("entailment", "neutral", "contradiction")

@@ -40,6 +40,9 @@ from .methods.unidrop import UniDrop as UniDrop
 from .model.attribution import IntegrationRule as IntegrationRule
 from .model.attribution import attribute as attribute
 from .model.plan import Plan as Plan
+from .model.robustness import DropScore as DropScore
+from .model.robustness import Robustness as Robustness
+from .model.robustness import measure_robustness as measure_robustness
 from .model.seams import Seams as Seams
 from .model.seams import bind as bind
 from .prune.tickets import Tickets as Tickets

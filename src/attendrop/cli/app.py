@@ -1,4 +1,4 @@
-"""Assembles the commands of the `attendrop` program: train, predict, demo, methods, tasks.
+"""Assembles the commands of the `attendrop` program: train, predict, curves, robustness, demo, methods, tasks.
 
 The module of a command is imported only when that command is called: most of them need torch and transformers, which
 take seconds to import. `attendrop --help`, `attendrop --version` and `attendrop methods` do without.
@@ -25,6 +25,8 @@ _UsageError: Any = typer.BadParameter.__base__  # an unknown flag, a missing arg
 COMMANDS = {
     "train": "Fine-tune a model on a task or on your own files, with any of the methods.",
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
+    "curves": "Draw the losses and scores of several finished runs in one figure.",
+    "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",
     "methods": "List the methods, or show the fields of one.",
     "tasks": "List the data sets that are known by name.",

@@ -1,15 +1,16 @@
-"""The consoles that all commands print to, the plain table, and a context in which the libraries print nothing."""
+"""What commands share: the consoles, the plain table, checked paths, a context in which the libraries are silent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..errors import one_line
+from ..errors import UserError, one_line
 from .signals import exits_on_interrupt
 
 console = Console(highlight=False)
@@ -42,6 +43,23 @@ def plain_table(*columns: str, align_right: bool = False) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if align_right and number else "left")
     return table
+
+
+def checked_figure(path: str | Path, overwrite: bool) -> Path:
+    """The path of a figure that a command will write; refuses a file that exists and a suffix other than .png.
+
+    Args:
+        path: The path that the user gave.
+        overwrite: Whether an existing file may be replaced.
+    """
+    figure = Path(path)
+    if figure.suffix.lower() != ".png":
+        raise UserError(f"output is {str(figure)!r}; the file must end in .png.")
+    if figure.exists() and not overwrite:
+        raise UserError(f"output is {str(figure)!r}, which exists; choose another with --output or use --overwrite.")
+    if not figure.parent.is_dir():
+        raise UserError(f"output is {str(figure)!r}, and the folder {str(figure.parent)!r} does not exist.")
+    return figure
 
 
 @contextmanager

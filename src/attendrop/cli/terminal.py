@@ -141,4 +141,6 @@ def print_summary(result: Result, console: Console) -> None:
     console.print(table)
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with README.md and curves.png")
-    console.print(f'next: attendrop predict {folder} "a text"', soft_wrap=True, markup=False)
+    is_masked = result.record["task"]["kind"] == "mlm"
+    following = f"train --model {folder} --task …" if is_masked else f'predict {folder} "a text"'
+    console.print(f"next: attendrop {following}", soft_wrap=True, markup=False)

@@ -42,6 +42,7 @@ _LEAST = {
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "fraction": (0, 1, True, False),
     "validation_share": (0, 1, True, True),
+    "mlm_probability": (0, 1, True, True),
     "num_train_epochs": (0, inf, True, False),
     "learning_rate": (0, inf, True, False),
     "weight_decay": (0, inf, False, False),

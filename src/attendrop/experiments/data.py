@@ -13,6 +13,8 @@ def load_data(config: RunConfig, seed: int) -> tasks.Data:
     """Load the task or the files, make a validation split if there is none, and reduce the splits as configured."""
     if config.task:
         data = tasks.load_task(config.task, config.data_dir)
+        if "mlm" in (config.kind, data.task.kind):
+            data = tasks.as_corpus(data)
     else:
         assert config.train_file is not None
         data = tasks.load_files(

@@ -14,7 +14,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 from ..methods import method_names
 from ..tasks import TASKS
 from ..trainer.manifest import STAGING, numbered_checkpoints
@@ -180,6 +180,22 @@ class OutputFolder(TrainerCallback):
 def changes_of(trainer: Any) -> list[str]:
     """Return one sentence for each setting that was changed when the run was resumed."""
     return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
+
+
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """Return the record of a finished run."""
+    path = Path(folder, RECORD_FILE)
+    if not path.is_file():
+        raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError(f"it holds a {type(record).__name__}")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
+        ) from None
+    return record
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from transformers.trainer_callback import PrinterCallback
 from .. import tasks
 from ..errors import UserError, on_one_line
 from ..utils.checks import check_choice, check_whole
-from .folder import RECORD_FILE, check_writable
+from .folder import RECORD_FILE, check_writable, read_record
 
 
 @dataclass
@@ -44,7 +43,7 @@ def predict_texts(folder: str | Path, texts: Sequence[str], batch_size: int = 32
         batch_size: The number of examples in a batch.
     """
     check_whole("batch_size", batch_size, 1)
-    task, max_length = _read_record(folder)
+    task, max_length = _read_task(folder)
     width = len(task.text) if task.kind != "translation" else 1
     if len(texts) % width:
         raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
@@ -75,7 +74,7 @@ def predict_file(
         overwrite: Whether `output` may be replaced.
     """
     check_whole("batch_size", batch_size, 1)
-    task, max_length = _read_record(folder)
+    task, max_length = _read_task(folder)
     path = Path(output) if output else Path(file).with_name(f"{Path(file).stem}_predictions.csv")
     _check_output(path, Path(file), overwrite)
     data = tasks.load_inputs(file, task)
@@ -85,20 +84,23 @@ def predict_file(
     return Predictions(path, len(predictions), metrics)
 
 
-def _read_record(folder: str | Path) -> tuple[tasks.Task, int]:
+def _read_task(folder: str | Path) -> tuple[tasks.Task, int]:
     """The task and the maximum length of a finished run."""
-    path = Path(folder, RECORD_FILE)
-    if not path.is_file():
-        raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
+    record = read_record(folder)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
         task, max_length = tasks.Task.from_dict(record["task"]), record["max_length"]
         check_choice("kind", task.kind, tasks.KINDS)
         check_whole("max_length", max_length, 1)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        path = str(Path(folder, RECORD_FILE))
         raise UserError(
-            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
+            f"{path!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
         ) from None
+    if task.kind == "mlm":
+        raise UserError(
+            f"{str(folder)!r} holds a masked language model, which has no labels to predict; fine-tune it first with "
+            "`attendrop train --model`."
+        )
     return task, max_length
 
 

@@ -32,6 +32,7 @@ from .checkpoints import Interruption, full_disk_explained
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
 from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, changes_of, check_folder, empty_folders_removed, write_json
+from .masked_lm import EpochOfMasks, MaskedLMTrainer
 from .presets import apply_preset
 from .resume import choose_checkpoint
 from .sampler import length_grouped
@@ -139,7 +140,7 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     )
     max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
     listener.described(tasks.describe(data, tokenizer, max_length))
-    prepared = tasks.prepare(data, tokenizer, max_length)
+    prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)
@@ -199,6 +200,11 @@ class _Run:
     tokenizer: Any
     listener: Listener
 
+    @property
+    def is_masked(self) -> bool:
+        """Whether the task is masked language modelling."""
+        return self.data.task.kind == "mlm"
+
     def make_trainer(self, model: Any, regularizers: list[Regularizer]) -> Any:
         is_translation = self.data.task.kind == "translation"
         self.arguments.predict_with_generate = is_translation
@@ -207,7 +213,11 @@ class _Run:
         callbacks: list[TrainerCallback] = list(self.listener.callbacks())
         if self.config.patience is not None:
             callbacks.append(EarlyStoppingCallback(self.config.patience))
-        trainer_class = length_grouped(regularized(Seq2SeqTrainer if is_translation else Trainer))
+        if self.is_masked:
+            callbacks.append(EpochOfMasks(self.prepared.collator))
+            self.arguments.remove_unused_columns = False  # the collator reads columns that the model does not take
+        base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
+        trainer_class = length_grouped(regularized(base))
         try:
             trainer = trainer_class(
                 model=model,
@@ -217,7 +227,7 @@ class _Run:
                 processing_class=self.tokenizer,
                 data_collator=self.prepared.collator,
                 compute_metrics=self.prepared.compute_metrics,
-                preprocess_logits_for_metrics=None if is_translation else tasks.keep_logits,
+                preprocess_logits_for_metrics=self.prepared.reduce_outputs,
                 callbacks=callbacks,
                 regularizers=regularizers,
                 step=self.config.step,
@@ -227,7 +237,7 @@ class _Run:
         except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
             raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
-        if not is_translation:
+        if not is_translation and not self.is_masked:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
             # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of
             # accumulated batches.
@@ -271,6 +281,8 @@ class _Run:
         for name, split in self.prepared.others.items():
             if not name.startswith("test"):
                 scores |= _scores(trainer.evaluate(split), name)
+        if self.is_masked and self.prepared.test is not None:  # its labels are its own words
+            scores |= _scores(trainer.evaluate(self.prepared.test), "test")
         for name, other in self.others.items():
             trainer.compute_metrics, before = other.compute_metrics, trainer.compute_metrics
             scores |= _scores(trainer.evaluate(other.validation), name)
@@ -282,7 +294,7 @@ class _Run:
         encoded = {"test": self.prepared.test, **self.prepared.others}
         raw = {"test": self.data.test, **self.data.others}
         for name, split in encoded.items():
-            if split is None or not name.startswith("test"):
+            if split is None or not name.startswith("test") or self.is_masked:
                 continue
             decoded = self.prepared.decode(trainer.predict(_without_labels(split)).predictions, name)
             if not trainer.args.should_save:

@@ -67,7 +67,9 @@ class RunConfig:
     model: str = _setting("", "Name on the Hugging Face Hub, or a folder with a saved model.")
     task: str | None = _setting(None, "A data set by name, such as glue/rte (`attendrop tasks` lists them).", DATA)
     data_dir: str | None = _setting(None, "Folder of Parquet files to read the task from, instead of the Hub.", DATA)
-    train_file: str | None = _setting(None, "Your own training data: CSV, TSV, JSON Lines, Parquet or CoNLL.", DATA)
+    train_file: str | None = _setting(
+        None, "Your own training data: CSV, TSV, JSON Lines, Parquet, CoNLL, or plain texts with --kind mlm.", DATA
+    )
     validation_file: str | None = _setting(
         None, "Your own validation data. Without it, a share of the training data is split off.", DATA
     )
@@ -75,8 +77,11 @@ class RunConfig:
     text: str | None = _setting(None, "Column with the text.", DATA)
     text_pair: str | None = _setting(None, "Column with the second text of a pair.", DATA)
     label: str | None = _setting(None, "Column with the label.", DATA)
-    kind: str | None = _setting(None, "Kind of task: classification, regression, tokens or translation.", DATA)
+    kind: str | None = _setting(
+        None, "Kind of task: classification, regression, tokens, translation or mlm (masked language modelling).", DATA
+    )
     max_length: int | None = _setting(None, "Truncate texts to this number of tokens.", DATA)
+    mlm_probability: float = _setting(0.15, "Share of the words that is masked, with --kind mlm.", DATA)
     validation_share: float = _setting(
         0.1, "Share of the training data to split off if there is no validation data.", DATA
     )

@@ -29,7 +29,7 @@ from ..utils.batches import batch_size, tiled
 from .objective import Objective, head_of, needs_labels, objective_for
 from .plan import Plan
 from .probe import Probe
-from .seams import Record, Seams, bind
+from .seams import Record, bound
 from .sites import Layers
 
 ATTRIBUTIONS = ("ga", "iga", "aa", "rd")
@@ -233,13 +233,6 @@ def attribute(
     """
     if method not in ATTRIBUTIONS or method == "rd":
         raise ValueError(f"method is {method!r}; it must be 'ga', 'iga' or 'aa'.")
-    seams = Seams.of(model)
-    bound_here = seams is None
-    if seams is None:
-        seams = bind(model)
-    try:
+    with bound(model) as seams:
         maps = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule)
         return {site: score for site, score, _ in maps if score is not None}
-    finally:
-        if bound_here:
-            seams.unbind()

@@ -269,6 +269,20 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
     return seams
 
 
+@contextmanager
+def bound(model: Any) -> Iterator[Seams]:
+    """The seams of a model: its own where it is bound already, otherwise seams that are removed at the end."""
+    seams = Seams.of(model)
+    if seams is not None:
+        yield seams
+        return
+    seams = bind(model)
+    try:
+        yield seams
+    finally:
+        seams.unbind()
+
+
 def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
     seams.sites, blocks = sites_and_blocks(trace, model)
     for site, call in zip(seams.sites, trace.calls, strict=True):

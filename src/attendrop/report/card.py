@@ -25,6 +25,7 @@ _PIPELINE_TAGS = {
     "tokens": "token-classification",
     "choice": "multiple-choice",
     "translation": "translation",
+    "mlm": "fill-mask",
 }
 # metric of attendrop -> metric on the Hub, where the names differ
 _HUB_METRICS = {
@@ -130,14 +131,19 @@ def _text(record: Mapping[str, Any]) -> str:
     settings = _bullets(f"{name}: {_escape(config[name])}" for name in _SHOWN_SETTINGS if name in config)
     scores = "".join(f"| {_escape(name)} | {_number(value)} |\n" for name, value in record["metrics"].items())
     caveats = "".join(f"\n{_escape(caveat)}\n" for caveat in record["caveats"])
-    model_class = MODEL_CLASSES[record["task"]["kind"]]
+    kind = record["task"]["kind"]
+    model_class = MODEL_CLASSES[kind]
+    use = (
+        '`attendrop predict FOLDER "a text"`' if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
+    )
+    cut = "divided into pieces of at most" if kind == "mlm" else "truncated to"
     return f"""# {_escape(Path(config["model"]).name)} on {_escape(data)}
 
 Fine-tuned with attendrop {versions["attendrop"]}.
 
 ## Data
 
-Examples of {_code(data)}: {rows}. Texts are truncated to {record["max_length"]} tokens.
+Examples of {_code(data)}: {rows}. Texts are {cut} {record["max_length"]} tokens.
 
 {_bullets(map(_escape, record["notes"]))}
 ## Method
@@ -168,7 +174,7 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 model = {model_class}.from_pretrained("FOLDER")
 ```
 
-or `attendrop predict FOLDER "a text"`.
+or {use}.
 
 {", ".join(f"{library} {version}" for library, version in versions.items())}
 """

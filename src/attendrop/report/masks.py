@@ -17,7 +17,7 @@ from ..kernels.attribution_mask import candidates, keep_mask
 from ..kernels.draws import uniform
 from ..model.attribution import scores
 from ..model.probe import Probe
-from ..model.seams import bind
+from ..model.seams import bound
 from ..random import key_of
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
@@ -40,12 +40,9 @@ def panels(
     Returns:
         Attention, attribution, candidate region and kept positions, each `[Q, K]`.
     """
-    seams = bind(model)
-    try:
+    with bound(model) as seams:
         site = seams.select([layer])[0]
         _, score, record = next(scores(Probe(model, seams, batch), [site]))
-    finally:
-        seams.unbind()
     assert score is not None
     if not 0 <= head < score.shape[1]:
         raise ValueError(f"head is {head}; this model has heads 0 to {score.shape[1] - 1}.")

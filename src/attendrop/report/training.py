@@ -1,4 +1,4 @@
-"""Figures of loss and scores during training."""
+"""Figures of losses and scores during training, of one run or of several runs together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .style import line_style
+
+_POINTS = 10  # a training loss is averaged over a tenth of its values, which leaves the shape of the curve
+
 
 def plot_history(history: Sequence[Mapping[str, Any]], path: str | Path, metric: str) -> Path:
-    """Draw the losses of one run on the left and its development score on the right.
+    """Draw the training loss, the development loss and the development score of one run.
 
     Args:
         history: The Trainer's `state.log_history`.
@@ -23,35 +27,76 @@ def plot_history(history: Sequence[Mapping[str, Any]], path: str | Path, metric:
     return plot_histories({"": history}, path, metric)
 
 
-def plot_histories(histories: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, metric: str) -> Path:
-    """Draw several runs in one figure, in the same way as `plot_history`.
+def plot_histories(
+    histories: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, metric: str, smoothing: int | None = None
+) -> Path:
+    """Draw several runs in one figure: training loss, development loss and development score, one line for each run.
+
+    The training loss is smoothed by a moving average, with the logged values as a thin line behind it. Where a method
+    trained a second network (the defender of AttendOut), the score of that network is a dashed line.
 
     Args:
         histories: Name of a run -> its `log_history`.
         path: The image file to write.
         metric: The name of the score, with or without `eval_`.
+        smoothing: The number of logged losses that are averaged; None = a tenth of them. 1 = no smoothing.
+
+    Example:
+        ```python
+        plot_histories({"plain": plain.state.log_history, "AD-DROP": addrop.state.log_history}, "runs.png", "accuracy")
+        ```
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    training, development, score = figure.subplots(1, 3, sharex=True)
     metric = metric.removeprefix("eval_")
     for number, (name, history) in enumerate(histories.items()):
-        color = f"C{number}"
-        training = _series(history, "loss")
-        if training[0]:
-            left.plot(*training, color=color, alpha=0.5, linewidth=1, label=f"{name} training".strip())
-        development = _series(history, "eval_loss")
-        left.plot(*development, color=color, marker="o", markersize=4, label=f"{name} development".strip())
-        right.plot(*_series(history, f"eval_{metric}"), color=color, marker="o", markersize=4, label=name or metric)
-    left.set(xlabel="epoch", ylabel="loss", title="Loss")
-    right.set(xlabel="epoch", ylabel=metric, title="Development score")
-    for axes in (left, right):
+        style = line_style(number)
+        _draw_training(training, _series(history, "loss"), style["color"], smoothing)
+        development.plot(*_series(history, "eval_loss"), **style)
+        score.plot(*_series(history, f"eval_{metric}"), **style, label=name or None)
+        defender = _series(history, f"eval_defender_{metric}")
+        if defender[0]:
+            score.plot(
+                *defender, **{**style, "markerfacecolor": "white"}, linestyle="--", label=f"{name} defender".strip()
+            )
+    training.set(xlabel="epoch", ylabel="loss", title="Training loss")
+    development.set(xlabel="epoch", ylabel="loss", title="Development loss")
+    score.set(xlabel="epoch", ylabel=metric, title="Development score")
+    for axes in (training, development, score):
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False, fontsize=8)
+    _add_legend(figure, score)
     figure.savefig(path, dpi=120)
     return Path(path)
+
+
+def _draw_training(axes: Any, series: tuple[list[float], list[float]], color: str, smoothing: int | None) -> None:
+    epochs, losses = series
+    window = max(1, len(losses) // _POINTS) if smoothing is None else smoothing
+    if window > 1:
+        axes.plot(epochs, losses, color=color, alpha=0.25, linewidth=0.8)
+    axes.plot(epochs, smoothed(losses, window), color=color)
+
+
+def smoothed(values: Sequence[float], window: int) -> list[float]:
+    """The moving average of `values`, centred, over fewer values at both ends.
+
+    Args:
+        values: The values, in order.
+        window: The number of values that are averaged; an even number counts one more.
+    """
+    half = window // 2
+    parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
+    return [sum(part) / len(part) for part in parts]
+
+
+def _add_legend(figure: Any, axes: Any) -> None:
+    """One legend for all panels, above them. A single run without a name needs none."""
+    handles, labels = axes.get_legend_handles_labels()
+    if labels:
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(labels), 6), frameon=False, fontsize=9)
 
 
 def _series(history: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:

@@ -7,7 +7,7 @@ prepared = prepare(data, tokenizer)
 """
 
 from .catalogue import KINDS, TASKS, Task, find_task
-from .data import Data, few_shots, fraction, load_files, load_inputs, load_task, split_validation
+from .data import Data, as_corpus, few_shots, fraction, load_files, load_inputs, load_task, split_validation
 from .describe import Description, Lengths, describe
 from .metrics import METRICS
 from .models import load_model, load_tokenizer
@@ -24,6 +24,7 @@ __all__ = [
     "Lengths",
     "Prepared",
     "Task",
+    "as_corpus",
     "check_length",
     "describe",
     "few_shots",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 
-KINDS = ("classification", "regression", "tokens", "choice", "translation")
+KINDS = ("classification", "regression", "tokens", "choice", "translation", "mlm")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Task:
         name: The name in the catalogue, such as `glue/rte`, or the name of the user's file.
         kind: One of `KINDS`.
         text: The text columns: one or two for `classification` and `regression`; the context and then the endings for
-            `choice`; the column of words for `tokens`; source and target for `translation`.
-        label: The label column; None for `translation`.
+            `choice`; the column of words for `tokens`; source and target for `translation`; one for `mlm`.
+        label: The label column; None for `translation` and `mlm` (masked language modelling).
         labels: The label names, in the order of the Hub; empty if they are read from the data.
         metrics: Names from `METRICS`. The first one selects the best model.
         hub: The data set on the Hub; None if it is not there, and `missing` says why.
@@ -107,6 +107,19 @@ def _paws_x(language: str) -> Task:
         hub_config=language,
         folders=(f"paws-x/{language}", f"paws_x_{language}"),
         synonyms={"not_duplicate": "0", "duplicate": "1", "not_equivalent": "0", "equivalent": "1"},
+    )
+
+
+def _wikitext(size: int) -> Task:
+    return Task(
+        name=f"wikitext-{size}",
+        kind="mlm",
+        text=("text",),
+        label=None,
+        metrics=("perplexity",),
+        hub="Salesforce/wikitext",
+        hub_config=f"wikitext-{size}-raw-v1",
+        folders=(f"wikitext-{size}", f"wikitext/wikitext-{size}-raw-v1"),
     )
 
 
@@ -201,6 +214,8 @@ _ALL = (
     *(_wmt16(*pair) for pair in (("en", "ro"), ("ro", "en"), ("tr", "en"), ("en", "tr"))),
     _translation("multi30k", "en", "de", "bentrevett/multi30k", ("multi30k",)),
     _translation("multi30k", "de", "en", "bentrevett/multi30k", ("multi30k",)),
+    _wikitext(2),
+    _wikitext(103),
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}

@@ -50,7 +50,7 @@ LABEL_NAMES = (
     "pos_tags",
 )
 
-FILE_KINDS = ("classification", "regression", "tokens", "translation")
+FILE_KINDS = ("classification", "regression", "tokens", "translation", "mlm")
 FEW_CLASSES = 20  # up to so many different whole numbers are classes without asking
 MOST_CLASSES = 1000
 
@@ -117,6 +117,20 @@ def find_columns(
     else:
         notes.append(f"using columns {texts[0]!r} and {texts[1]!r} as the two texts")
     return texts, label, notes
+
+
+def find_text(table: Table, text: str | None) -> tuple[str, list[str]]:
+    """Find the text column of a file for masked language modelling, which needs no labels: its name, and a note."""
+    _check_names(table, text, None, None)
+    if text is not None:
+        return text, []
+    names = _with_usual_name(table, TEXT_NAMES, list(table.columns)) or [
+        name for name, values in table.columns.items() if _looks_like_text(values)
+    ]
+    names = list(table.columns) if len(table.columns) == 1 else names
+    if len(names) != 1:
+        raise UserError(f"{_header(table)}, and it is not clear which of them is the text; name it with --text.")
+    return names[0], [f"using column {names[0]!r} as the text"] if len(table.columns) > 1 else []
 
 
 def _check_names(table: Table, text: str | None, text_pair: str | None, label: str | None) -> None:

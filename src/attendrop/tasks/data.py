@@ -19,7 +19,7 @@ from .split import few_shots, fraction, split_validation
 if TYPE_CHECKING:
     from datasets import Dataset
 
-__all__ = ["Data", "few_shots", "fraction", "load_files", "load_inputs", "load_task", "split_validation"]
+__all__ = ["Data", "as_corpus", "few_shots", "fraction", "load_files", "load_inputs", "load_task", "split_validation"]
 
 
 @dataclass
@@ -232,7 +232,8 @@ def load_files(
         text: The text column; None = guess it from the column names.
         text_pair: The column of the second text.
         label: The label column, or the target column of a translation; None = guess it.
-        kind: `classification`, `regression`, `tokens` or `translation`; None = guess it from the labels.
+        kind: `classification`, `regression`, `tokens`, `translation` or `mlm` (masked language modelling, which needs
+            no labels; a .txt file then has one text on each line); None = guess it from the labels.
 
     Example:
         ```python
@@ -240,6 +241,8 @@ def load_files(
         data = split_validation(data, share=0.1, seed=42)
         ```
     """
+    if kind == "mlm":
+        return _load_corpus(train, validation, test, text, {"--text-pair": text_pair, "--label": label})
     table = read_table(train)
     texts, target, notes = columns.find_columns(table, text, text_pair, label, kind)
     task_kind = columns.find_kind(table, target, kind)
@@ -260,6 +263,52 @@ def load_files(
     return _make_data(task, splits, notes)
 
 
+def _load_corpus(
+    train: str | Path,
+    validation: str | Path | None,
+    test: str | Path | None,
+    text: str | None,
+    others: dict[str, str | None],
+) -> Data:
+    """Load files for masked language modelling. `others` are column flags that it does not use."""
+    for flag, value in others.items():
+        if value is not None:
+            raise UserError(f"{flag} is {value!r}, but masked language modelling reads one text column and no labels.")
+    table = read_table(train, has_plain_texts=True)
+    column, notes = columns.find_text(table, text)
+    task = Task(table.path.name, "mlm", (column,), None, metrics=("perplexity",))
+    splits = {"train": _split_from_table(task, table)}
+    for name, path in (("validation", validation), ("test", test)):
+        if path is not None:
+            splits[name] = _split_from_table(task, read_table(path, has_plain_texts=True))
+    return _make_data(task, splits, notes)
+
+
+def as_corpus(data: Data) -> Data:
+    """Return the texts of a task for masked language modelling: each different text once, without labels.
+
+    Args:
+        data: The data of a task. Words are joined by spaces; of a translation, the source is used.
+    """
+    from datasets import Dataset
+
+    task = data.task
+    if task.kind == "choice":
+        raise UserError(f"{task.name} is of kind choice, and its endings are no texts to learn from; use another task.")
+    names = task.text[:1] if task.kind in ("translation", "tokens") else task.text
+
+    def texts(split: Dataset) -> list[str]:
+        values = chain.from_iterable(split[name][:] for name in names)
+        joined = (" ".join(value) if isinstance(value, list) else value for value in values)
+        return list(dict.fromkeys(text for text in joined if text and text.strip()))
+
+    corpus = dataclasses.replace(
+        task, kind="mlm", text=("text",), label=None, labels=(), metrics=("perplexity",), submission={}, synonyms={}
+    )
+    splits = {name: Dataset.from_dict({"text": texts(split)}) for name, split in data.splits().items()}
+    return _make_data(corpus, splits, data.notes)
+
+
 def load_inputs(path: str | Path, task: Task) -> Data:
     """Load one file to predict or to evaluate, as `Data.test`.
 
@@ -267,7 +316,8 @@ def load_inputs(path: str | Path, task: Task) -> Data:
         path: The file, with the columns of the task. The label column may be absent.
         task: The task of the trained model.
     """
-    return Data(task, None, None, _split_from_table(task, read_table(path), needs_labels=False))
+    table = read_table(path, has_plain_texts=task.kind == "mlm")
+    return Data(task, None, None, _split_from_table(task, table, needs_labels=False))
 
 
 def _labels_of_file(task: Task, table: Table) -> tuple[str, ...]:

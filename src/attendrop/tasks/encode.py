@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
 from .catalogue import Task
 
 Columns = Mapping[str, list[Any]]
+
+# How the tokenizers with byte-level BPE and SentencePiece write the space before a word.
+_WORD_STARTS = ("Ġ", "▁")
+
+
+def word_numbers(word_ids: Sequence[int | None], tokens: Sequence[str]) -> list[int]:
+    """Number the words of a text: for each token the number of its word, or -1 for a special token.
+
+    Args:
+        word_ids: What a fast tokenizer returns as `word_ids`. Some tokenizers count a whole text as one word.
+        tokens: The tokens. One that is written with a space before it also begins a word.
+    """
+    numbers: list[int] = []
+    last, previous = -1, None
+    for word, token in zip(word_ids, tokens, strict=True):
+        if word is not None and (word != previous or token.startswith(_WORD_STARTS)):
+            last += 1
+        numbers.append(-1 if word is None else last)
+        previous = word
+    return numbers
 
 
 class Encoder:
@@ -17,22 +37,23 @@ class Encoder:
     A call returns the input columns of the model and `length`, the number of tokens of each example: of the longest
     ending for a choice, of the source for a translation. A translation also has `labels`, the token ids of the target.
     Tagging also has `word_starts`: for each word the position of its first sub-word, or -1 if the word was truncated or
-    has no sub-word.
+    has no sub-word. Masked language modelling has `words`, the number of the word of each token (`word_numbers`), and
+    divides a text that is too long into several examples instead of truncating it.
 
     Args:
         task: The task, which names the text columns.
-        tokenizer: The tokenizer of the model; tagging needs a fast one.
+        tokenizer: The tokenizer of the model; tagging and masked language modelling need a fast one.
         max_length: Examples are truncated to this number of tokens; None = no truncation.
     """
 
     def __init__(self, task: Task, tokenizer: Any, max_length: int | None) -> None:
         self.task, self.tokenizer = task, tokenizer
         self.options = {"truncation": max_length is not None, "max_length": max_length, "verbose": False}
+        if task.kind in ("tokens", "mlm") and not getattr(tokenizer, "is_fast", False):
+            raise UserError(
+                f"{type(tokenizer).__name__} is not a fast tokenizer; only a fast one knows the word of each token."
+            )
         if task.kind == "tokens":
-            if not getattr(tokenizer, "is_fast", False):
-                raise UserError(
-                    f"{type(tokenizer).__name__} is not a fast tokenizer; only a fast one knows the word of each token."
-                )
             self.needs_spaces = self._needs_spaces()
 
     def __call__(self, batch: Columns) -> dict[str, list[Any]]:
@@ -79,6 +100,15 @@ class Encoder:
                     starts[word] = position
             word_starts.append(starts)
         return {**encoded, "word_starts": word_starts}
+
+    def _mlm(self, batch: Columns) -> dict[str, list[Any]]:
+        texts = self._texts(batch, self.task.text[0])
+        encoded = self.tokenizer(texts, return_overflowing_tokens=self.options["truncation"], **self.options)
+        words = [word_numbers(encoded.word_ids(row), encoded.tokens(row)) for row in range(len(encoded["input_ids"]))]
+        kept = [row for row, numbers in enumerate(words) if max(numbers) >= 0]  # a text may have no words at all
+        names = [name for name in self.tokenizer.model_input_names if name in encoded]
+        columns = {name: [encoded[name][row] for row in kept] for name in names}
+        return {**columns, "words": [words[row] for row in kept]}
 
     def _needs_spaces(self) -> bool:
         """Whether the tokenizer joins a list of words without spaces, as that of RoBERTa does.

@@ -4,6 +4,8 @@
 .jsonl .ndjson .json                one object per line, or one array of objects
 .parquet
 .conll .iob .iob2 .bio .txt         word … tag, a blank line between sentences; `-DOCSTART-` lines are skipped
+
+For masked language modelling a .txt file has one text on each line instead.
 """
 
 from __future__ import annotations
@@ -51,14 +53,20 @@ class Table:
         return f"row {row + 1} of {self.path}" if self.lines is None else f"line {self.lines[row]} of {self.path}"
 
 
-def read_table(path: str | Path) -> Table:
-    """Read a file in the format of its suffix."""
+def read_table(path: str | Path, has_plain_texts: bool = False) -> Table:
+    """Read a file in the format of its suffix.
+
+    Args:
+        path: The file.
+        has_plain_texts: Whether a .txt file has one text on each line, instead of the columns of a CoNLL file.
+    """
     path = Path(path).expanduser()
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the file itself.")
     if not path.exists():
         raise UserError(f"{path} does not exist.")
-    read = _READERS.get(path.suffix.lower())
+    suffix = path.suffix.lower()
+    read = _read_lines if has_plain_texts and suffix == ".txt" else _READERS.get(suffix)
     if read is None:
         raise UserError(_unknown_suffix(path))
     try:
@@ -294,6 +302,12 @@ def _read_conll(path: Path) -> Table:
     if not tokens:
         raise UserError(f"{path} has no examples.")
     return Table(path, {"tokens": tokens} if width == 1 else {"tokens": tokens, "tags": tags}, lines)
+
+
+def _read_lines(path: Path) -> Table:
+    """One text on each line; empty lines are skipped."""
+    numbered = [(number, line.strip()) for number, line in enumerate(_read_text(path).split("\n"), 1) if line.strip()]
+    return Table(path, {"text": [line for _, line in numbered]}, [number for number, _ in numbered])
 
 
 _READERS: dict[str, Callable[[Path], Table]] = {

@@ -5,7 +5,10 @@
     rmse (lower is better)                            scikit-learn
     entity_f1 · entity_precision · entity_recall      seqeval in its default mode, which counts as conlleval does
     token_accuracy                                    scikit-learn, over all words
-    bleu                                              sacrebleu, detokenised, from 0 to 100; the others are at most 1
+    bleu                                              sacrebleu, detokenised, from 0 to 100
+    perplexity (lower is better)                      e to the mean negative log-likelihood of the masked tokens; ours
+
+All but the last two are at most 1.
 
 An undefined value (the correlation with constant predictions, the F1 of a class that occurs neither in the predictions
 nor in the references) is 0.0, without a warning, because it is common in the first epoch.
@@ -21,7 +24,7 @@ from typing import Any
 
 Metric = Callable[[Sequence[Any], Sequence[Any]], float]
 
-LOWER_IS_BETTER = frozenset({"rmse"})
+LOWER_IS_BETTER = frozenset({"rmse", "perplexity"})
 
 
 def _accuracy(predictions: Sequence[Any], references: Sequence[Any]) -> float:
@@ -92,6 +95,16 @@ def _bleu(predictions: Sequence[Any], references: Sequence[Any]) -> float:
     return float(sacrebleu.corpus_bleu(list(predictions), [list(references)]).score)
 
 
+def _perplexity(predictions: Sequence[Any], references: Sequence[Any]) -> float:
+    """Of the log-likelihoods of all labels, instead of predictions."""
+    import numpy as np
+
+    if not np.isfinite(predictions).all():
+        return math.inf  # the model has diverged
+    with np.errstate(over="ignore"):
+        return float(np.exp(-np.mean(predictions, dtype=np.float64)))
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": _accuracy,
     "f1": _f1,
@@ -105,4 +118,5 @@ METRICS: dict[str, Metric] = {
     "entity_recall": _entity("recall_score"),
     "token_accuracy": _token_accuracy,
     "bleu": _bleu,
+    "perplexity": _perplexity,
 }

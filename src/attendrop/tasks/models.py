@@ -25,6 +25,7 @@ MODEL_CLASSES = {
     "tokens": "AutoModelForTokenClassification",
     "choice": "AutoModelForMultipleChoice",
     "translation": "AutoModelForSeq2SeqLM",
+    "mlm": "AutoModelForMaskedLM",
 }
 
 # Suggested if a name is misspelt.
@@ -119,7 +120,9 @@ def load_model(
     _set_head(config, task, new_labels)
     auto = getattr(transformers, MODEL_CLASSES[task.kind])
     is_remote = trust_remote_code and MODEL_CLASSES[task.kind] in getattr(config, "auto_map", {})
-    if type(config) not in auto._model_mapping and not is_remote:
+    # BART and T5 count as masked language models too, but predict a text of their own instead of the masked words.
+    writes_text = task.kind == "mlm" and getattr(config, "is_encoder_decoder", False)
+    if (type(config) not in auto._model_mapping and not is_remote) or writes_text:
         raise UserError(
             f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}."
         )

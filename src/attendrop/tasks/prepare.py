@@ -28,6 +28,9 @@ IGNORED = -100  # the label that the loss ignores
 class Prepared:
     """The tokenised splits and what a Trainer needs with them.
 
+    In masked language modelling, validation and test examples have fixed masks; `collator` draws those of the training
+    examples, and its `set_epoch` must be called at the beginning of each epoch.
+
     In tagging, the first sub-word of a word carries its tag and the other sub-words are ignored. A word that was
     truncated, or has no sub-word, is not scored, and is decoded as `O`, or as `_` if there is no tag `O`.
 
@@ -38,6 +41,7 @@ class Prepared:
         others: All other splits, by name.
         collator: Makes a batch of examples; the Trainer's `data_collator`.
         compute_metrics: Computes the metrics of the task; the Trainer's `compute_metrics`.
+        reduce_outputs: Keeps what the metrics need of the outputs; the Trainer's `preprocess_logits_for_metrics`.
         decode: `decode(predictions, split)` returns one prediction for each example of the split: a label name, a
             number, a list of tags (one for each word), the index of the ending, or a string.
         metric: The name of the metric that selects the best model.
@@ -52,6 +56,7 @@ class Prepared:
     others: dict[str, Dataset]
     collator: Callable[[list[dict[str, Any]]], Any]
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
+    reduce_outputs: Callable[[Any, Any], Any] | None
     decode: Callable[..., list[Any]]
     metric: str
     greater_is_better: bool
@@ -89,7 +94,13 @@ def keep_logits(outputs: Any, labels: Any) -> Any:
 
 
 def prepare(
-    data: Data, tokenizer: Any, max_length: int | None = None, *, labels: Sequence[str] | None = None
+    data: Data,
+    tokenizer: Any,
+    max_length: int | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+    seed: int = 42,
+    mlm_probability: float = 0.15,
 ) -> Prepared:
     """Tokenise all splits, in memory.
 
@@ -100,6 +111,8 @@ def prepare(
         labels: The label names that the model predicts, in its order, if it was trained on another task. HANS, for
             example, can score a model with the labels of MNLI. Scores and predictions then use the labels of this task;
             the loss has little meaning.
+        seed: The seed of the masks of the training examples, for masked language modelling.
+        mlm_probability: The share of the words that is masked, for masked language modelling.
 
     Example:
         ```python
@@ -118,12 +131,17 @@ def prepare(
     notes: list[str] = []
     task = data.task
     length = _checked_length(task, tokenizer, max_length, notes)
-    codec = _Codec(data, tokenizer, labels)
+    collator = _collator(task, tokenizer, seed, mlm_probability)
+    codec = _Codec(data, tokenizer, labels, getattr(collator, "fix", None))
     encoder = Encoder(task, tokenizer, length)
     splits = {}
     with no_progress_bars():
         for name, split in data.splits().items():
             splits[name] = codec.encode(name, split, encoder)
+            if len(splits[name]) > len(split):
+                notes.append(
+                    f"texts of {name} with more than {length} tokens are divided: {len(splits[name]):,} examples"
+                )
             truncated = codec.truncated_words(name)
             if truncated and name != "train":
                 total = sum(map(len, codec.word_starts[name]))
@@ -135,8 +153,9 @@ def prepare(
         validation=splits.get("validation"),
         test=splits.get("test"),
         others={name: split for name, split in splits.items() if name in data.others},
-        collator=_collator(task, tokenizer),
+        collator=collator,
         compute_metrics=codec.compute_metrics,
+        reduce_outputs=_reduction(task),
         decode=codec.decode,
         metric=task.metrics[0],
         greater_is_better=task.metrics[0] not in LOWER_IS_BETTER,
@@ -157,16 +176,22 @@ def _checked_length(task: Task, tokenizer: Any, max_length: int | None, notes: l
                 f"max_length {length} is above the limit of the tokenizer; {tokenizer.model_max_length} is used instead"
             )
         length = tokenizer.model_max_length
-    if task.kind == "tokens" and tokenizer.padding_side != "right":
-        raise UserError("the tokenizer pads on the left, but tagging needs the right; load it with load_tokenizer.")
+    if task.kind in ("tokens", "mlm") and tokenizer.padding_side != "right":
+        raise UserError(
+            f"the tokenizer pads on the left, but the kind {task.kind} needs the right; load it with load_tokenizer."
+        )
     if tokenizer.pad_token is None:
         raise UserError("the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_tokenizer.")
     return length
 
 
-def _collator(task: Task, tokenizer: Any) -> Callable[[list[dict[str, Any]]], Any]:
+def _collator(task: Task, tokenizer: Any, seed: int, share: float) -> Callable[[list[dict[str, Any]]], Any]:
     import transformers
 
+    if task.kind == "mlm":
+        from .masking import MaskingCollator  # imports torch
+
+        return MaskingCollator(tokenizer, seed, share)
     return {
         "classification": transformers.DataCollatorWithPadding,
         "regression": transformers.DataCollatorWithPadding,
@@ -176,11 +201,26 @@ def _collator(task: Task, tokenizer: Any) -> Callable[[list[dict[str, Any]]], An
     }[task.kind](tokenizer)
 
 
+def _reduction(task: Task) -> Callable[[Any, Any], Any] | None:
+    if task.kind == "mlm":
+        from .masking import log_likelihoods
+
+        return log_likelihoods
+    return None if task.kind == "translation" else keep_logits
+
+
 class _Codec:
     """Encode labels as the numbers that the model learns, and decode its outputs to predictions and scores."""
 
-    def __init__(self, data: Data, tokenizer: Any, labels: Sequence[str] | None) -> None:
+    def __init__(
+        self,
+        data: Data,
+        tokenizer: Any,
+        labels: Sequence[str] | None,
+        fix_masks: Callable[[Dataset], Dataset] | None = None,
+    ) -> None:
         self.data, self.task, self.tokenizer = data, data.task, tokenizer
+        self.fix_masks = fix_masks  # of a split for evaluation, in masked language modelling
         self.labels = tuple(self.task.labels if labels is None else labels)
         self.word_starts: dict[str, list[list[int]]] = {}  # of each split, see `Encoder`
         self.target_ids: dict[str, Any] = {}  # of each split of a translation that is evaluated
@@ -214,6 +254,9 @@ class _Codec:
             # Nothing is cached, and computing the fingerprint of a tokenizer is slow.
             new_fingerprint=uuid.uuid4().hex,
         )
+        if self.fix_masks is not None:
+            result = result.add_column("example", list(range(len(result))))
+            result = result if name == "train" else self.fix_masks(result)
         if self.task.kind == "tokens":
             self.word_starts[name] = result["word_starts"][:]
             result = result.remove_columns("word_starts")
@@ -253,6 +296,9 @@ class _Codec:
             references = [list(names[row[mask]]) for row, mask in zip(gold, scored, strict=True)]
         elif self.task.kind == "classification":
             predictions, references = self.to_task[predicted], self.to_task[gold]
+        elif self.task.kind == "mlm":
+            scored = gold != IGNORED
+            predictions, references = predicted[scored], gold[scored]
         else:
             predictions, references = predicted, gold.reshape(-1)
         return {name: METRICS[name](predictions, references) for name in self.task.metrics}
@@ -272,13 +318,16 @@ class _Codec:
         return [float(value) if self.task.kind == "regression" else int(value) for value in predicted]
 
     def _predicted(self, predictions: Any) -> np.ndarray:
-        """The numbers of a regression, the token ids of a translation, otherwise the indices of the largest logits."""
+        """The numbers of a regression, the token ids of a translation, the log-likelihoods of masked tokens, otherwise
+        the indices of the largest logits."""
         outputs = np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)
         if self.task.kind == "translation":
             if outputs.ndim != 2:
                 raise UserError(
                     "a translation is scored by the text that the model generates; evaluate with predict_with_generate."
                 )
+            return outputs
+        if self.task.kind == "mlm":
             return outputs
         return outputs.reshape(-1) if self.task.kind == "regression" else outputs.argmax(-1)
 

@@ -1,0 +1,21 @@
+"""Colours, line styles and markers that can be told apart by colour-blind readers and in grey print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Okabe and Ito, "Color Universal Design", 2008, without its yellow, which is hard to see on white.
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+)  # fmt: skip
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+MARKERS = "osD^vPX*"
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Colour and marker of the line with this number. Marker and colour repeat after different counts.
+
+    Args:
+        number: The number of the line, from 0.
+    """
+    return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
