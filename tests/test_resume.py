@@ -99,7 +99,7 @@ def check_the_middle_of_a_round(method: str, checkpoint: Path, saved: int) -> No
     rounds, steps = divmod(saved, regularizer.T)
     assert steps > 0
     assert (values["rounds"], values["steps_in_round"]) == (rounds, steps)
-    assert [at for at, _ in values["places"]] == list(range(saved - steps, saved))
+    assert [at for at, _ in values["counters"]] == list(range(saved - steps, saved))
     assert values["baseline"] != 0
     assert values["size"] > 0
     assert len(values["history"]) == rounds
