@@ -34,7 +34,10 @@ def sharpened(model):
     with torch.no_grad():
         for layer in {x.site.name: x for x in encoder_layers(model)}.values():
             for name in {layer.layout.q, layer.layout.v}:
-                layer.module.get_submodule(name).weight.mul_(factor)
+                linear = layer.module.get_submodule(name)
+                linear.weight.mul_(factor)
+                if linear.bias is not None:  # zero in a new model
+                    linear.bias.normal_(std=0.01)
     return model
 
 
