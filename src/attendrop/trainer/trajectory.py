@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .. import __version__
 from ..core.regularizer import Regularizer
 
 # Fields of TrainingArguments that do not change the weights: where to write, what to print, how to load data. All
@@ -25,7 +26,7 @@ _NO_EFFECT = {
 }  # fmt: skip
 _NO_EFFECT_PREFIXES = ("log", "save_", "hub_", "push_to_hub", "trackio_")
 
-_LIBRARIES = ("attendrop", "torch", "transformers", "accelerate")
+_LIBRARIES = ("torch", "transformers", "accelerate")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def method_settings(regularizers: Sequence[Regularizer]) -> dict[str, Any]:
 
 def library_versions() -> dict[str, str]:
     """The versions of the libraries that compute the weights."""
-    return {name: metadata.version(name) for name in _LIBRARIES}
+    return {"attendrop": __version__, **{name: metadata.version(name) for name in _LIBRARIES}}
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> list[Change]:
