@@ -140,7 +140,7 @@ def test_a_best_checkpoint_that_is_deleted_is_not_replaced_by_another_model(plac
     def delete(model: Any) -> None:
         shutil.rmtree(out / "checkpoint-3")
 
-    with pytest.raises(UserError, match="the best checkpoint .*checkpoint-3' cannot be loaded at the end: it is missing"):
+    with pytest.raises(UserError, match="best checkpoint .*checkpoint-3' cannot be loaded at the end: it is missing"):
         fine_tune(Act(8, delete), **settings(place, out, **more))
     assert not (out / "record.json").exists()
     assert not (out / "model.safetensors").exists()
