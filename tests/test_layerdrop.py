@@ -108,7 +108,7 @@ def test_layerdrop_composes_with_addrop() -> None:
 
 
 def test_p_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"LayerDrop\.p is 1\.2; it must be from 0 to 1"):
+    with pytest.raises(ValueError, match=r"LayerDrop\.p is 1\.2; it must be from 0 to below 1"):
         LayerDrop(p=1.2)
     with pytest.raises(ValueError, match="from 0 to below 1"):
         LayerDrop(p=1)

@@ -22,13 +22,13 @@ from attendrop.random import key_of
 from attendrop.report.robustness import plot_robustness
 from helpers import oracles, zoo
 from helpers.data import same_bits, weights_of
-from helpers.literal import in_double
 
 RATES = [0.3, 0.5, 0.8]
 
 
 def make(kind: str, seed: int = 1) -> tuple[Any, dict[str, Tensor]]:
-    return in_double(zoo.make_model(kind), zoo.make_batch(kind, seed=seed))
+    batch = zoo.make_batch(kind, seed=seed)
+    return zoo.make_model(kind).double(), {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
 
 
 def literal_loss(

@@ -282,14 +282,14 @@ class Killer:
 
 def stop_after(step: int) -> None:
     """Kills the process in the step after this one."""
-    begin = RegularizerMixin.begin_step
+    begin = RegularizerMixin._begin_step
 
     def begin_step(trainer: Any) -> None:
         if trainer.state.global_step == step:
             os.kill(os.getpid(), signal.SIGKILL)
         begin(trainer)
 
-    RegularizerMixin.begin_step = begin_step  # type: ignore[method-assign]
+    RegularizerMixin._begin_step = begin_step  # type: ignore[method-assign]
 
 
 def truncate(path: Path, other: Path) -> None:
