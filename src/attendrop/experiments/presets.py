@@ -25,6 +25,7 @@ _ADDROP: dict[str, tuple[Any, Any, int, Any, Any]] = {
 }
 _ALL_LAYERS = ("glue/cola", "glue/mrpc", "glue/rte")
 _EPOCHS = {"glue/sst2": 20, "glue/mnli": 10, "glue/qnli": 10, "glue/qqp": 10}  # 50 for all others, with early stopping
+_LARGE = ("glue/mnli", "glue/qnli", "glue/qqp")
 _ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
 
 
@@ -45,7 +46,7 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
         )
     if name == "attendout":
         config.method, config.preset = [_ATTENDOUT], None
-        return [f"preset paper: {_ATTENDOUT}, as in section 5 of arXiv 2104.04692 v2"]
+        return [f"preset paper: {_ATTENDOUT} (T and the generator's rate: arXiv 2104.04692 v1, section 5.1)"]
     if config.task not in _ADDROP:
         raise UserError(
             f"preset is 'paper' and task is {config.task or config.train_file!r}; AD-DROP's Table 11 has "
@@ -65,9 +66,12 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
         "per_device_train_batch_size": batch,
         "max_length": length,
         "num_train_epochs": _EPOCHS.get(config.task, 50),
-        "patience": 3 if config.task in _EPOCHS else 5,
+        "patience": 3 if config.task in _LARGE else 5,
         "lr_scheduler_type": "constant",
         "warmup_steps": 0,
+        "max_grad_norm": 0.0,
+        "adam_epsilon": 1e-6,
+        "train_sampling_strategy": "random",
     }
     settings = {name: value for name, value in settings.items() if name not in config.explicit}
     for name, value in settings.items():
@@ -78,5 +82,6 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
     listed = ", ".join(f"{name}={value}" for name, value in settings.items())
     return [
         f"preset paper: {config.method[0]} (Table 11 of arXiv 2210.05883)",
-        f"preset paper: {listed} (Table 11; epochs, patience and the constant learning rate from its public code)",
+        f"preset paper: {listed} (Table 11; epochs, patience, constant learning rate, no clipping, ε and shuffled "
+        "batches from its public code)",
     ]
