@@ -27,6 +27,7 @@ from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
 from ..prune.tickets import Places, Tickets, importance, masked_places, zero
+from ..utils.distributed import sum_over_processes
 from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -167,7 +168,7 @@ def find_supertickets(
     search.run(trainer, 0.0, Tickets())
     scores = importance(trainer.model, _batches(trainer, batches), per)
     for score in (*scores.heads, scores.feed_forwards):
-        score.copy_(trainer.accelerator.reduce(score, "sum"))
+        sum_over_processes(score, trainer.args.world_size)
     tried = {Tickets()}
     for share in shares:
         tickets = scores.lowest(share)
