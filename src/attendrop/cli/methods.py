@@ -37,7 +37,6 @@ def _list_methods() -> None:
 
 
 def _show_fields(name: str) -> None:
-    methods.check_name(name)
     cls = methods.method_class(name)
     descriptions = field_descriptions(cls)
     table = plain_table("field", "default", "what it is")
@@ -60,14 +59,13 @@ def description_of(name: str) -> str:
 
 
 def field_descriptions(cls: type) -> dict[str, str]:
-    """What the docstring of a method says about each field, below `Args:` if it has that heading.
+    """What the docstring of a method says about each field, below `Args:`.
 
     A description is a line `field: text`, continued on lines with more indentation.
     """
-    docstring = inspect.getdoc(cls) or ""
-    section = docstring.partition("\nArgs:\n")[2] or docstring
+    section = (inspect.getdoc(cls) or "").partition("\nArgs:\n")[2]
     names = "|".join(field.name for field in dataclasses.fields(cls))
-    pattern = re.compile(rf"(?P<indent> *)(?P<field>{names}):?\s+(?P<text>.+)")
+    pattern = re.compile(rf"(?P<indent> *)(?P<field>{names}): (?P<text>.+)")
     descriptions: dict[str, str] = {}
     field, indent = "", ""
     for line in section.splitlines():

@@ -78,10 +78,9 @@ class Checkpoints:
         """
         # The names of the parameters change when the model is sharded.
         self._fingerprints["model"] = model_fingerprint(self._trainer.model)
-        if requested is None or requested is False:
-            self._forget()
-            return None
         self._forget()
+        if requested is None or requested is False:
+            return None
         if requested is True:
             checkpoint = self._newest_whole(Path(self._trainer.args.output_dir), may_change)
         else:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..core.trainer_protocol import TrainerProtocol
 from ..errors import DivergedError
 from ..utils.distributed import sum_over_processes
+from .manifest import newest_checkpoint
 
 BAD_STEPS = 5  # so many steps in a row without a finite loss are no accident
 BAD_LOGS = 10  # so many log lines in a row whose gradient norm is not finite; a loss scaler starts with a few
@@ -87,7 +87,7 @@ class DivergenceCheck:
             cause = (
                 f"a learning rate of {args.learning_rate:g} that is too high; try a lower one, or more warm-up steps"
             )
-        last = get_last_checkpoint(args.output_dir) if Path(args.output_dir).is_dir() else None
+        last = newest_checkpoint(Path(args.output_dir))
         saved = f"{last} is the last checkpoint" if last else "there is no checkpoint"
         return DivergedError(
             f"training has diverged: {what}, found after step {state.global_step}; the likely cause is {cause}; "
