@@ -13,6 +13,7 @@ PACKAGE = ROOT / "src" / "attendrop"
 # Top to bottom, as in DESIGN.md. Names on one line are side by side: neither imports the other.
 LAYERS = """\
     cli
+    study
     experiments
     report
     tasks
@@ -24,6 +25,7 @@ LAYERS = """\
     model
     random
     kernels
+    statistics
     utils
     errors
 """

@@ -1,0 +1,1 @@
+"""Statistics of paired runs. Arrays in, numbers out: nothing here knows about models, files or methods."""
