@@ -61,6 +61,7 @@ class Steps:
         self._kept: KeptGraphs | None = None
         self._scope: Hashable = None
         self.gave_up: str | None = None  # why steps are not captured any more
+        self.were_captured = False  # whether steps of the last training were captured
 
     @property
     def are_captured(self) -> bool:
@@ -107,7 +108,7 @@ class Steps:
     def begin(self, engine: Engine | None) -> None:
         """To be called when the model, the optimizer and the engine of this run have been created."""
         self._stop()
-        self.gave_up = None
+        self.gave_up, self.were_captured = None, False
         if self._mode == "eager":
             return
         reason = self.check()
@@ -153,6 +154,8 @@ class Steps:
             return None
         if self._captured.graphs.failure is not None:
             self._give_up(self._captured.graphs.failure)
+        else:
+            self.were_captured = self.were_captured or loss is not None
         return loss
 
     def _give_up(self, reason: str) -> None:
