@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from ...statistics.paired import t_interval
 from ...statistics.verdict import Question, judge_family
 
 Record = Mapping[str, Any]
-Values = dict[int, float | None]  # seed -> value; None for a run that failed
+Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
 
 # The smallest differences that matter, unless the user gives others. Cost is in multiples of the baseline's.
 DELTAS = {"score": 0.01, "loss": 0.02, "brier": 0.01, "ece": 0.01, "cost": 0.05}
