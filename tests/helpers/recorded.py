@@ -44,16 +44,20 @@ class Tape(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        self._of_cpu: set[int] = set()  # numbers that are drawn on the CPU also where the model is on a GPU
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
-        if name in FORBIDDEN:
+        is_of_cpu = name == "rand" or any(id(x) in self._of_cpu for x in args)
+        if name in FORBIDDEN and not is_of_cpu and not (name == "lift_fresh" and args[0].numel() < 2):
             raise RuntimeError(f"{name} is not allowed during a capture")
         if any(isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in _indices(name, args)):
             raise RuntimeError(f"{name} with a boolean index is not allowed during a capture")
         found = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, found))
+        if is_of_cpu:
+            self._of_cpu.add(id(found))
         return found
 
     @torch.no_grad()
