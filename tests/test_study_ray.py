@@ -96,8 +96,8 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("127.0.0.1:{port}", "where nothing answers"),
-        ("no-such-host.invalid:6379", "where nothing answers"),
+        ("127.0.0.1:{port}", "where no Ray cluster answers"),
+        ("no-such-host.invalid:6379", "where no Ray cluster answers"),
         ("127.0.0.1", "it must be host:port"),
         ("127.0.0.1:0", "it must be host:port"),
         ("ray://127.0.0.1:10001", "it must be host:port"),
@@ -109,6 +109,14 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentenc
     with pytest.raises(UserError, match=f"address is '.*', .*{sentence}|address is '.*'; {sentence}"):
         make_engine("ray", address=address.format(port=free_port()), make_worker=LIGHT)
     assert time.monotonic() - start < 15
+
+
+def test_the_port_of_another_program_is_one_sentence() -> None:
+    """Ray itself would wait for minutes."""
+    pytest.importorskip("ray")
+    refused = pytest.raises(UserError, match="where no Ray cluster answers")
+    with socket.create_server(("127.0.0.1", 0)) as server, refused:  # it accepts, and says nothing
+        make_engine("ray", address=f"127.0.0.1:{server.getsockname()[1]}", make_worker=LIGHT)
 
 
 def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
