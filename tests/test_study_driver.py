@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.study.design import RunSpec
 from attendrop.study.driver import Study, Watcher, run_study
 from attendrop.study.engines import make_engine
 from attendrop.study.records import failed_record, read_record, read_records, record_path, write_record
+from attendrop.study.spec import RunSpec
 from helpers.cli_tools import ENVIRONMENT
 from helpers.study_workers import LIGHT, light_specs, make_record
 from scripts.kill_driver import CONFIGURATION, kill_at_random_moments

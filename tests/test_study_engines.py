@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.study.design import RunSpec
 from attendrop.study.engines import make_engine
 from attendrop.study.engines.places import Device, find_devices
+from attendrop.study.spec import RunSpec
 from helpers.study_workers import BROKEN, LIGHT, light_specs
 
 GIB = 1 << 30

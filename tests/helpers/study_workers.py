@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from attendrop.errors import DivergedError, UserError
-from attendrop.study.design import RunSpec
 from attendrop.study.records import now, worker_name
+from attendrop.study.spec import RunSpec
 
 Progress = Callable[[dict[str, Any]], bool]
 

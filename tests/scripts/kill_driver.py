@@ -20,10 +20,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from attendrop.study.design import RunSpec
 from attendrop.study.driver import run_study
 from attendrop.study.engines import make_engine
 from attendrop.study.records import read_records
+from attendrop.study.spec import RunSpec
 from helpers.study_workers import LIGHT, light_specs
 
 CONFIGURATION = {"kind": "compare", "seeds": "all"}

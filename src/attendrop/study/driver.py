@@ -22,9 +22,9 @@ from ..errors import UserError
 from ..utils.files import is_no_space, write_whole
 from ..utils.lock import locked
 from .configuration import write_configuration
-from .design import RunSpec
 from .engines import Engine, NextSpec, OnProgress
 from .records import Record, SameStudy, read_records, remove_unfinished, write_record
+from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
 MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # of which a study that is started again may have more

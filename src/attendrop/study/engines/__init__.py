@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ...errors import UserError
 from ...utils.checks import check_choice, check_number, check_whole
-from ..design import RunSpec
+from ..spec import RunSpec
 
 WORKER = "attendrop.study.worker:Worker"  # the class of the workers
 

@@ -16,8 +16,8 @@ from dataclasses import asdict
 from typing import Any
 
 from ...errors import UserError, on_one_line
-from ..design import RunSpec
 from ..records import worker_name
+from ..spec import RunSpec
 from .host import load_worker, run_spec
 from .pool import Message, Pool, Seat
 
