@@ -199,8 +199,8 @@ def test_failed_runs_are_run_again_on_request_only(tmp_path: Path) -> None:
 def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path: Path) -> None:
     wrong = light_specs(3, fault="user")
     with pytest.raises(UserError, match="^task is 'nope'; it must be one of 'a', 'b'.$"):
-        study(tmp_path, wrong)
-    assert read_records(tmp_path) == {}
+        study(tmp_path / "new/study", wrong)
+    assert not (tmp_path / "new").exists()  # so that the user can correct the input
     records = study(tmp_path, [*light_specs(1), *wrong[1:]])  # only some runs are wrong
     assert Counter(record["status"] for record in records.values()) == {"finished": 1, "failed": 2}
 

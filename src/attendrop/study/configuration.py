@@ -7,9 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, on_one_line
 from ..utils.files import write_whole
-from .records import STUDY_FILE, now, read_study
+from .records import now
+
+STUDY_FILE = "study.json"
 
 _OF_THE_START = ("format", "created", "command")  # these may differ
 _ABSENT = "absent"
@@ -28,7 +30,7 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
     """
     path = folder / STUDY_FILE
     new = json.loads(json.dumps(dict(configuration), default=str))
-    old = read_study(folder) if path.exists() else None
+    old = read_configuration(folder) if path.exists() else None
     if old is None:
         write_whole(path, json.dumps({"format": 1, "created": now(), **new}, indent=1) + "\n")
         return
@@ -45,6 +47,29 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
         )
     if any(old.get(name) != new.get(name) for name in may_grow):
         write_whole(path, json.dumps({**old, **new, "created": old.get("created")}, indent=1) + "\n")
+
+
+def read_configuration(folder: str | Path) -> dict[str, Any]:
+    """Reads study.json.
+
+    Args:
+        folder: The folder of the study.
+
+    Raises:
+        UserError: There is no study in the folder, or the file is damaged.
+    """
+    path = Path(folder, STUDY_FILE)
+    if not path.is_file():
+        raise UserError(
+            f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
+    return content
 
 
 def has_grown(old: Any, new: Any) -> bool:

@@ -23,7 +23,7 @@ from ..utils.secrets import is_secret
 from .spec import RunSpec
 
 FORMAT = 1
-STUDY_FILE, RUNS_FOLDER = "study.json", "runs"
+RUNS_FOLDER = "runs"
 STATUSES = ("finished", "failed", "stopped")
 
 Record = dict[str, Any]
@@ -61,29 +61,6 @@ def write_record(folder: str | Path, record: Mapping[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps({**content, "checksum": _checksum(content)}) + "\n")
     return path
-
-
-def read_study(folder: str | Path) -> dict[str, Any]:
-    """Reads what a study is, its `study.json`.
-
-    Args:
-        folder: The folder of the study.
-
-    Raises:
-        UserError: There is no study in the folder, or the file is damaged.
-    """
-    path = Path(folder, STUDY_FILE)
-    if not path.is_file():
-        raise UserError(
-            f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
-        )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds a {type(content).__name__}")
-    except (OSError, ValueError) as error:
-        raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
-    return content
 
 
 def read_record(path: Path) -> Record:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .records import Record, read_records, read_study
+from .configuration import STUDY_FILE as STUDY_FILE
+from .configuration import read_configuration
+from .records import Record, read_records
 
 PROGRESS_FILE = "progress.json"
 _STALE = 60.0  # seconds after which the driver on another machine counts as gone; it writes every few seconds
@@ -89,7 +91,7 @@ def read_status(folder: str | Path) -> Status:
         UserError: The folder has no study.
     """
     folder = Path(folder)
-    study = read_study(folder)
+    study = read_configuration(folder)
     broken: list[str] = []
     records = read_records(folder, broken.append)
     progress = _read_json(folder / PROGRESS_FILE)

@@ -21,9 +21,10 @@ def analyse(folder: str | Path) -> dict[str, Any]:
     Args:
         folder: The folder of `attendrop compare` or `attendrop tune`.
     """
-    from ..records import read_records, read_study
+    from ..configuration import read_configuration
+    from ..records import read_records
 
-    study = read_study(folder)
+    study = read_configuration(folder)
     analysis = analyse_records(list(read_records(folder).values()), study)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
