@@ -16,6 +16,7 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.study.engines import make_engine
 from helpers.study_workers import BROKEN, LIGHT, light_specs
+from scripts.ray_node_lost import compare
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
 
@@ -123,3 +124,11 @@ def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"Ray is not installed: pip install 'attendrop\[ray\]'"):
         make_engine("ray", make_worker=LIGHT)
+
+
+@pytest.mark.slow
+def test_scores_are_bit_equal_to_those_of_the_local_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real training on two nodes, of which one is killed in the middle."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
+    assert compare(tmp_path, seeds=3) == {"runs": 6, "records": 6, "equal": 6, "lost": 1}
