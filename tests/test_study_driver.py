@@ -206,7 +206,8 @@ def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path
 
 
 def test_another_configuration_is_refused_unless_it_has_grown(tmp_path: Path) -> None:
-    study(tmp_path, light_specs(1))
+    study(tmp_path, light_specs(1), {**COMPARE, "settings": {"learning_rate": 2e-5, "hub_token": "hf_x"}})
+    assert "hf_x" not in (tmp_path / "study.json").read_text()
     study(tmp_path, light_specs(1), {**COMPARE, "seeds": [0, 1, 2, 3], "command": "again"})
     assert json.loads((tmp_path / "study.json").read_text())["seeds"] == [0, 1, 2, 3]
     with pytest.raises(UserError, match=r"seeds is \[0\], and \[0, 1, 2, 3\] in the study that"):

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,15 @@ def test_a_running_study_shows_its_runs_and_epochs(tmp_path: Path, printed: io.S
                 break
         time.sleep(0.1)
     assert run(["study", str(tmp_path / "study")]) == 0
-    driver.kill()
-    driver.wait()
     text = printed.getvalue()
+
+    def end() -> None:
+        driver.kill()
+        driver.wait()
+
+    threading.Timer(1, end).start()
+    assert run(["study", str(tmp_path / "study"), "--watch"]) == 0  # until the driver has ended
+    assert "the study is not running; start its command again to go on" in printed.getvalue()
     assert "0/5 done, 2 running, 3 not started" in text
     for seed in (0, 1):
         assert re.search(rf"plain seed {seed} on t  {socket.gethostname()}/\d+/cpu  1/2 +0.{seed}000  \d s", text)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import UserError, on_one_line
 from ..utils.files import write_whole
+from ..utils.secrets import is_secret
 from .records import now
 
 STUDY_FILE = "study.json"
@@ -29,7 +30,7 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
         UserError: The configuration is another. The sentence names the first difference.
     """
     path = folder / STUDY_FILE
-    new = json.loads(json.dumps(dict(configuration), default=str))
+    new = _without_secrets(json.loads(json.dumps(dict(configuration), default=str)))
     old = read_configuration(folder) if path.exists() else None
     if old is None:
         write_whole(path, json.dumps({"format": 1, "created": now(), **new}, indent=1) + "\n")
@@ -70,6 +71,12 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
     return content
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner) for name, inner in value.items() if not is_secret(name)}
+    return value
 
 
 def has_grown(old: Any, new: Any) -> bool:

@@ -57,9 +57,9 @@ def make_engine(
 
     Example:
         ```python
-        engine = make_engine("local", workers=4)
-        for record in engine.results(iter_of_specs.__next__):
-            ...
+        specs, engine = iter(list_of_specs), make_engine("local", workers=4)
+        for record in engine.results(lambda: next(specs, None)):
+            print(record["id"], record["status"])
         engine.close()
         ```
     """
