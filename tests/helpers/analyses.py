@@ -180,7 +180,7 @@ def _tuning(methods: tuple[str, ...]) -> dict[str, Any]:
         curves.append({"method": method, "k": trials, "expected_best": best, "low": [b - 0.008 for b in best],
                        "high": [b + 0.008 for b in best]})  # fmt: skip
     chosen = {method: {"learning_rate": 2e-5, "p": 0.3} for method in methods[:2]}
-    return {"curves": curves, "trials": [], "chosen": chosen, "dev": {method: 0.72 for method in methods[:2]}}
+    return {"curves": curves, "trials": [], "chosen": chosen, "dev": dict.fromkeys(methods[:2], 0.72)}
 
 
 def _agreement(draws: Any, methods: tuple[str, ...], tasks: tuple[str, ...]) -> list[dict[str, Any]]:

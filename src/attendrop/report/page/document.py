@@ -1,4 +1,4 @@
-"""The page itself: one HTML document with its styles, scripts and data inside, which never asks a network for anything."""
+"""The page itself: one HTML document with its styles, scripts and data inside, which needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from .check import checked_analysis
 from .pack import page_data
 from .verdicts import verdict_blocks
-from .words import PAPER_LABEL, facts, headline, labels_of
+from .words import PAPER_LABEL, facts, headline, labels_of, protocol_label
 
 MARK = '<meta name="generator" content="attendrop report">'
 
@@ -122,20 +122,19 @@ def _failures(analysis: Mapping[str, Any]) -> str:
     count = len(analysis["failures"])
     return (
         f'<section id="failures" data-nav="Failures"><h2>{count} failed {"run" if count == 1 else "runs"}</h2>'
-        "<p class=\"about\">A run that failed has no score. The comparisons use the seeds that both methods finished.</p>"
+        '<p class="about">A run that failed has no score. Comparisons use the seeds that both methods finished.</p>'
         '<div class="scroll" tabindex="0" role="region" aria-label="Failed runs"><table class="data"><thead><tr>'
-        '<th scope="col">Method</th><th scope="col">Task</th><th scope="col">Seed</th><th scope="col">What happened</th>'
-        f"</tr></thead><tbody>{rows}</tbody></table></div></section>"
+        '<th scope="col">Method</th><th scope="col">Task</th><th scope="col">Seed</th>'
+        f'<th scope="col">What happened</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
 
 
 def _origin(analysis: Mapping[str, Any]) -> str:
-    protocol = PAPER_LABEL if analysis["protocol"] == "paper" else (
-        "honest: the examples that give the scores chose neither the settings nor the epoch"
-    )
-    items = [("Protocol", protocol), ("Created", analysis["created"])]
+    items = [("Protocol", protocol_label(analysis)), ("Created", analysis["created"])]
     items += [(str(name), str(version)) for name, version in analysis["versions"].items()]
-    shown = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in items if value)
+    shown = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in items if value
+    )
     command = f'<pre tabindex="0" aria-label="The command"><code>{escape(analysis["command"])}</code></pre>'
     settings = "".join(
         f"<li><strong>{escape(labels_of(analysis)[method['name']])}</strong>: <code>{escape(method['name'])}</code>"
@@ -145,8 +144,8 @@ def _origin(analysis: Mapping[str, Any]) -> str:
     notes = "".join(f"<li>{escape(str(note))}</li>" for note in analysis["notes"])
     return (
         '<section id="origin" data-nav="Origin"><h2>How this was made</h2>'
-        f"{command if analysis['command'] else ''}<ul class=\"plain\">{settings}</ul>"
-        f"{f'<ul class=plain>{notes}</ul>' if notes else ''}<dl class=\"facts small\">{shown}</dl></section>"
+        f'{command if analysis["command"] else ""}<ul class="plain">{settings}</ul>'
+        f'{f"<ul class=plain>{notes}</ul>" if notes else ""}<dl class="facts small">{shown}</dl></section>'
     )
 
 

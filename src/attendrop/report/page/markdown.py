@@ -21,6 +21,7 @@ from .words import (
     mean_value,
     outcome_name,
     p_value,
+    protocol_label,
     settings_of_cells,
     verdict_word,
 )
@@ -62,8 +63,8 @@ def card_section(analysis: Mapping[str, Any]) -> str:
     else:
         parts += [_verdict_table(analysis, setting) for setting in settings_of_cells(analysis)[:1]]
     parts.append(
-        f"Differences are paired by seed, against {markdown_code(analysis['baseline'])}; intervals have a confidence of "
-        f"{100 * analysis['confidence']:.0f} %, p values are adjusted for the number of methods (Holm)."
+        f"Differences are paired by seed, against {markdown_code(analysis['baseline'])}; intervals have a confidence "
+        f"of {100 * analysis['confidence']:.0f} %, p values are adjusted for the number of methods (Holm)."
     )
     if analysis["failures"]:
         parts.append(f"{len(analysis['failures'])} runs failed; they are counted, not left out.")
@@ -121,7 +122,7 @@ def _failures(analysis: Mapping[str, Any]) -> str:
 
 def _origin(analysis: Mapping[str, Any]) -> str:
     lines = [f"command: {markdown_code(analysis['command'])}"] if analysis["command"] else []
-    lines.append("protocol: " + (PAPER_LABEL if analysis["protocol"] == "paper" else "the development set is never used to choose"))
+    lines.append(f"protocol: {protocol_label(analysis)}")
     lines += [f"{name}: {markdown_text(version)}" for name, version in analysis["versions"].items()]
     lines += [markdown_text(note) for note in analysis["notes"]]
     if analysis["created"]:

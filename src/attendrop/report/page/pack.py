@@ -26,7 +26,8 @@ def page_data(analysis: Mapping[str, Any]) -> str:
     explorer = analysis["explorer"]
     data = {**analysis, "explorer": packed_explorer(explorer) if explorer and explorer.get("examples") else None}
     data["agreement"] = [
-        {**entry, "per_example": (entry.get("per_example") or [])[:PER_EXAMPLE_LIMIT]} for entry in analysis["agreement"]
+        {**entry, "per_example": (entry.get("per_example") or [])[:PER_EXAMPLE_LIMIT]}
+        for entry in analysis["agreement"]
     ]
     text = json.dumps(_rounded(data), ensure_ascii=False, separators=(",", ":"), default=str)
     # A text may contain `</script>` or `<!--`; U+2028 and U+2029 end a line for old parsers.
@@ -39,7 +40,8 @@ def packed_explorer(explorer: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         explorer: The part `explorer` of an analysis.
     """
-    packed, size = [], 0
+    packed: list[dict[str, Any]] = []
+    size = 0
     for example in explorer["examples"]:
         entry = _packed_example(example)
         size += len(json.dumps(entry))

@@ -66,7 +66,9 @@ def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], 
         )
         mark = ' class="baseline"' if name == baseline else ""
         hint = '<span class="hint">baseline</span>' if name == baseline else ""
-        rows.append(f'<tr{mark}><th scope="row"><span class="method">{escape(labels[name])}</span>{hint}</th>{cells}</tr>')
+        rows.append(
+            f'<tr{mark}><th scope="row"><span class="method">{escape(labels[name])}</span>{hint}</th>{cells}</tr>'
+        )
     sentences = "".join(_sentences(analysis, results, outcomes))
     return (
         f'<section {attributes}><h3>{escape(title)}</h3><table class="verdicts"><thead><tr><th scope="col">Method</th>'
@@ -117,7 +119,8 @@ def _forest(analysis: Mapping[str, Any], comparison: Mapping[str, Any], label: s
         return f"{_WIDTH * (value - domain[0]) / (domain[1] - domain[0]):.1f}"
 
     delta, y = analysis["delta"].get("score") or 0.0, _HEIGHT / 2
-    band = f'<rect x="{x(-delta)}" y="3" width="{float(x(delta)) - float(x(-delta)):.1f}" height="{_HEIGHT - 6}" class="band"/>'
+    width = float(x(delta)) - float(x(-delta))
+    band = f'<rect x="{x(-delta)}" y="3" width="{width:.1f}" height="{_HEIGHT - 6}" class="band"/>'
     about = f"{label}: difference {number(middle, True)}, interval {interval('score', bounds)}"
     return (
         f'<svg class="forest" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about)}">{band}'
@@ -138,7 +141,9 @@ def _key(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     if delta:
         parts.append(f"The shaded band is ±{number(delta)}: differences that are too small to matter.")
     if analysis["sequential"]:
-        parts.append("Seeds were added until the comparisons were decided; the error rates allow for the repeated looks.")
+        parts.append(
+            "Seeds were added until the comparisons were decided; the error rates allow for the repeated looks."
+        )
     return f'<p class="key">{escape(" ".join(parts))}</p>'
 
 
@@ -149,10 +154,10 @@ def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes
     for name, result in results.items():
         for outcome in outcomes:
             comparison = (result.get(outcome) or {}).get("comparison")
-            sentence = explanation(comparison) if comparison else ""
-            if sentence:
+            if comparison and (sentence := explanation(comparison)):
                 what = "" if outcome == "score" else f", {outcome_name(outcome, analysis['metric'])}"
-                line = f"<li><strong>{escape(labels[name] + what)}.</strong> {escape(sentence)}{_power(outcome, comparison)}</li>"
+                words = f"<strong>{escape(labels[name] + what)}.</strong> {escape(sentence)}"
+                line = f"<li>{words}{_power(outcome, comparison)}</li>"
                 found["score" if outcome == "score" else "other"].append(line)
     if found["score"]:
         yield f'<ul class="sentences">{"".join(found["score"])}</ul>'

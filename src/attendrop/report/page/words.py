@@ -13,6 +13,12 @@ _COST_WORDS = {"helps": "cheaper", "hurts": "costs more"}
 _TOO_FEW = "Fewer than 5 seeds show too little of the chance in a run: the figures are here, a verdict is not."
 
 
+def protocol_label(analysis: Mapping[str, Any]) -> str:
+    """How settings and epochs were chosen, in words."""
+    honest = "honest: the examples that give the scores chose neither the settings nor the epoch"
+    return PAPER_LABEL if analysis["protocol"] == "paper" else honest
+
+
 def verdict_word(outcome: str, verdict: str) -> str:
     """The verdict in one or two words; a cost is not helped or hurt, it is lower or higher."""
     return _COST_WORDS.get(verdict, verdict) if outcome == "cost" else verdict

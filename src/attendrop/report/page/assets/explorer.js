@@ -102,7 +102,7 @@ function explorer() {
     const top = d3.greatest(here, (t) => map.attention(t.i)), most = d3.greatest(here, (t) => map.attribution(t.i));
     const candidates = here.filter((t) => map.candidate(t.i)), dropped = here.filter((t) => map.dropped(t.i));
     const list = (items) => items.map((t) => `“${t.token}”`).join(", ");
-    return `“${example().tokens[view.query]}” attends most to “${top.token}” (${percent(map.attention(top.i))}). The prediction depends most on its attention to “${most.token}”. `
+    return `“${example().tokens[view.query]}” attends most to “${top.token}” (${percent(map.attention(top.i))}). ${map.attribution(most.i) > 0 ? `The prediction depends most on its attention to “${most.token}”. ` : "No attention of this token supports the prediction. "}`
       + (candidates.length ? `Candidates: ${list(candidates)}. ` : "No candidates. ") + (dropped.length ? `One draw drops: ${list(dropped)}.` : "One draw drops nothing in this row.");
   }
   tokens.addEventListener("keydown", (event) => {
