@@ -79,10 +79,11 @@ function announce(text) { document.getElementById("announce").textContent = text
 
 /** A labelled select. */
 function choice(label, options, value, onchange, names = (o) => o) {
-  const select = el("select", { onchange: () => onchange(select.value) });
+  const id = `field${choice.count = (choice.count ?? 0) + 1}`;
+  const select = el("select", { id, onchange: () => onchange(select.value) });
   for (const option of options) select.append(el("option", { value: option }, String(names(option))));
   select.value = value;
-  return el("label", { class: "field" }, label, select);
+  return el("div", { class: "field" }, el("label", { for: id }, label), select);
 }
 /** Radio buttons in a row. */
 function segmented(label, options, value, onchange, names = (o) => o) {

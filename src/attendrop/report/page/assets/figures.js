@@ -49,7 +49,7 @@ function seedsFigure() {
         isDifference && delta ? Plot.rect([0], { x1: -delta, x2: delta, y1: -0.5, y2: methods.length - 0.5, fill: "var(--flat-bg)" }) : null,
         PLAIN_GRID(),
         isDifference ? Plot.ruleX([0], { stroke: "var(--ink)" }) : null,
-        Plot.line(lines, { x: "x", y: "y", z: "seed", stroke: "var(--soft)", strokeWidth: 1.2, ariaLabel: "seeds" }),
+        Plot.line(lines, { x: "x", y: "y", z: "seed", stroke: "var(--soft)", strokeWidth: 1.2 }),
         ...methods.map((m) => Plot.dot(rows.filter((r) => r.method === m), { x: "x", y: "y", r: 4, symbol: m.symbol, fill: m.color, fillOpacity: 0.75 })),
         ...means.filter((m) => isNumber(m.low)).map((m) => Plot.ruleY([m], { x1: "low", x2: "high", y: "y", stroke: m.method.color, strokeWidth: 3, strokeLinecap: "round" })),
         ...means.filter((m) => isNumber(m.mid)).map((m) => Plot.dot([m], { x: "mid", y: "y", r: 6.5, symbol: m.method.symbol, fill: m.method.color, stroke: "var(--panel)", strokeWidth: 1.5 })),
@@ -59,7 +59,7 @@ function seedsFigure() {
       ].filter(Boolean),
     });
     // The line through the runs of one seed shows while the pointer is near one of them.
-    const paths = d3.select(svg).selectAll("[aria-label=seeds] path").data(unique(lines.map((r) => r.seed)));
+    const paths = d3.select(svg).selectAll("[aria-label=line] path").data(unique(lines.map((r) => r.seed)));
     const show = () => paths.style("opacity", (seed) => (svg.value?.seed === seed ? 1 : view.paired ? 0.45 : 0));
     svg.addEventListener("input", show);
     show();

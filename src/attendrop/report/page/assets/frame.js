@@ -58,6 +58,8 @@ function addFigure({ id, nav, title, about, controls = [], hasLegend = true, dra
     width = canvas.clientWidth;
     const drawing = width ? draw(width) : null;
     if (drawing) {
+      // Plot names its groups for assistive technology, which may not look into an image.
+      drawing.querySelectorAll("g[aria-label]").forEach((g) => { g.dataset.mark = g.getAttribute("aria-label"); g.removeAttribute("aria-label"); });
       drawing.setAttribute("role", "img");
       drawing.setAttribute("aria-label", `${title}. ${about} The same data is below as a table.`);
     }
@@ -80,7 +82,9 @@ function standalone(svg, title, hasLegend) {
   from.forEach((node, i) => {
     const style = getComputedStyle(node);
     for (const name of PAINTS) to[i].style.setProperty(name, style.getPropertyValue(name));
+    for (const { name, value } of [...to[i].attributes]) if (name !== "style" && value.includes("var(")) to[i].removeAttribute(name);
   });
+  copy.querySelectorAll("[data-mark=tip], [aria-label=tip]").forEach((tip) => tip.remove());
   const width = svg.clientWidth || +svg.getAttribute("width"), height = svg.clientHeight || +svg.getAttribute("height");
   const family = getComputedStyle(document.body).fontFamily, ink = resolved("var(--ink)");
   const outer = d3.create("svg").attr("xmlns", "http://www.w3.org/2000/svg").style("font-family", family);
