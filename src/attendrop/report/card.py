@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..tasks import METRICS, TASKS, Task, find_task
 from ..tasks.hub import is_hub_name
 from ..tasks.models import MODEL_CLASSES
-from .escape import markdown_code, markdown_text
+from ._markdown import markdown_code, markdown_text
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..escape import markdown_code, markdown_text
+from .._markdown import markdown_code, markdown_text
 from .check import OUTCOMES, checked_analysis
 from .words import (
     PAPER_LABEL,

@@ -26,9 +26,10 @@ function legend() {
 /**
  * Adds a section with one figure to the page.
  * draw(width) returns an SVG element, or null where the present choice has no data;
- * table() returns {columns, rows}, which are shown as a table and saved as CSV.
+ * table() returns {columns, rows}, which are shown as a table and saved as CSV;
+ * entries() returns what the legend of a saved figure lists, each with label, symbol and color.
  */
-function addFigure({ id, nav, title, about, controls = [], hasLegend = true, draw, table, extra = null }) {
+function addFigure({ id, nav, title, about, controls = [], hasLegend = true, entries = hasLegend ? shownMethods : () => [], draw, table, extra = null }) {
   const canvas = el("div", { class: "canvas" });
   const holder = el("div");
   const shownTable = el("button", { type: "button", "aria-expanded": "false", onclick: () => {
@@ -39,7 +40,7 @@ function addFigure({ id, nav, title, about, controls = [], hasLegend = true, dra
   const svg = () => canvas.querySelector("svg");
   const save = (label, run) => el("button", { type: "button", onclick: run, "aria-label": `${label} of: ${title}` }, label);
   const tools = el("div", { class: "tools" },
-    save("SVG", () => svg() && saveSvg(svg(), title, id, hasLegend)), save("PNG", () => svg() && savePng(svg(), title, id, hasLegend)),
+    save("SVG", () => svg() && saveSvg(svg(), title, id, entries())), save("PNG", () => svg() && savePng(svg(), title, id, entries())),
     save("CSV", () => saveCsv(table(), id)), shownTable,
     IS_PAPER ? el("span", { class: "label" }, PAPER_LABEL) : null);
   const figure = el("figure", { "aria-labelledby": `${id}-title` },
@@ -76,7 +77,7 @@ function addFigure({ id, nav, title, about, controls = [], hasLegend = true, dra
 const PAINTS = ["fill", "stroke", "color", "opacity", "font-size", "font-weight", "font-family", "font-variant"];
 
 /** A copy that looks the same outside of the page: its colours are numbers, its title and legend are inside. */
-function standalone(svg, title, hasLegend) {
+function standalone(svg, title, entries) {
   const copy = svg.cloneNode(true);
   const from = [svg, ...svg.querySelectorAll("*")], to = [copy, ...copy.querySelectorAll("*")];
   from.forEach((node, i) => {
@@ -94,15 +95,15 @@ function standalone(svg, title, hasLegend) {
   let y = 28;
   text(16, y, title, "16px", 600);
   if (IS_PAPER) text(16, y += 20, PAPER_LABEL, "12px", 400);
-  if (hasLegend) {
+  if (entries.length) {
     let x = 16;
     y += 26;
-    for (const method of shownMethods()) {
-      const space = 34 + 7.2 * method.label.length;
+    for (const { label, symbol, color } of entries) {
+      const space = 34 + 7.2 * label.length;
       if (x > 16 && x + space > width + 16) { x = 16; y += 20; }
-      outer.append("path").attr("transform", `translate(${x + 6},${y - 4})`).attr("d", d3.symbol(method.symbol, 70)())
-        .attr("fill", resolved(method.color));
-      text(x + 18, y, method.label, "12px", 400);
+      outer.append("path").attr("transform", `translate(${x + 6},${y - 4})`).attr("d", d3.symbol(symbol ?? d3.symbolSquare, 70)())
+        .attr("fill", resolved(color));
+      text(x + 18, y, label, "12px", 400);
       x += space;
     }
   }
@@ -119,11 +120,11 @@ function save(blob, name) {
   el("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
-function saveSvg(svg, title, name, hasLegend) {
-  save(new Blob([standalone(svg, title, hasLegend).source], { type: "image/svg+xml" }), `${name}.svg`);
+function saveSvg(svg, title, name, entries) {
+  save(new Blob([standalone(svg, title, entries).source], { type: "image/svg+xml" }), `${name}.svg`);
 }
-async function savePng(svg, title, name, hasLegend) {
-  const { source, size } = standalone(svg, title, hasLegend), scale = 2;
+async function savePng(svg, title, name, entries) {
+  const { source, size } = standalone(svg, title, entries), scale = 2;
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(source)}`;
   await image.decode();

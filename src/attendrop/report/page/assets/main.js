@@ -12,6 +12,7 @@
     if (options.length > 1) filters.append(choice(label, options, state[axis], (v) => { state[axis] = v; update(); }, axis === "size" ? sizeLabel : undefined));
   }
   filters.hidden = !filters.childElementCount;
+  filters.prepend(el("p", {}, "The tables and figures below show"));
   const summary = document.querySelector(".summary-block");
   if (summary) filters.before(summary);
   listeners.push(() => document.querySelectorAll(".cell-block").forEach((block) => {

@@ -37,7 +37,7 @@ function tuningFigure() {
     rows: series3(c.k, c.expected_best, c.low, c.high),
   }));
   const found = ["chosen", "dev"].filter((name) => A.tuning[name] && Object.keys(A.tuning[name]).length);
-  const titles = { chosen: "Chosen settings", dev: "On the development set, used once" };
+  const titles = { chosen: "Chosen settings", dev: IS_PAPER ? "On the development set" : "On the development set, used once" };
   const asText = (value) => (isNumber(value) ? String(+value.toPrecision(4)) : value && typeof value === "object"
     ? Object.entries(value).map(([k, v]) => `${k}=${asText(v)}`).join(", ") : String(value));
   addFigure({
@@ -81,7 +81,7 @@ function metricFigure(groups, { id, nav, title, about }) {
   };
   const key = el("ul", { class: "legend" });
   const redraw = addFigure({
-    id, nav, title, about, hasLegend: false,
+    id, nav, title, about, hasLegend: false, entries: () => seriesOf(),
     controls: groups.length < 2 ? [] : [choice("Value", d3.range(groups.length), 0, (v) => { view.number = +v; redraw(); },
       (i) => `${labelOf(groups[i].method)}: ${metricName(groups[i].stem)}`)],
     draw(width) {
