@@ -43,9 +43,7 @@ FIGURES = ["seeds", "cost", "curves", "sizes", "heatmap", "tuning", "learned", "
 
 def small_analysis() -> dict[str, Any]:
     """Three seeds of two methods on one task, without anything that is optional."""
-    analysis = make_analysis(
-        seeds=3, tasks=("glue/rte",), sizes=("all",), methods=tuple(METHODS)[:2], explorer=False
-    )
+    analysis = make_analysis(seeds=3, tasks=("glue/rte",), sizes=("all",), methods=tuple(METHODS)[:2], explorer=False)
     for part in ("agreement", "disagreements", "failures", "notes"):
         analysis[part] = []
     analysis["method_metrics"] = {}
