@@ -12,7 +12,7 @@ FORMAT = 1
 OUTCOMES = ("score", "loss", "ece", "brier", "cost")
 VERDICTS = ("helps", "hurts", "no difference", "undecided", "too few seeds")
 
-_REQUIRED: dict[str, type | tuple[type, ...]] = {"baseline": str, "metric": str, "methods": list, "cells": list}
+_REQUIRED: dict[str, type] = {"baseline": str, "methods": list, "cells": list}
 _OPTIONAL: dict[str, Any] = {
     "title": "",
     "created": "",
@@ -23,6 +23,8 @@ _OPTIONAL: dict[str, Any] = {
     "confidence": 0.95,
     "sequential": None,
     "model": "",
+    "metric": "score",
+    "device": "",
     "greater_is_better": True,
     "versions": {},
     "summary": [],
@@ -68,6 +70,7 @@ def checked_analysis(analysis: Any) -> dict[str, Any]:
         if isinstance(default, list | dict) and not isinstance(whole[name], type(default)):
             raise _broken(f"{name!r} is a {type(whole[name]).__name__}, not a {type(default).__name__}")
     _check_entries(whole)
+    whole["methods"] = _all_methods(whole)
     _check_cells(whole)
     _check_explorer(whole["explorer"])
     return whole
@@ -79,9 +82,22 @@ def _check_entries(analysis: Mapping[str, Any]) -> None:
             for field in fields:
                 if not isinstance(entry, Mapping) or field not in entry:
                     raise _broken(f"entry {number} of {part!r} has no {field!r}")
-    names = [method["name"] for method in analysis["methods"]]
-    if analysis["baseline"] not in names:
-        raise _broken(f"the baseline {analysis['baseline']!r} is not among its methods")
+
+
+def _all_methods(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The methods, with the baseline and those that were only tuned, of which no run may have been scored yet."""
+    tuned = [curve["method"] for curve in (analysis["tuning"] or {}).get("curves", [])]
+    known = {method["name"]: method for method in analysis["methods"]}
+    names = list(dict.fromkeys([analysis["baseline"], *known, *tuned]))
+    return [{**known.get(name, {"name": name}), "label": _label(known.get(name, {}), name, names)} for name in names]
+
+
+def _label(method: Mapping[str, Any], name: str, names: list[str]) -> str:
+    """The label of a method; of `addrop:p=0.3` without a label of its own it is `addrop`, if no other is called so."""
+    if method.get("label") not in (None, "", name):
+        return str(method["label"])
+    short = name.partition(":")[0]
+    return short if sum(other.partition(":")[0] == short for other in names) == 1 else name
 
 
 def _check_cells(analysis: Mapping[str, Any]) -> None:

@@ -130,25 +130,27 @@ def _failures(analysis: Mapping[str, Any]) -> str:
 
 
 def _origin(analysis: Mapping[str, Any]) -> str:
-    items = [("Protocol", protocol_label(analysis)), ("Created", analysis["created"])]
+    items = [("Protocol", protocol_label(analysis)), ("Created", analysis["created"]), ("device", analysis["device"])]
     items += [(str(name), str(version)) for name, version in analysis["versions"].items()]
     shown = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in items if value
     )
     command = f'<pre tabindex="0" aria-label="The command"><code>{escape(analysis["command"])}</code></pre>'
-    settings = "".join(
-        f"<li><strong>{escape(labels_of(analysis)[method['name']])}</strong>: <code>{escape(method['name'])}</code>"
-        f"{_settings(method.get('settings'))}</li>"
-        for method in analysis["methods"]
-    )
+    methods = "".join(f"<li><code>{escape(method['name'])}</code></li>" for method in analysis["methods"])
     notes = "".join(f"<li>{escape(str(note))}</li>" for note in analysis["notes"])
     return (
         '<section id="origin" data-nav="Origin"><h2>How this was made</h2>'
-        f'{command if analysis["command"] else ""}<ul class="plain">{settings}</ul>'
-        f'{f"<ul class=plain>{notes}</ul>" if notes else ""}<dl class="facts small">{shown}</dl></section>'
+        f'{command if analysis["command"] else ""}<ul class="plain">{methods}</ul>'
+        f'{f"<ul class=plain>{notes}</ul>" if notes else ""}<dl class="facts small">{shown}</dl>'
+        f"{_settings(analysis)}</section>"
     )
 
 
-def _settings(settings: Mapping[str, Any] | None) -> str:
-    text = ", ".join(f"{name}={value}" for name, value in (settings or {}).items())
-    return f' <span class="power">{escape(text)}</span>' if text else ""
+def _settings(analysis: Mapping[str, Any]) -> str:
+    """The settings that all methods share."""
+    found = [method["settings"] for method in analysis["methods"] if method.get("settings")]
+    if not found:
+        return ""
+    shared = [(name, value) for name, value in found[0].items() if all(f.get(name) == value for f in found)]
+    items = "".join(f"<div><dt>{escape(str(n))}</dt><dd>{escape(str(v))}</dd></div>" for n, v in shared)
+    return f'<details><summary>Settings of all runs</summary><dl class="facts small">{items}</dl></details>'

@@ -23,6 +23,7 @@ from .words import (
     p_value,
     protocol_label,
     settings_of_cells,
+    summary_title,
     verdict_word,
 )
 
@@ -41,7 +42,7 @@ def render_markdown(analysis: Mapping[str, Any]) -> str:
         parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and judged.")
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
-        parts.append("## Over all tasks\n\n" + _summary_table(analysis))
+        parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
     parts += [_cell_part(analysis, setting) for setting in settings_of_cells(analysis)]
     if analysis["failures"]:
         parts.append("## Failed runs\n\n" + _failures(analysis))
@@ -75,10 +76,10 @@ def _cell_part(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> st
     task, size, part = map(markdown_text, setting)
     title = f"{task}, {'all training data' if size == 'all' else size}, scored on {part}"
     sentences = []
-    for name, cell in cells_of(analysis, setting).items():
+    for cell in cells_of(analysis, setting).values():
         comparison = (cell["outcomes"].get("score") or {}).get("comparison")
         if comparison and (sentence := explanation(comparison)):
-            sentences.append(f"{markdown_text(labels_of(analysis)[name])}: {markdown_text(sentence)}")
+            sentences.append(markdown_text(sentence))
     return f"## {title}\n\n{_verdict_table(analysis, setting)}\n\n{_bullets(sentences)}"
 
 

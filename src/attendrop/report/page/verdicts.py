@@ -20,6 +20,7 @@ from .words import (
     outcome_name,
     p_value,
     settings_of_cells,
+    summary_title,
     verdict_word,
 )
 
@@ -50,8 +51,7 @@ def _summary_block(analysis: Mapping[str, Any]) -> str:
     results: dict[str, dict[str, Any]] = {analysis["baseline"]: {}}
     for entry in analysis["summary"]:
         results.setdefault(entry["method"], {})[entry["outcome"]] = {"mean": None, "comparison": entry}
-    tasks = len({cell["task"] for cell in analysis["cells"]})
-    return _block(analysis, f"Over all {tasks} tasks", results, 'class="summary-block"')
+    return _block(analysis, summary_title(analysis), results, 'class="summary-block"')
 
 
 def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], attributes: str) -> str:
@@ -65,10 +65,9 @@ def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], 
             _cell(analysis, outcome, results[name].get(outcome), labels[name], domain) for outcome in outcomes
         )
         mark = ' class="baseline"' if name == baseline else ""
-        hint = '<span class="hint">baseline</span>' if name == baseline else ""
-        rows.append(
-            f'<tr{mark}><th scope="row"><span class="method">{escape(labels[name])}</span>{hint}</th>{cells}</tr>'
-        )
+        hint = "baseline" if name == baseline else name if name != labels[name] else ""
+        shown = f'{escape(labels[name])}<span class="hint">{escape(hint).replace(",", ",<wbr>")}</span>'
+        rows.append(f'<tr{mark}><th scope="row">{shown}</th>{cells}</tr>')
     sentences = "".join(_sentences(analysis, results, outcomes))
     return (
         f'<section {attributes}><h3>{escape(title)}</h3><table class="verdicts"><thead><tr><th scope="col">Method</th>'
@@ -149,15 +148,12 @@ def _key(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes: list[str]) -> Iterator[str]:
     """The verdicts as sentences: those on the score in sight, the others below a line that opens."""
-    labels = labels_of(analysis)
     found: dict[str, list[str]] = {"score": [], "other": []}
-    for name, result in results.items():
+    for result in results.values():
         for outcome in outcomes:
             comparison = (result.get(outcome) or {}).get("comparison")
             if comparison and (sentence := explanation(comparison)):
-                what = "" if outcome == "score" else f", {outcome_name(outcome, analysis['metric'])}"
-                words = f"<strong>{escape(labels[name] + what)}.</strong> {escape(sentence)}"
-                line = f"<li>{words}{_power(outcome, comparison)}</li>"
+                line = f"<li>{escape(sentence)}{_power(outcome, comparison)}</li>"
                 found["score" if outcome == "score" else "other"].append(line)
     if found["score"]:
         yield f'<ul class="sentences">{"".join(found["score"])}</ul>'
@@ -171,12 +167,8 @@ def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes
 def _power(outcome: str, comparison: Mapping[str, Any]) -> str:
     """What the comparison could have found, for readers who wonder about the number of seeds."""
     parts = []
-    if (pairs := comparison.get("pairs")) is not None:
-        parts.append(f"{pairs} paired seeds")
     if (chance := comparison.get("probability_of_improvement")) is not None:
-        parts.append(f"probability of improvement {chance:.2f}")
+        parts.append(f"Probability of improvement {chance:.2f}")
     if (effect := comparison.get("minimum_detectable_effect")) is not None:
         parts.append(f"smallest detectable effect {difference(outcome, effect).lstrip('+')}")
-    if comparison.get("seeds_needed"):
-        parts.append(f"seeds needed {comparison['seeds_needed']}")
     return f' <span class="power">{escape("; ".join(parts))}.</span>' if parts else ""

@@ -46,8 +46,8 @@ def difference(outcome: str, value: Any) -> str:
 
 
 def mean_value(outcome: str, value: Any) -> str:
-    """The mean of an outcome, with its unit."""
-    return f"{number(value)} s" if outcome == "cost" and value is not None else number(value)
+    """The mean of an outcome; a cost is a multiple of the baseline's."""
+    return f"{number(value)} ×" if outcome == "cost" and value is not None else number(value)
 
 
 def interval(outcome: str, bounds: Sequence[Any] | None) -> str:
@@ -66,7 +66,7 @@ def p_value(value: Any) -> str:
 
 def labels_of(analysis: Mapping[str, Any]) -> dict[str, str]:
     """The label of each method by its name."""
-    return {method["name"]: str(method.get("label") or method["name"]) for method in analysis["methods"]}
+    return {method["name"]: method["label"] for method in analysis["methods"]}
 
 
 def settings_of_cells(analysis: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -91,8 +91,16 @@ def seeds_of(analysis: Mapping[str, Any]) -> int:
 
 
 def has_summary(analysis: Mapping[str, Any]) -> bool:
-    """Whether the verdicts over several tasks are to be shown."""
-    return bool(analysis["summary"]) and len({cell["task"] for cell in analysis["cells"]}) > 1
+    """Whether there are verdicts over several tasks or amounts of data."""
+    return bool(analysis["summary"])
+
+
+def summary_title(analysis: Mapping[str, Any]) -> str:
+    """What the verdicts over several tasks or amounts of data are about."""
+    tasks, sizes = ({cell[axis] for cell in analysis["cells"]} for axis in ("task", "size"))
+    parts = [f"{len(tasks)} tasks"] if len(tasks) > 1 else []
+    parts += [f"{len(sizes)} amounts of data"] if len(sizes) > 1 else []
+    return f"Over all {' and '.join(parts)}"
 
 
 def score_results(analysis: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -27,6 +27,12 @@ const labelOf = (name) => METHOD.get(name)?.label ?? name;
 const state = { task: null, size: null, part: null, hidden: new Set() };
 const listeners = [];
 function update() { for (const listener of listeners) listener(); }
+// With many methods, a grid of settings for example, only those with the largest differences are drawn at first.
+const MOST_DRAWN = 9;
+if (METHODS.length > MOST_DRAWN) {
+  const size = (m) => d3.max(A.cells.filter((c) => c.method === m.name), (c) => Math.abs(c.outcomes.score?.comparison?.difference ?? 0)) ?? 0;
+  for (const m of d3.sort(METHODS.filter((m) => !m.isBaseline), (m) => -size(m)).slice(MOST_DRAWN - 1)) state.hidden.add(m.name);
+}
 const shownMethods = () => METHODS.filter((m) => !state.hidden.has(m.name));
 
 const unique = (values) => [...new Set(values)];
@@ -51,7 +57,7 @@ function fmt(value, signed = false) {
   const text = size.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
   return (+text === 0 ? "" : value < 0 ? "−" : signed ? "+" : "") + text;
 }
-const fmtOutcome = (outcome, value) => (outcome === "cost" ? `${fmt(value)} s` : fmt(value));
+const fmtOutcome = (outcome, value) => (outcome === "cost" ? `${fmt(value)} ×` : fmt(value));
 const percent = (value) => (isNumber(value) ? `${Math.round(100 * value)} %` : "–");
 
 /** The colour that a CSS variable has now, as rgb(). */
@@ -68,11 +74,11 @@ function diverging() {
   const down = d3.interpolateLab(mid, low), up = d3.interpolateLab(mid, high);
   return (t) => (t < 0 ? down(Math.min(1, -t)) : up(Math.min(1, t)));
 }
-/** Black or white, whichever is easier to read on a colour. */
+/** Black or white, whichever is easier to read on a colour: either has a contrast of at least 4.58 to 1. */
 function inkOn(color) {
   const { r, g, b } = d3.rgb(color);
   const linear = (v) => ((v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.19 ? "#101418" : "#ffffff";
+  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.179 ? "#000000" : "#ffffff";
 }
 
 function announce(text) { document.getElementById("announce").textContent = text; }

@@ -120,7 +120,7 @@ function explorer() {
     const map = current();
     if (!map) return null;
     const names = example().tokens, n = names.length, left = Math.min(92, 12 + 7.2 * d3.max(names, (t) => t.length)), top = left;
-    const side = Math.max(9, Math.min(26, (width - left - 8) / n)), paint = paintOf(map), size = Math.max(7.5, Math.min(12, side - 1));
+    const side = Math.max(9, Math.min(30, (width - left - 8) / n)), paint = paintOf(map), size = Math.max(7.5, Math.min(12, side - 1));
     const cut = (t) => (t.length > 11 ? `${t.slice(0, 10)}…` : t);
     const svg = d3.create("svg").attr("width", left + side * n + 4).attr("height", top + side * n + 4).style("font-size", `${size}px`);
     svg.append("rect").attr("x", left - 3).attr("y", top + view.query * side - 1).attr("width", side * n + 5).attr("height", side + 1).attr("rx", 3).style("fill", "none").style("stroke", "var(--focus)").style("stroke-width", 2);
@@ -168,7 +168,7 @@ function explorer() {
   });
   const canvas = document.querySelector("#explorer .canvas"), row = el("div", { class: "explore" });
   canvas.before(facts, tokens, reading, row);
-  row.append(canvas, el("div", {}, el("h3", {}, "Layers and heads"), el("p", { class: "key" }, "Rows are layers, columns heads. The stronger the colour, the more the prediction depends on this head."), grid));
+  row.append(el("div", {}, el("h3", {}, "Layers and heads"), el("p", { class: "key" }, "Rows are layers, columns heads. The stronger the colour, the more the prediction depends on this head."), grid), canvas);
   if (A.explorer.left_out) row.after(el("p", { class: "key" }, `${A.explorer.left_out} more examples are left out, so that this page stays small.`));
   function redraw() { drawFields(); drawGrid(); drawTokens(); drawMatrix(); }
   listeners.push(() => { drawFields(); drawGrid(); drawTokens(); });

@@ -34,16 +34,14 @@ function seedsFigure() {
     if (!rows.length) return null;
     const means = methods.map((m) => {
       const outcome = cellOf(m.name).outcomes[view.outcome], c = outcome.comparison;
-      // The interval of a cost is a share of the baseline's, which does not fit on an axis of seconds.
-      const [mid, bounds] = isDifference ? [d3.mean(rows.filter((r) => r.method === m), (r) => r.x), view.outcome === "cost" ? null : c?.interval]
-        : [outcome.mean, outcome.interval];
+      const [mid, bounds] = isDifference ? [c?.difference, c?.interval] : [outcome.mean, outcome.interval];
       return { method: m, y: place.get(m.name) - 0.02, mid, low: bounds?.[0], high: bounds?.[1] };
     });
-    const delta = view.outcome === "cost" ? null : A.delta[view.outcome];
+    const delta = A.delta[view.outcome];
     const lines = isDifference ? [] : d3.sort(rows, (r) => r.y);
     const svg = Plot.plot({
       ...BASE, width, height: 62 * methods.length + 56, marginLeft: 14, marginRight: 20, marginTop: 6, marginBottom: 40,
-      x: { ...AXIS, label: isDifference ? `difference in ${name} from ${labelOf(A.baseline)}` : name + (view.outcome === "cost" ? " (s)" : ""), ticks: width < 500 ? 4 : 7 },
+      x: { ...AXIS, label: isDifference ? `difference in ${name} from ${labelOf(A.baseline)}` : name + (view.outcome === "cost" ? ` (× ${labelOf(A.baseline)})` : ""), ticks: width < 500 ? 4 : 7 },
       y: { axis: null, domain: [methods.length - 0.5, -0.5] },
       marks: [
         isDifference && delta ? Plot.rect([0], { x1: -delta, x2: delta, y1: -0.5, y2: methods.length - 0.5, fill: "var(--flat-bg)" }) : null,
@@ -93,7 +91,7 @@ function costFigure() {
       const middle = d3.mean(d3.extent(rows, (r) => r.x));
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(280, width * 0.45)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
-        x: { ...AXIS, label: "seconds for one run", insetLeft: 16, insetRight: 16 }, y: { ...AXIS, label: OUTCOME_NAMES.score, inset: 12 },
+        x: { ...AXIS, label: `training time (× ${labelOf(A.baseline)})`, insetLeft: 16, insetRight: 16 }, y: { ...AXIS, label: OUTCOME_NAMES.score, inset: 12 },
         marks: [
           GRID_Y(), PLAIN_GRID(),
           ...rows.map((r) => isNumber(r.y1) ? Plot.ruleX([r], { x: "x", y1: "y1", y2: "y2", stroke: r.method.color, strokeWidth: 2 }) : null),
@@ -101,11 +99,11 @@ function costFigure() {
           ...rows.map((r) => Plot.dot([r], { x: "x", y: "y", r: 7, symbol: r.method.symbol, fill: r.method.color, stroke: "var(--panel)", strokeWidth: 1.5 })),
           ...[[(r) => r.x <= middle, "start", 12], [(r) => r.x > middle, "end", -12]].map(([side, textAnchor, dx]) =>
             Plot.text(rows.filter(side), { x: "x", y: "y", text: (r) => short(r.method.label, width * 0.6), textAnchor, dx, dy: -12, fontWeight: 600, fill: "var(--ink)", stroke: "var(--panel)", strokeWidth: 4 })),
-          tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOME_NAMES.score} ${fmt(r.y)}\n${fmt(r.x)} s for one run` }),
+          tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOME_NAMES.score} ${fmt(r.y)}\n${fmt(r.x)} × the time of ${labelOf(A.baseline)}` }),
         ].filter(Boolean),
       });
     },
-    table: () => ({ columns: ["method", "seconds", "seconds low", "seconds high", "score", "score low", "score high"],
+    table: () => ({ columns: ["method", "time", "time low", "time high", "score", "score low", "score high"],
       rows: rowsOf().map((r) => [r.method.label, r.x, r.x1, r.x2, r.y, r.y1, r.y2]) }),
   });
 }

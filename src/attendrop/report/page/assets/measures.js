@@ -2,14 +2,15 @@
 "use strict";
 
 function heatmapFigure() {
-  if (!A.heatmaps.length) return;
+  const maps = [...A.heatmaps, ...(A.tuning?.heatmaps ?? [])];
+  if (!maps.length) return;
   const view = { number: 0 };
-  const map = () => A.heatmaps[view.number];
+  const map = () => maps[view.number];
   const rowsOf = () => map().ys.flatMap((y, j) => map().xs.map((x, i) => ({ x, y, value: map().difference[j]?.[i] })));
-  const controls = A.heatmaps.length < 2 ? [] : [choice("Method", d3.range(A.heatmaps.length), 0,
-    (v) => { view.number = +v; redraw(); }, (i) => [labelOf(A.heatmaps[i].method), A.heatmaps[i].task].filter(Boolean).join(", "))];
+  const controls = maps.length < 2 ? [] : [choice("Grid", d3.range(maps.length), 0,
+    (v) => { view.number = +v; redraw(); }, (i) => [labelOf(maps[i].method), maps[i].task, maps[i].size].filter(Boolean).join(", "))];
   const redraw = addFigure({
-    id: "heatmap", nav: "Grid", title: `${A.heatmaps[0].x} × ${A.heatmaps[0].y}: difference from ${labelOf(A.baseline)}`, hasLegend: false, controls,
+    id: "heatmap", nav: "Grid", title: `${maps[0].x} × ${maps[0].y}: difference from ${labelOf(A.baseline)}`, hasLegend: false, controls,
     about: `Each cell is the difference in ${OUTCOME_NAMES.score} from ${labelOf(A.baseline)}. Blue is higher, orange is lower. The best cell of a grid is partly luck: look for regions, not for a maximum.`,
     draw(width) {
       const rows = rowsOf().filter((r) => isNumber(r.value)), color = diverging();
@@ -36,16 +37,16 @@ function tuningFigure() {
     ...(METHOD.get(c.method) ?? { label: c.method, color: `var(--m${i % 8})`, symbol: SYMBOLS[i % SYMBOLS.length] }),
     rows: series3(c.k, c.expected_best, c.low, c.high),
   }));
-  const found = ["chosen", "dev"].filter((name) => A.tuning[name] && Object.keys(A.tuning[name]).length);
-  const titles = { chosen: "Chosen settings", dev: IS_PAPER ? "On the development set" : "On the development set, used once" };
-  const asText = (value) => (isNumber(value) ? String(+value.toPrecision(4)) : value && typeof value === "object"
-    ? Object.entries(value).map(([k, v]) => `${k}=${asText(v)}`).join(", ") : String(value));
+  const points = (point) => Object.entries(point ?? {}).map(([name, v]) => `${name}=${isNumber(v) ? +v.toPrecision(4) : v}`).join(", ");
+  // {method: {role: result}}, where a role is the chosen setting or one that it is compared with.
+  const rows = Object.entries(A.tuning.dev ?? {}).flatMap(([method, roles]) => Object.entries(roles ?? {}).map(([role, r]) =>
+    [labelOf(method), role, fmt(r?.mean), Object.keys(r?.values ?? {}).length, points(r?.point)]));
   addFigure({
     id: "tuning", nav: "Tuning", title: "What a search budget buys",
     about: "The expected best score after k random trials, with its band. At equal k the methods had equal chances; a maximum alone rewards the method that was tried more often.",
     draw: (width) => lineChart(width, seriesOf(), { x: "trials", y: `expected best ${OUTCOME_NAMES.score}` }),
-    extra: found.length ? el("div", {}, ...found.flatMap((name) => [el("h3", {}, titles[name]),
-      el("dl", { class: "facts small" }, ...Object.entries(A.tuning[name]).map(([k, v]) => el("div", {}, el("dt", {}, labelOf(k)), el("dd", {}, asText(v)))))])) : null,
+    extra: rows.length ? el("div", {}, el("h3", {}, IS_PAPER ? "On the development set" : "On the development set, which the search never saw"),
+      dataTable(["method", "setting", OUTCOME_NAMES.score, "seeds", "values"], rows, "Scores of the chosen settings")) : null,
     table: () => ({ columns: ["method", "trials", "expected best", "low", "high"], rows: seriesOf().flatMap((s) => s.rows.map((r) => [s.label, r.x, r.y, r.low, r.high])) }),
   });
 }
@@ -103,30 +104,34 @@ function metricFigures() {
     about: "The values that the methods log: shares of candidates, of dropped positions, of the attention that went with them, and others." });
 }
 
+const isHere = (entry) => entry.task === state.task && (entry.size == null || entry.size === state.size);
+
 function agreementFigure() {
   const entries = A.agreement.filter((a) => a.per_example?.length);
   if (!entries.length) return;
-  // Shares are rounded to tens of percent: with ten seeds they are exact.
-  const bins = (values) => d3.range(11).map((i) => ({ x: i / 10, n: values.filter((v) => Math.round(10 * v) === i).length / values.length }));
-  const here = () => shownMethods().map((method) => ({ method, entry: entries.find((e) => e.method === method.name && e.task === state.task) }))
+  // With up to 20 seeds there is a bar for each share that is possible; with more, shares are rounded to tens of percent.
+  const all = entries.flatMap((e) => e.per_example.filter(isNumber));
+  const steps = d3.range(1, 21).find((n) => all.every((v) => Math.abs(v * n - Math.round(v * n)) < 0.01)) ?? 10;
+  const bins = (values) => d3.range(steps + 1).map((i) => ({ x: i / steps, n: values.filter((v) => Math.round(steps * v) === i).length / values.length }));
+  const here = () => shownMethods().map((method) => ({ method, entry: entries.find((e) => e.method === method.name && isHere(e)) }))
     .filter((r) => r.entry).map((r) => ({ ...r, bins: bins(r.entry.per_example.filter(isNumber)) }));
   addFigure({
     id: "agreement", nav: "Agreement", title: "Do the seeds agree on single examples?",
     about: "For each example of the development set: in what share of the seeds is it predicted correctly? Bars at 0 % and 100 % are examples on which all seeds agree; bars between are a matter of chance.",
     draw(width) {
-      const all = here();
-      if (!all.length) return null;
-      const rows = all.flatMap((r, k) => r.bins.map((b) => ({ ...b, k, method: r.method, agreement: r.entry.agreement })));
+      const shown = here();
+      if (!shown.length) return null;
+      const rows = shown.flatMap((r, k) => r.bins.map((b) => ({ ...b, k, method: r.method, agreement: r.entry.agreement })));
       const top = d3.max(rows, (r) => r.n), room = 0.34;
       return Plot.plot({
-        ...BASE, width, height: 84 * all.length + 44, marginLeft: 14, marginRight: 14, marginBottom: 40, marginTop: 4,
-        x: { domain: [-0.05, 1.05], label: "share of the seeds that are right", labelArrow: "none", tickFormat: (v) => `${Math.round(100 * v)} %`, ticks: 5 },
-        y: { axis: null, domain: [all.length, 0] },
+        ...BASE, width, height: 84 * shown.length + 44, marginLeft: 14, marginRight: 14, marginBottom: 40, marginTop: 4,
+        x: { domain: [-0.5 / steps, 1 + 0.5 / steps], label: "share of the seeds that are right", labelArrow: "none", tickFormat: (v) => `${Math.round(100 * v)} %`, ticks: 5 },
+        y: { axis: null, domain: [shown.length, 0] },
         marks: [
-          ...all.map(({ method }, k) => Plot.rect(rows.filter((r) => r.k === k), { x1: (r) => r.x - 0.044, x2: (r) => r.x + 0.044, y1: k + 0.98, y2: (r) => k + 0.98 - (0.98 - room) * r.n / top, fill: method.color })),
-          Plot.ruleY(all, { y: (_, k) => k + 0.98, stroke: "var(--line)" }),
-          Plot.text(all, { frameAnchor: "left", y: (_, k) => k + 0.16, textAnchor: "start", fontWeight: 600, text: (r) => short(`${r.method.label} · ${percent(r.entry.agreement)} agreement`, width), fill: "var(--ink)" }),
-          tipOf(rows, { x: "x", y: (r) => r.k + 0.98 - (0.98 - room) * r.n / top, title: (r) => `${r.method.label}\nright in about ${Math.round(100 * r.x)} % of the seeds:\n${(100 * r.n).toFixed(1)} % of the examples` }),
+          ...shown.map(({ method }, k) => Plot.rect(rows.filter((r) => r.k === k), { x1: (r) => r.x - 0.44 / steps, x2: (r) => r.x + 0.44 / steps, y1: k + 0.98, y2: (r) => k + 0.98 - (0.98 - room) * r.n / top, fill: method.color })),
+          Plot.ruleY(shown, { y: (_, k) => k + 0.98, stroke: "var(--line)" }),
+          Plot.text(shown, { frameAnchor: "left", y: (_, k) => k + 0.16, textAnchor: "start", fontWeight: 600, text: (r) => short(`${r.method.label} · ${percent(r.entry.agreement)} agreement`, width), fill: "var(--ink)" }),
+          tipOf(rows, { x: "x", y: (r) => r.k + 0.98 - (0.98 - room) * r.n / top, title: (r) => `${r.method.label}\nright in ${Math.round(100 * r.x)} % of the seeds:\n${(100 * r.n).toFixed(1)} % of the examples` }),
         ],
       });
     },
@@ -137,20 +142,24 @@ function agreementFigure() {
 
 function disagreements() {
   if (!A.disagreements.length) return;
-  const list = el("ul", { class: "examples" });
+  const list = el("ul", { class: "examples" }), more = el("ul", { class: "examples" });
+  const rest = el("details", {}, el("summary", {}, "Show more examples"), more);
   document.getElementById("figures").append(el("section", { id: "disagreements", "data-nav": "Disagreements" },
     el("h2", {}, "Examples on which the methods disagree"),
-    el("p", { class: "about" }, "The share of the seeds that predict each example correctly, for each method. The examples with the largest spread come first."), list));
+    el("p", { class: "about" }, "The share of the seeds that predict each example correctly, for each method. The examples with the largest spread come first."), list, rest));
   listeners.push(() => {
-    const here = A.disagreements.filter((d) => d.task === state.task).slice(0, 24);
-    list.replaceChildren(...here.map((d) => el("li", {},
+    const here = A.disagreements.filter(isHere).slice(0, 40);
+    const cards = here.map((d) => el("li", {},
       el("span", { class: "hint" }, `example ${d.example}`, d.gold != null ? ` · label ${d.gold}` : ""), el("p", {}, d.text ?? ""),
       ...METHODS.filter((m) => isNumber(d.right[m.name])).map((m) => {
         const fill = el("div", { class: "fill" });
         fill.style.width = `${100 * d.right[m.name]}%`;
         fill.style.background = m.color;
         return el("div", { class: "share" }, el("span", {}, m.label), el("div", { class: "track", "aria-hidden": "true" }, fill), el("span", { class: "n" }, percent(d.right[m.name])));
-      }))));
+      })));
+    list.replaceChildren(...cards.slice(0, 6));
+    more.replaceChildren(...cards.slice(6));
+    rest.hidden = cards.length <= 6;
     if (!here.length) list.replaceChildren(el("li", { class: "hint" }, "None on this task."));
   });
 }
