@@ -28,6 +28,7 @@ COMMANDS = {
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
+    "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",
     "study": "Show how far a study is: what is done, running and failed, and when it will end.",
     "methods": "List the methods, or show the fields of one.",
