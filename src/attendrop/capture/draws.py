@@ -39,6 +39,10 @@ class DrawKeys:
         """The position of the micro-batch's first example in the global batch."""
         return self._table[0]
 
+    def forget(self) -> None:
+        """Writes all keys again before the next replay: another run begins, whose steps have the same numbers."""
+        self._batch = self._written = None
+
     def write(self, batch: MicroBatch) -> None:
         """Updates the table before a replay: every key becomes that of `batch`, and so do keys added later."""
         self._batch = batch

@@ -46,7 +46,8 @@ class Graphs:
         self.failure: str | None = None  # why nothing is captured any more
         self._shapes = shapes or ExactShapes()
         self._draw_keys = DrawKeys(device)
-        self._graphs: dict[Hashable, _Graph] = {}
+        self._graphs: dict[tuple[Hashable, Hashable, bool], _Graph] = {}  # scope, key, whether it adds to gradients
+        self._scope: Hashable = None
         self._static: dict[Hashable, dict[str, Tensor]] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self._parameters: dict[nn.Module, list[nn.Parameter]] = {}  # cached: walking through a model takes a while
@@ -57,6 +58,25 @@ class Graphs:
     def is_full(self) -> bool:
         """Whether the limit is reached."""
         return len(self._graphs) >= self.limit
+
+    def has(self, key: Hashable) -> bool:
+        """Whether there is a graph for this key."""
+        return any((self._scope, key, adds) in self._graphs for adds in (False, True))
+
+    def begin_run(self, shapes: ExactShapes, scope: Hashable) -> None:
+        """To be called when another run begins to use these graphs.
+
+        Args:
+            shapes: which shapes the buffers of batches have in this run.
+            scope: graphs of other scopes are not used in this run. It names what is fixed in a graph and is not part
+                of the keys: the methods and the training arguments.
+        """
+        self.failure, self._shapes, self._scope = None, shapes, scope
+        self._draw_keys.forget()
+
+    def drop_scope(self) -> None:
+        """Frees the graphs of the present scope."""
+        self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != self._scope}
 
     # ---- tensors that stay at their addresses ------------------------------------------------------------------
 
@@ -118,6 +138,7 @@ class Graphs:
         batch: MicroBatch | None = None,
         network: nn.Module | None = None,
         warm_up: bool = True,
+        all_scopes: bool = False,
     ) -> Any:
         """Returns what `function` returns, in tensors that the next run with the same key overwrites.
 
@@ -130,18 +151,20 @@ class Graphs:
             batch: the micro-batch whose local draws the function uses.
             network: the network whose backward the function runs. The gradients are added to those of its parameters.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
+            all_scopes: use this graph in runs of all scopes (`begin_run`).
         """
         if batch is not None:
             self._draw_keys.write(batch)
         if self.failure is not None:
             return function()
         adds = any(parameter.grad is not None for parameter in self._trained(network))
-        graph = self._graphs.get((key, adds))
+        name = (None if all_scopes else self._scope, key, adds)
+        graph = self._graphs.get(name)
         if graph is None:
             graph = self._try_to_capture(function, network, adds, warm_up)
             if graph is None:
                 return function()
-            self._graphs[key, adds] = graph
+            self._graphs[name] = graph
             if batch is not None:
                 self._draw_keys.write(batch)  # the capture has added keys
         if adds:

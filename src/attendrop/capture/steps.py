@@ -33,8 +33,9 @@ from .batches import PaddedShapes
 from .eligibility import reason_against, reason_against_auto
 from .errors import NotCaptured, RunEagerly
 from .graphs import Graphs
+from .kept import KeptGraphs
 from .losses import NonfiniteFilter
-from .optimizers import replaying_steps
+from .optimizers import OptimizerGraph, replaying_steps
 
 logger = logging.get_logger(__name__)
 
@@ -57,7 +58,10 @@ class Steps:
         self._captured: CapturedSteps | None = None
         self._filter = NonfiniteFilter(trainer)
         self._resources = ExitStack()
+        self._kept: KeptGraphs | None = None
+        self._scope: Hashable = None
         self.gave_up: str | None = None  # why steps are not captured any more
+        self.were_captured = False  # whether steps of the last training were captured
 
     @property
     def are_captured(self) -> bool:
@@ -78,6 +82,15 @@ class Steps:
             )
         return reason
 
+    def keep_graphs(self, kept: KeptGraphs, scope: Hashable) -> None:
+        """Uses graphs of earlier runs, and leaves those of this run for later ones. To be called before training.
+
+        Args:
+            kept: the graphs. All runs that use them train the same model object, one after the other.
+            scope: names what is fixed in a graph and not seen by it: the methods and the training arguments.
+        """
+        self._kept, self._scope = kept, scope
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """To be entered for the whole of training."""
@@ -95,7 +108,7 @@ class Steps:
     def begin(self, engine: Engine | None) -> None:
         """To be called when the model, the optimizer and the engine of this run have been created."""
         self._stop()
-        self.gave_up = None
+        self.gave_up, self.were_captured = None, False
         if self._mode == "eager":
             return
         reason = self.check()
@@ -106,11 +119,20 @@ class Steps:
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        self._captured = CapturedSteps(self._trainer, engine)
+        self._captured = CapturedSteps(self._trainer, engine, self._make_graphs())
         if self._trainer.accelerator.scaler is None:  # a loss scaler reads gradients on the CPU before each step
             optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
-            self._resources.enter_context(replaying_steps(optimizer, self._captured.graphs))
+            graph = OptimizerGraph(optimizer, self._captured.graphs)
+            if self._kept is not None:
+                graph = self._kept.optimizer_graph(optimizer, graph)
+            self._resources.enter_context(replaying_steps(optimizer, graph))
         self._filter.start()
+
+    def _make_graphs(self) -> Graphs:
+        shapes = PaddedShapes(self._trainer)
+        if self._kept is not None:
+            return self._kept.begin_run(self._trainer.model, shapes, self._scope)
+        return Graphs(next(self._trainer.model.parameters()).device, shapes)
 
     def try_captured(
         self, run: TrainingStep, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
@@ -132,6 +154,8 @@ class Steps:
             return None
         if self._captured.graphs.failure is not None:
             self._give_up(self._captured.graphs.failure)
+        else:
+            self.were_captured = self.were_captured or loss is not None
         return loss
 
     def _give_up(self, reason: str) -> None:
@@ -146,7 +170,10 @@ class Steps:
             for reason, count in self._captured.skipped.items():
                 logger.info(f"{count} micro-batches were not captured: {reason}.")
             self._resources.close()
-            self._captured.graphs.clear()
+            if self._kept is None:
+                self._captured.graphs.clear()
+            else:
+                self._kept.end_run(self._trainer.regularizers)
             self._captured = None
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:
@@ -161,9 +188,9 @@ class Steps:
 class CapturedSteps:
     """Captures and replays the micro-batches of a Trainer whose model and optimizer have been created."""
 
-    def __init__(self, trainer: TrainerProtocol, engine: Engine | None) -> None:
+    def __init__(self, trainer: TrainerProtocol, engine: Engine | None, graphs: Graphs) -> None:
         self._trainer, self._engine, self._model = trainer, engine, trainer.model
-        self.graphs = Graphs(next(trainer.model.parameters()).device, PaddedShapes(trainer))
+        self.graphs = graphs
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self._known: set[Hashable] = set()
         self._parameters = list(trainer.model.parameters())
@@ -219,7 +246,7 @@ class CapturedSteps:
         else:
             shapes = (shapes, items)
         key = (shapes, self._kind(batch), self._trainer.current_gradient_accumulation_steps)
-        if self.graphs.is_full and key not in self._known:
+        if self.graphs.is_full and key not in self._known and not self.graphs.has(("pass", key)):
             raise RunEagerly(f"more than {self.graphs.limit} graphs")
         self._known.add(key)
         return static, items, key
