@@ -1,8 +1,8 @@
 """Which points of a search space are tried, in which order.
 
-`points` lists them for grid, random and QMC search. The point of a trial is a function of its number and the seed alone,
-so that a search that was killed, or that several drivers share, tries the same points as an uninterrupted one. TPE begins
-with QMC points and then asks Optuna's sampler, which learns from the scores so far.
+`points` lists them for grid, random and QMC search. The point of a trial is a function of its number and the seed
+alone, so that a search that was killed, or that several drivers share, tries the same points as an uninterrupted one.
+TPE begins with QMC points and then asks Optuna's sampler, which learns from the scores so far.
 """
 
 from __future__ import annotations

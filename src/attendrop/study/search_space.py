@@ -22,6 +22,7 @@ from typing import Any
 from ..errors import UserError, on_one_line
 from ..experiments.settings import TRAINING, all_settings, make_config
 from ..methods import method_class, parse_method
+from .design import Contender
 
 # What is searched by default, for each method. The ranges contain the values that the papers use or search (see
 # PAPER_INDEX.md). A method without a row value has nothing to search but the learning rate.
@@ -48,7 +49,6 @@ METHOD_SPACES: dict[str, dict[str, str]] = {
     "supertickets": {},
     "unidrop": {"fd1": "0.05..0.3", "fd2": "0.05..0.3", "layerdrop": "0.05..0.3", "p_d": "0.05..0.3"},
 }
-PLAIN = "plain"  # fine-tuning without a method
 LEARNING_RATE = "log:5e-6..1e-4"
 
 # The grids of the papers, for `--protocol paper`. Methods without a row have their default space.
@@ -217,18 +217,21 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def apply_point(settings: Mapping[str, Any], method: str, point: Mapping[str, Any]) -> dict[str, Any]:
+def apply_point(settings: Mapping[str, Any], contender: Contender, point: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run with one point of the space.
 
     Args:
         settings: The settings that all runs share.
-        method: The method as the user wrote it, or `plain`.
+        contender: The methods as the user wrote them.
         point: Name of a dimension -> value.
     """
     own = {name: _number(value) for name, value in point.items() if "." not in name}
-    fields = {name.partition(".")[2]: value for name, value in point.items() if "." in name}
-    methods = [] if method == PLAIN else [with_fields(method, fields)]
-    return {**settings, **own, "method": methods}
+    methods = []
+    for method in contender.methods:
+        prefix = f"{method_name(method)}."
+        fields = {name.removeprefix(prefix): value for name, value in point.items() if name.startswith(prefix)}
+        methods.append(with_fields(method, fields))
+    return {**settings, **contender.settings, **own, "method": methods}
 
 
 def _number(value: Any) -> Any:
@@ -236,38 +239,37 @@ def _number(value: Any) -> Any:
 
 
 def make_spaces(
-    methods: Sequence[str], settings: Mapping[str, Any], texts: Iterable[str] = (), is_paper: bool = False
+    contenders: Sequence[Contender], settings: Mapping[str, Any], texts: Iterable[str] = (), is_paper: bool = False
 ) -> dict[str, dict[str, Dimension]]:
-    """The search space of each method: the defaults, and what the user wrote instead. Everything is checked.
+    """The search space of each contender: the defaults, and what the user wrote instead. Everything is checked.
 
     Args:
-        methods: The methods as the user wrote them. Fields that have a value there are not searched.
+        contenders: What is tuned. Fields and settings that have a value there are not searched.
         settings: The settings that all runs share. Those that the user set are not searched.
         texts: What the user wrote with `--space`.
         is_paper: Whether the defaults are the grids of the papers.
     """
-    spaces = {method: _default_space(method, settings, is_paper) for method in methods}
+    spaces = {contender.name: _default_space(contender, settings, is_paper) for contender in contenders}
     for text in texts:
-        for method, name, dimension in _parse_space(text, methods, settings):
-            spaces[method][name] = dimension
-    for method, space in spaces.items():
-        _check_space(method, space, settings)
+        for name, dimension_name, dimension in _parse_space(text, contenders, settings):
+            spaces[name][dimension_name] = dimension
+    for contender in contenders:
+        _check_space(contender, spaces[contender.name], settings)
     return spaces
 
 
-def _default_space(method: str, settings: Mapping[str, Any], is_paper: bool) -> dict[str, Dimension]:
-    name, space = method_name(method), {}
-    if "learning_rate" not in settings and (not is_paper or method == PLAIN):
+def _default_space(contender: Contender, settings: Mapping[str, Any], is_paper: bool) -> dict[str, Dimension]:
+    space: dict[str, Dimension] = {}
+    is_rate_free = "learning_rate" not in {**settings, **contender.settings}
+    if is_rate_free and not (is_paper and contender.methods):
         space["learning_rate"] = parse_dimension(PAPER_LEARNING_RATES if is_paper else LEARNING_RATE)
-    if method == PLAIN:
-        return space
-    defaults = (PAPER_GRIDS if is_paper else {}).get(name, METHOD_SPACES.get(name, {}))
-    fixed = _fixed_fields(method)
-    return space | {
-        f"{name}.{field}": parse_dimension(text, _is_whole(name, field))
-        for field, text in defaults.items()
-        if field not in fixed
-    }
+    for method in contender.methods:
+        name, fixed = method_name(method), _fixed_fields(method)
+        defaults = (PAPER_GRIDS if is_paper else {}).get(name, METHOD_SPACES.get(name, {}))
+        for field, text in defaults.items():
+            if field not in fixed:
+                space[f"{name}.{field}"] = parse_dimension(text, _is_whole(name, field))
+    return space
 
 
 def _fixed_fields(method: str) -> set[str]:
@@ -282,16 +284,16 @@ def _is_whole(name: str, field: str) -> bool:
 
 
 def _parse_space(
-    text: str, methods: Sequence[str], settings: Mapping[str, Any]
+    text: str, contenders: Sequence[Contender], settings: Mapping[str, Any]
 ) -> list[tuple[str, str, Dimension]]:
-    """What one `--space` means: (method, name of the dimension, dimension) for every method that it concerns."""
+    """What one `--space` means: (contender, name of the dimension, dimension) for all that it concerns."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name or not value:
         raise UserError(f"space is {text!r}; it must be written name=values, such as addrop.p=0.1..0.9.")
     try:
-        if name in searched_settings():
-            return _setting_space(name, value, methods, settings)
-        return _field_space(name, value, methods)
+        if (setting := name.replace("-", "_")) in searched_settings():
+            return _setting_space(setting, value, contenders, settings)
+        return _field_space(name, value, contenders)
     except UserError as error:
         raise UserError(f"space is {text!r}: {on_one_line(error)}.") from None
 
@@ -306,49 +308,46 @@ def searched_settings() -> list[str]:
 
 
 def _setting_space(
-    name: str, value: str, methods: Sequence[str], settings: Mapping[str, Any]
+    name: str, value: str, contenders: Sequence[Contender], settings: Mapping[str, Any]
 ) -> list[tuple[str, str, Dimension]]:
-    if name in settings:
-        raise UserError(f"{name} has the value {settings[name]!r} too; it must have either a value or a space")
+    for given in (settings, *(contender.settings for contender in contenders)):
+        if name in given:
+            raise UserError(f"{name} has the value {given[name]!r} too; it must have either a value or a space")
     dimension = parse_dimension(value, all_settings()[name].type is int)
-    return [(method, name, dimension) for method in methods]
+    return [(contender.name, name, dimension) for contender in contenders]
 
 
-def _field_space(name: str, value: str, methods: Sequence[str]) -> list[tuple[str, str, Dimension]]:
+def _field_space(name: str, value: str, contenders: Sequence[Contender]) -> list[tuple[str, str, Dimension]]:
     wanted, _, field = name.rpartition(".")
-    found = []
-    for method in methods:
-        own = method_name(method)
-        if method == PLAIN or (wanted and wanted != own):
-            continue
-        if field in _field_names(own):
+    found, known = [], []
+    for contender in contenders:
+        for method in contender.methods:
+            own = method_name(method)
+            fields = [f.name for f in dataclasses.fields(method_class(own))]
+            known += [f"{own}.{f}" for f in fields]
+            if wanted not in ("", own) or field not in fields:
+                continue
             if field in _fixed_fields(method):
                 raise UserError(f"{own}.{field} has a value in {method!r} too; it must have either a value or a space")
-            found.append((method, f"{own}.{field}", parse_dimension(value, _is_whole(own, field))))
+            found.append((contender.name, f"{own}.{field}", parse_dimension(value, _is_whole(own, field))))
     if not found:
-        allowed = [f"{method_name(m)}.{f}" for m in methods if m != PLAIN for f in _field_names(method_name(m))]
-        near = difflib.get_close_matches(name, [*allowed, *searched_settings()], n=1)
+        near = difflib.get_close_matches(name, [*known, *searched_settings()], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        listed = f" or one of {', '.join(allowed)}" if allowed else ""
+        listed = f" or one of {', '.join(dict.fromkeys(known))}" if known else ""
         raise UserError(f"there is nothing to search called {name!r}{hint}; it must be a training argument{listed}")
     return found
 
 
-def _field_names(name: str) -> list[str]:
-    return [field.name for field in dataclasses.fields(method_class(name))]
-
-
-def _check_space(method: str, space: Space, settings: Mapping[str, Any]) -> None:
+def _check_space(contender: Contender, space: Space, settings: Mapping[str, Any]) -> None:
     """Makes the configuration of a run with both ends of each range and with each choice."""
+    make_config(apply_point(settings, contender, {}))
     for name, dimension in space.items():
         ends = dimension.values if isinstance(dimension, Choices) else (dimension.at(0), dimension.at(1))
         for value in ends:
-            run = apply_point(settings, method, {name: value})
+            run = apply_point(settings, contender, {name: value})
             try:
                 make_config(run)
                 for text in run["method"]:
                     parse_method(text)
             except ValueError as error:
                 raise UserError(f"space is '{name}={dimension}': {on_one_line(error)}.") from None
-    if not space:
-        make_config(apply_point(settings, method, {}))

@@ -1,161 +1,27 @@
-"""Tuning: a search over the fields of methods and the learning rate, with the same number of trials for each method.
+"""The search of `attendrop tune`: which run comes next, and what is learned from those that have ended.
 
-A trial is one point of the search space. It is scored on several random stratified splits of the training data; the
-development set is used once, at the end, for the chosen setting of each method and for a random setting of median score.
+A trial is one point of the search space of one method. It is scored on several random stratified splits of the training
+data. The development set is used once, at the end: for the chosen setting of each method, and for the random setting
+whose score is the median.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
-from ..utils.checks import check_choice, check_whole
 from .design import RunSpec
-from .sampling import SAMPLERS, choose_sampler, grid_size, make_sampler, points
-from .search_space import PLAIN, Space, apply_point, make_spaces
+from .sampling import make_sampler, points
 from .trials import MethodTrials
-
-PROTOCOLS = ("honest", "paper")
-PAPER_LABEL = "paper protocol: selected on the development set"
-FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
-_REFUSED = ("preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite")
+from .tune_design import PAPER_LABEL, TuneConfig
 
 Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class TuneConfig:
-    """What is tuned, and how. See `make_tune_config`.
-
-    Attributes:
-        settings: The settings of `attendrop train` that all runs share, without method and seed.
-        spaces: Method as the user wrote it -> its search space. `plain` is the first.
-        sampler: "grid", "random", "qmc" or "tpe".
-        trials: The number of trials of each method.
-        repeats: The number of splits of the training data that score a trial.
-        seed: The seed of the search and of the first split.
-        protocol: "honest", or "paper": scored on the development set, at its best epoch, without splits.
-        final_seeds: The number of runs on the development set for each setting at the end.
-    """
-
-    settings: Mapping[str, Any]
-    spaces: Mapping[str, Space]
-    sampler: str
-    trials: int
-    repeats: int
-    seed: int
-    protocol: str
-    final_seeds: int
-
-    @property
-    def is_paper(self) -> bool:
-        return self.protocol == "paper"
-
-    @property
-    def prunes(self) -> bool:
-        """Whether trials with low scores are stopped."""
-        return self.sampler == "tpe"
-
-    def description(self) -> dict[str, Any]:
-        """Everything that decides the trials, but not their number, which may grow."""
-        spaces = {method: {name: str(dimension) for name, dimension in s.items()} for method, s in self.spaces.items()}
-        shared = {"settings": dict(self.settings), "sampler": self.sampler, "seed": self.seed}
-        return {**shared, "protocol": self.protocol, "repeats": self.repeats, "spaces": spaces}
-
-    def study_name(self, method: str) -> str:
-        """The name of the search in Optuna's storage. The same command on another machine has the same one."""
-        description = self.description()
-        own = {**description, "spaces": description["spaces"][method]}
-        digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
-        return f"attendrop {method} {digest}"
-
-    def spec(self, method: str, point: Mapping[str, Any], seed: int, **fields: Any) -> RunSpec:
-        """A run with one point of the search space."""
-        settings = self.settings
-        axis = next((name for name in ("fraction", "shots") if settings.get(name) is not None), None)
-        return RunSpec(
-            settings={**apply_point(settings, method, point), "seed": seed},
-            method=method,
-            task=settings.get("task") or settings["train_file"],
-            size=f"{axis}={settings[axis]}" if axis else "all",
-            seed=seed,
-            **fields,
-        )
-
-    def trial_specs(self, method: str, point: Mapping[str, Any], number: int) -> list[RunSpec]:
-        """The runs of a trial. A grid that is repeated has other seeds in each repetition."""
-        seed = self.seed
-        if self.sampler == "grid":
-            seed += self.repeats * (number // grid_size(self.spaces[method]))
-        if self.is_paper:
-            return [self.spec(method, point, seed, keep="dev", trial=number)]
-        return [self.spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
-
-    def final_specs(self, method: str, point: Mapping[str, Any]) -> list[RunSpec]:
-        """The runs of a setting on the development set."""
-        return [self.spec(method, point, FIRST_FINAL_SEED + self.seed + i) for i in range(self.final_seeds)]
-
-
-def make_tune_config(
-    settings: Mapping[str, Any],
-    spaces: Sequence[str] = (),
-    trials: int | None = None,
-    repeats: int = 3,
-    sampler: str = "auto",
-    protocol: str = "honest",
-    final_seeds: int = 5,
-) -> TuneConfig:
-    """Makes and checks a configuration; a `UserError` names the first mistake.
-
-    Args:
-        settings: The settings of `attendrop train`; `method` lists what is tuned. `plain` is always tuned too.
-        spaces: Search spaces such as "addrop.p=0.1..0.9"; all others have their defaults.
-        trials: The number of trials of each method; None = 20, or all points of a grid.
-        repeats: The number of splits of the training data that score a trial.
-        sampler: "grid", "random", "qmc", "tpe", or "auto": QMC for few trials, TPE with pruning for many.
-        protocol: "honest", or "paper", which selects on the development set.
-        final_seeds: The number of runs on the development set for each setting at the end.
-    """
-    check_choice("protocol", protocol, PROTOCOLS)
-    check_choice("sampler", sampler, SAMPLERS)
-    for name, value in (("repeats", repeats), ("final_seeds", final_seeds), ("trials", 1 if trials is None else trials)):
-        check_whole(name, value, 1)
-    for name in _REFUSED:
-        if settings.get(name):
-            raise UserError(f"{name} is {settings[name]!r}; it is for `attendrop train`, and cannot be tuned with.")
-    shared = {name: value for name, value in settings.items() if name not in ("method", "seed", "output_dir")}
-    methods = _with_plain(settings.get("method") or [])
-    is_paper = protocol == "paper"
-    made = make_spaces(methods, shared, spaces, is_paper)
-    sampler = "grid" if is_paper and sampler == "auto" else choose_sampler(sampler, trials or 20)
-    largest = max(grid_size(space) for space in made.values()) if sampler == "grid" else 20
-    if sampler == "grid" and trials is not None and trials < largest:
-        raise UserError(
-            f"trials is {trials}, and the grid has {largest:,} points; it must be at least that, or --space must be "
-            "smaller, or --sampler another one."
-        )
-    return TuneConfig(
-        settings=shared, spaces=made, sampler=sampler, trials=trials or largest, repeats=1 if is_paper else repeats,
-        seed=int(settings.get("seed", 42)), protocol=protocol, final_seeds=final_seeds,
-    )  # fmt: skip
-
-
-def _with_plain(methods: Sequence[str]) -> list[str]:
-    listed = [method for method in methods if method != PLAIN]
-    for method in listed:
-        if listed.count(method) > 1:
-            raise UserError(f"method is {method!r}, which is listed twice; it must be listed once.")
-    if len(methods) - len(listed) > 1:
-        raise UserError(f"method is {PLAIN!r}, which is listed twice; it must be listed once.")
-    return [PLAIN, *listed]
 
 
 @dataclass
@@ -201,7 +67,7 @@ class TuneListener:
     """Receives the events of a search. The methods do nothing here."""
 
     def trial_ended(self, method: str, number: int, state: str, score: float | None) -> None:
-        """Called when a trial has ended; `state` is "complete", "pruned" or "fail"."""
+        """Called when a trial has ended; `state` is "finished", "pruned" or "failed"."""
 
     def search_ended(self, settings: Sequence[Setting]) -> None:
         """Called before the development set is used for the first time, with the settings that will be run on it."""
@@ -401,7 +267,7 @@ class Tuner:
         search = self.searches[running.method]
         value = None if score is None else self._signed(score)
         search.end(running.trial, value, self._facts(running, error), is_pruned)
-        state = "complete" if score is not None else "pruned" if is_pruned else "fail"
+        state = "finished" if score is not None else "pruned" if is_pruned else "failed"
         self.listener.trial_ended(running.method, running.trial.number, state, score)
 
     def _facts(self, running: _RunningTrial, error: str | None) -> dict[str, Any]:
@@ -434,6 +300,3 @@ def owner_of(folder: Path) -> str:
     import socket
 
     return f"{socket.gethostname()}:{folder.resolve()}"
-
-
-Run = Callable[[Callable[[], RunSpec | None], Callable[[Mapping[str, Any]], bool]], Any]

@@ -1,0 +1,152 @@
+"""What is tuned, and how: the methods with their search spaces, the number of trials, and the runs of each trial."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from ..utils.checks import check_choice, check_whole
+from .design import PLAIN, Contender, RunSpec, parse_contender
+from .sampling import SAMPLERS, choose_sampler, grid_size
+from .search_space import Space, apply_point, make_spaces
+
+PROTOCOLS = ("honest", "paper")
+PAPER_LABEL = "paper protocol: selected on the development set"
+TRIALS = 20  # of each method, unless the user says otherwise
+FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
+_REFUSED = ("preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite")
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """What is tuned, and how. See `make_tune_config`.
+
+    Attributes:
+        settings: The settings of `attendrop train` that all runs share, without method and seed.
+        spaces: Method as the user wrote it -> its search space. `plain` is the first.
+        sampler: "grid", "random", "qmc" or "tpe".
+        trials: The number of trials of each method.
+        repeats: The number of splits of the training data that score a trial.
+        seed: The seed of the search and of the first split.
+        protocol: "honest", or "paper": scored on the development set, at its best epoch, without splits.
+        final_seeds: The number of runs on the development set for each setting at the end.
+    """
+
+    settings: Mapping[str, Any]
+    spaces: Mapping[str, Space]
+    sampler: str
+    trials: int
+    repeats: int
+    seed: int
+    protocol: str
+    final_seeds: int
+
+    @property
+    def is_paper(self) -> bool:
+        return self.protocol == "paper"
+
+    @property
+    def prunes(self) -> bool:
+        """Whether trials with low scores are stopped."""
+        return self.sampler == "tpe"
+
+    def description(self) -> dict[str, Any]:
+        """Everything that decides the trials, but not their number, which may grow."""
+        spaces = {method: {name: str(dimension) for name, dimension in s.items()} for method, s in self.spaces.items()}
+        shared = {"settings": dict(self.settings), "sampler": self.sampler, "seed": self.seed}
+        return {**shared, "protocol": self.protocol, "repeats": self.repeats, "spaces": spaces}
+
+    def study_name(self, method: str) -> str:
+        """The name of the search in Optuna's storage. The same command on another machine has the same one."""
+        description = self.description()
+        own = {**description, "spaces": description["spaces"][method]}
+        digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
+        return f"attendrop {method} {digest}"
+
+    def spec(self, method: str, point: Mapping[str, Any], seed: int, **fields: Any) -> RunSpec:
+        """A run with one point of the search space."""
+        settings = self.settings
+        axis = next((name for name in ("fraction", "shots") if settings.get(name) is not None), None)
+        return RunSpec(
+            settings={**apply_point(settings, parse_contender(method), point), "seed": seed},
+            method=method,
+            task=settings.get("task") or settings["train_file"],
+            size=f"{axis}={settings[axis]}" if axis else "all",
+            seed=seed,
+            **fields,
+        )
+
+    def trial_specs(self, method: str, point: Mapping[str, Any], number: int) -> list[RunSpec]:
+        """The runs of a trial. A grid that is repeated has other seeds in each repetition."""
+        seed = self.seed
+        if self.sampler == "grid":
+            seed += self.repeats * (number // grid_size(self.spaces[method]))
+        if self.is_paper:
+            return [self.spec(method, point, seed, keep="dev", trial=number)]
+        return [self.spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
+
+    def final_specs(self, method: str, point: Mapping[str, Any]) -> list[RunSpec]:
+        """The runs of a setting on the development set."""
+        return [self.spec(method, point, FIRST_FINAL_SEED + self.seed + i) for i in range(self.final_seeds)]
+
+
+def make_tune_config(
+    settings: Mapping[str, Any],
+    spaces: Sequence[str] = (),
+    trials: int | None = None,
+    repeats: int = 3,
+    sampler: str = "auto",
+    protocol: str = "honest",
+    final_seeds: int = 5,
+) -> TuneConfig:
+    """Makes and checks a configuration; a `UserError` names the first mistake.
+
+    Args:
+        settings: The settings of `attendrop train`; `method` lists what is tuned. `plain` is always tuned too.
+        spaces: Search spaces such as "addrop.p=0.1..0.9"; all others have their defaults.
+        trials: The number of trials of each method; None = 20, or all points of a grid.
+        repeats: The number of splits of the training data that score a trial.
+        sampler: "grid", "random", "qmc", "tpe", or "auto": QMC for few trials, TPE with pruning for many.
+        protocol: "honest", or "paper", which selects on the development set.
+        final_seeds: The number of runs on the development set for each setting at the end.
+    """
+    check_choice("protocol", protocol, PROTOCOLS)
+    check_choice("sampler", sampler, SAMPLERS)
+    for name, value in (
+        ("repeats", repeats),
+        ("final_seeds", final_seeds),
+        ("trials", 1 if trials is None else trials),
+    ):
+        check_whole(name, value, 1)
+    for name in _REFUSED:
+        if settings.get(name):
+            raise UserError(f"{name} is {settings[name]!r}; it is for `attendrop train`, and cannot be tuned with.")
+    shared = {name: value for name, value in settings.items() if name not in ("method", "seed", "output_dir")}
+    contenders = _with_plain(settings.get("method") or [])
+    is_paper = protocol == "paper"
+    made = make_spaces(contenders, shared, spaces, is_paper)
+    sampler = "grid" if is_paper and sampler == "auto" else choose_sampler(sampler, trials or TRIALS)
+    largest = max(grid_size(space) for space in made.values()) if sampler == "grid" else TRIALS
+    if sampler == "grid" and trials is not None and trials < largest:
+        raise UserError(
+            f"trials is {trials}, and the grid has {largest:,} points; it must be at least that, or --space must be "
+            "smaller, or --sampler another one."
+        )
+    return TuneConfig(
+        settings=shared, spaces=made, sampler=sampler, trials=trials or largest, repeats=1 if is_paper else repeats,
+        seed=int(settings.get("seed", 42)), protocol=protocol, final_seeds=final_seeds,
+    )  # fmt: skip
+
+
+def _with_plain(methods: Sequence[str]) -> list[Contender]:
+    """What is tuned, `plain` first."""
+    contenders = [parse_contender(method) for method in methods]
+    names = [contender.name for contender in contenders]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"method {name!r} is listed {names.count(name)} times; every method is tuned once.")
+    return [parse_contender(PLAIN), *(contender for contender in contenders if contender.name != PLAIN)]
