@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def load_optuna() -> Any:
             "tuning needs Optuna, which is not installed; install it with `pip install 'attendrop[tune]'`."
         ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
 
 
@@ -51,7 +53,7 @@ def open_storage(folder: Path, url: str | None) -> Any:
     if url is None:
         return JournalStorage(JournalFileBackend(str(_repaired(folder.absolute() / JOURNAL_FILE))))
     try:
-        if url.startswith("redis"):
+        if re.match(r"(redis|rediss|unix)://", url):
             storage: Any = JournalStorage(JournalRedisBackend(url))
         elif "://" in url:
             storage = RDBStorage(url)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .design import RunSpec
+from .driver import Study, Watcher
 from .sampling import make_sampler, points
-from .trials import MethodTrials
-from .tune_design import PAPER_LABEL, TuneConfig
+from .trials import MethodTrials, open_storage
+from .tune_design import MAY_GROW, PAPER_LABEL, TuneConfig
 
 Record = Mapping[str, Any]
 
@@ -29,7 +31,7 @@ class Setting:
     """A setting that is run on the development set at the end.
 
     Attributes:
-        role: "chosen", or "median": a random setting of median score.
+        role: "chosen", or "median": the random setting whose score is the median.
         method: The method.
         trial: The trial that it comes from, as Optuna stores it.
         scores: Seed -> score on the development set.
@@ -173,8 +175,12 @@ class Tuner:
         return [
             _Run(spec, setting, number)
             for setting in self.settings
-            for number, spec in enumerate(self.config.final_specs(setting.method, setting.trial.params))
+            for number, spec in enumerate(self._final_specs(setting))
         ]
+
+    def _final_specs(self, setting: Setting) -> list[RunSpec]:
+        role = "" if setting.role == "chosen" else "median random setting"
+        return self.config.final_specs(setting.method, setting.trial.params, role)
 
     def best(self, method: str) -> Any | None:
         """The trial with the best score; of equal ones the first."""
@@ -295,8 +301,53 @@ def _message(record: Record) -> str:
     return str((record.get("error") or {}).get("message", "the run was stopped"))
 
 
-def owner_of(folder: Path) -> str:
-    """Names a folder on this machine, for drivers that share a storage."""
-    import socket
+class _LabelledEngine:
+    """Writes into each record that its run belongs to a search on the development set."""
 
-    return f"{socket.gethostname()}:{folder.resolve()}"
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[dict[str, Any]]:
+        for record in self._engine.results(next_spec, on_progress):
+            yield {**record, "protocol": PAPER_LABEL}
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def tune(
+    config: TuneConfig,
+    folder: str | Path,
+    engine: Any,
+    storage: str | None = None,
+    listener: TuneListener | None = None,
+    watcher: Watcher | None = None,
+    command: str = "",
+) -> Tuner:
+    """Searches, and runs the chosen settings on the development set. Killed and started again, it goes on.
+
+    Args:
+        config: What is tuned, and how.
+        folder: The folder of the study. `tuning.json` in it has the result.
+        engine: From `make_engine`.
+        storage: Where the trials are stored, see `open_storage`. Drivers on several machines, each with a folder of
+            its own, share the trials of one storage.
+        listener: Receives the events of the search.
+        watcher: Sees the runs.
+        command: The command that the user gave, for the report.
+    """
+    from .tune_result import write_result
+
+    folder = Path(folder)
+    total = len(config.spaces) * (config.trials * config.repeats + 2 * config.final_seeds)
+    configuration = {**config.description(), "command": command}
+    shared = None if storage is None else open_storage(folder, storage)  # refused before anything is written
+    with Study(folder, configuration, may_grow=MAY_GROW, watcher=watcher) as study:
+        owner = f"{socket.gethostname()}:{folder.resolve()}"
+        trials = open_storage(folder, None) if shared is None else shared
+        tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)
+        labelled = _LabelledEngine(engine) if config.is_paper else engine
+        for record in study.run(tuner.next_spec, labelled, total, tuner.on_progress):
+            tuner.on_record(record)
+        write_result(tuner, folder)
+    return tuner

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
@@ -16,6 +17,7 @@ from .search_space import Space, apply_point, make_spaces
 
 PROTOCOLS = ("honest", "paper")
 PAPER_LABEL = "paper protocol: selected on the development set"
+MAY_GROW = ("methods", "spaces", "trials", "final_seeds")  # of which a study that is started again may have more
 TRIALS = 20  # of each method, unless the user says otherwise
 FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
 _REFUSED = ("preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite")
@@ -55,43 +57,63 @@ class TuneConfig:
         return self.sampler == "tpe"
 
     def description(self) -> dict[str, Any]:
-        """Everything that decides the trials, but not their number, which may grow."""
-        spaces = {method: {name: str(dimension) for name, dimension in s.items()} for method, s in self.spaces.items()}
-        shared = {"settings": dict(self.settings), "sampler": self.sampler, "seed": self.seed}
-        return {**shared, "protocol": self.protocol, "repeats": self.repeats, "spaces": spaces}
+        """What the study is, for `study.json`. Methods, trials and final seeds may be added later."""
+        spaces = [f"{method}: {name}={dimension}" for method, s in self.spaces.items() for name, dimension in s.items()]
+        return {
+            "kind": "tune", "protocol": self.protocol, "settings": dict(self.settings), "methods": list(self.spaces),
+            "spaces": spaces, "sampler": self.sampler, "seed": self.seed, "repeats": self.repeats,
+            "trials": self.trials, "final_seeds": self.final_seeds,
+        }  # fmt: skip
 
     def study_name(self, method: str) -> str:
-        """The name of the search in Optuna's storage. The same command on another machine has the same one."""
-        description = self.description()
-        own = {**description, "spaces": description["spaces"][method]}
+        """The name of the search in Optuna's storage. The same command on another machine has the same one.
+
+        Args:
+            method: One of the methods.
+        """
+        space = {name: str(dimension) for name, dimension in self.spaces[method].items()}
+        own = [dict(self.settings), self.sampler, self.seed, self.protocol, self.repeats, space]
         digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
         return f"attendrop {method} {digest}"
 
-    def spec(self, method: str, point: Mapping[str, Any], seed: int, **fields: Any) -> RunSpec:
-        """A run with one point of the search space."""
+    def _spec(self, method: str, point: Mapping[str, Any], seed: int, role: str = "", **fields: Any) -> RunSpec:
+        """A run with one point of the search space. Runs of different roles are not compared with each other."""
         settings = self.settings
         axis = next((name for name in ("fraction", "shots") if settings.get(name) is not None), None)
         return RunSpec(
             settings={**apply_point(settings, parse_contender(method), point), "seed": seed},
-            method=method,
-            task=settings.get("task") or settings["train_file"],
+            method=f"{method} ({role})" if role else method,
+            task=settings.get("task") or Path(str(settings["train_file"])).name,
             size=f"{axis}={settings[axis]}" if axis else "all",
             seed=seed,
             **fields,
         )
 
     def trial_specs(self, method: str, point: Mapping[str, Any], number: int) -> list[RunSpec]:
-        """The runs of a trial. A grid that is repeated has other seeds in each repetition."""
+        """The runs of a trial. A grid that is repeated has other seeds in each repetition.
+
+        Args:
+            method: One of the methods.
+            point: The point of its search space.
+            number: The number of the trial.
+        """
         seed = self.seed
         if self.sampler == "grid":
             seed += self.repeats * (number // grid_size(self.spaces[method]))
         if self.is_paper:
-            return [self.spec(method, point, seed, keep="dev", trial=number)]
-        return [self.spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
+            return [self._spec(method, point, seed, "search", keep="dev", trial=number)]
+        return [self._spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
 
-    def final_specs(self, method: str, point: Mapping[str, Any]) -> list[RunSpec]:
-        """The runs of a setting on the development set."""
-        return [self.spec(method, point, FIRST_FINAL_SEED + self.seed + i) for i in range(self.final_seeds)]
+    def final_specs(self, method: str, point: Mapping[str, Any], role: str = "") -> list[RunSpec]:
+        """The runs of a setting on the development set.
+
+        Args:
+            method: One of the methods.
+            point: The point of its search space.
+            role: What the setting is called if it is not the chosen one.
+        """
+        first = FIRST_FINAL_SEED + self.seed
+        return [self._spec(method, point, seed, role) for seed in range(first, first + self.final_seeds)]
 
 
 def make_tune_config(

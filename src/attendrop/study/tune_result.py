@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from pathlib import Path
 from typing import Any
 
+from ..utils.files import write_whole
 from .tune import Setting, Tuner
 from .tune_design import PAPER_LABEL
 
@@ -19,7 +22,6 @@ def summarize(tuner: Tuner) -> dict[str, Any]:
     """
     config = tuner.config
     trials = [_trial(tuner, method, trial) for method in tuner.searches for trial in tuner.searches[method].all()]
-    description = config.description()
     return {
         "protocol": config.protocol,
         "label": PAPER_LABEL if config.is_paper else None,
@@ -27,7 +29,7 @@ def summarize(tuner: Tuner) -> dict[str, Any]:
         "budget": config.trials,
         "repeats": config.repeats,
         "seed": config.seed,
-        "spaces": description["spaces"],
+        "spaces": {m: {name: str(d) for name, d in space.items()} for m, space in config.spaces.items()},
         "metric": tuner.metric,
         "greater_is_better": tuner.greater_is_better,
         "curves": _curves(tuner),
@@ -38,6 +40,18 @@ def summarize(tuner: Tuner) -> dict[str, Any]:
             for method in dict.fromkeys(s.method for s in tuner.settings)
         },
     }
+
+
+def write_result(tuner: Tuner, folder: Path) -> dict[str, Any]:
+    """Writes `tuning.json`, whole or not at all, and returns its content.
+
+    Args:
+        tuner: The search.
+        folder: The folder of the study.
+    """
+    result = summarize(tuner)
+    write_whole(folder / TUNING_FILE, json.dumps(result, indent=1, default=str) + "\n")
+    return result
 
 
 def _trial(tuner: Tuner, method: str, trial: Any) -> dict[str, Any]:
