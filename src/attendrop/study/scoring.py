@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
-from ..statistics.calibration import brier_score, expected_calibration_error, softmax
+from ..statistics.calibration import brier_score, calibration_error, softmax
 
 MAX_PREDICTIONS = 2000  # examples of a split whose predictions a record holds
 
@@ -31,7 +31,7 @@ class Scorer:
             logits, gold = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
             probabilities = softmax(logits)
             scores["brier"] = brier_score(probabilities, gold)
-            scores["ece"] = expected_calibration_error(probabilities, gold)
+            scores["ece"] = calibration_error(probabilities, gold)
             scores["majority"] = float(np.bincount(gold).max() / len(gold))
             first = slice(MAX_PREDICTIONS)
             self.predictions = {
