@@ -114,8 +114,17 @@ class Comparison(Figures):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON; intervals are lists."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return plain_fields(self)
+
+
+def plain_fields(figures: Any) -> dict[str, Any]:
+    """The fields of a dataclass of figures, for JSON: tuples become lists.
+
+    Args:
+        figures: The dataclass.
+    """
+    values = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def judge(
