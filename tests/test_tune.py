@@ -77,6 +77,10 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
     scores = sorted(trial["score"] for trial in tried.values())
     assert result["dev"]["addrop"]["median"]["score"] == scores[2]  # the lower one of the two in the middle
     assert result["dev"]["addrop"]["chosen"]["mean"] == pytest.approx(good_p(final[0]))
+    (curve,) = (curve for curve in result["curves"] if curve["method"] == "addrop")
+    assert curve["k"] == [1, 2, 3, 4, 5, 6]
+    assert curve["expected_best"][0] == pytest.approx(sum(scores) / 6)
+    assert curve["expected_best"][-1] == pytest.approx(max(scores))
     assert best["versions"] == {"attendrop": "0"}
     own = [spec for spec in engine.specs if spec.method == "addrop" and spec.trial == best["number"]]
     assert best["runs"] == [spec.id for spec in own]
@@ -218,6 +222,9 @@ def test_paper_protocol_selects_on_the_development_set_and_says_so(tmp_path: Pat
     assert result["protocol"] == "paper"
     assert result["label"] == PAPER_LABEL == "paper protocol: selected on the development set"
     assert result["chosen"]["addrop"]["point"]["addrop.p"] == 0.5
+    (heatmap,) = result["heatmaps"]
+    assert (heatmap["method"], heatmap["x"], heatmap["y"], heatmap["baseline"]) == ("addrop", "p", "q", 0.5)
+    assert heatmap["difference"][8] == pytest.approx([0.4 - abs(p - 0.5) for p in heatmap["xs"]])
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

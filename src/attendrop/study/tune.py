@@ -13,14 +13,19 @@ import socket
 import statistics
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
+from ..experiments.folder import empty_folders_removed
 from .design import RunSpec
 from .driver import Study, Watcher
+from .records import RUNS_FOLDER
 from .sampling import make_sampler, points
-from .trials import MethodTrials, open_storage
+from .status import PROGRESS_FILE, STUDY_FILE
+from .trials import JOURNAL_FILE, MethodTrials, open_storage
 from .tune_design import MAY_GROW, PAPER_LABEL, TuneConfig
 
 Record = Mapping[str, Any]
@@ -315,6 +320,20 @@ class _LabelledEngine:
         self._engine.close()
 
 
+@contextmanager
+def _removed_if_refused(folder: Path) -> Iterator[None]:
+    """If the first run of a new study shows a mistake in the input, nothing of it stays, so that it can be corrected."""
+    is_new = not (folder / STUDY_FILE).exists()
+    with empty_folders_removed(folder):
+        try:
+            yield
+        except UserError:
+            if is_new and not (folder / RUNS_FOLDER).exists():
+                for name in (STUDY_FILE, PROGRESS_FILE, JOURNAL_FILE):
+                    (folder / name).unlink(missing_ok=True)
+            raise
+
+
 def tune(
     config: TuneConfig,
     folder: str | Path,
@@ -342,7 +361,7 @@ def tune(
     total = len(config.spaces) * (config.trials * config.repeats + 2 * config.final_seeds)
     configuration = {**config.description(), "command": command}
     shared = None if storage is None else open_storage(folder, storage)  # refused before anything is written
-    with Study(folder, configuration, may_grow=MAY_GROW, watcher=watcher) as study:
+    with _removed_if_refused(folder), Study(folder, configuration, may_grow=MAY_GROW, watcher=watcher) as study:
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
         tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..statistics.tuning_curves import tuning_curve
 from ..utils.files import write_whole
+from .design import PLAIN
+from .search_space import Range, rounded
 from .tune import Setting, Tuner
 from .tune_design import PAPER_LABEL
 
@@ -33,6 +37,7 @@ def summarize(tuner: Tuner) -> dict[str, Any]:
         "metric": tuner.metric,
         "greater_is_better": tuner.greater_is_better,
         "curves": _curves(tuner),
+        "heatmaps": _heatmaps(tuner),
         "trials": trials,
         "chosen": {s.method: _chosen(tuner, s) for s in tuner.settings if s.role == "chosen"},
         "dev": {
@@ -84,5 +89,51 @@ def _dev(tuner: Tuner, setting: Setting) -> dict[str, Any]:
 
 
 def _curves(tuner: Tuner) -> list[dict[str, Any]]:
-    """The expected best score after k random trials, for each method."""
-    return []
+    """The expected best score after k random trials, for each method that has any."""
+    curves = []
+    for method in tuner.searches:
+        scores = _random_scores(tuner, method)
+        if scores:
+            curve = tuning_curve(scores, bool(tuner.greater_is_better), _support(scores))
+            curves.append({"method": method, **curve.to_dict()})
+    return curves
+
+
+def _random_scores(tuner: Tuner, method: str) -> list[float]:
+    """The scores of the trials whose settings were drawn at random. A failed trial has the worst score of all."""
+    drawn = tuner.searches[method].all()[: tuner.random_trials[method]]
+    scores = [score for trial in drawn if (score := tuner.shown_score(trial)) is not None]
+    failed = sum(trial.state.name == "FAIL" for trial in drawn)
+    worst = min if tuner.greater_is_better else max
+    return [*scores, *[worst(scores)] * failed] if scores else []
+
+
+def _support(scores: Sequence[float]) -> tuple[float, float]:
+    """The smallest and the largest score that is possible, for metrics from 0 or -1 to 1 or 100; others by what is
+    seen."""
+    low = next((limit for limit in (0.0, -1.0) if limit <= min(scores)), min(scores))
+    high = next((limit for limit in (1.0, 100.0) if limit >= max(scores)), max(scores))
+    return low, high
+
+
+def _heatmaps(tuner: Tuner) -> list[dict[str, Any]]:
+    """For a grid over two numbers: the difference to the best plain setting at each point of it."""
+    plain = tuner.best(PLAIN)
+    if tuner.config.sampler != "grid" or plain is None:
+        return []
+    baseline, maps = tuner.shown_score(plain), []
+    assert baseline is not None
+    for method, space in tuner.config.spaces.items():
+        ranges = {name: dimension.grid() for name, dimension in space.items() if len(dimension.grid()) > 1}
+        if len(ranges) != 2 or not all(isinstance(space[name], Range) for name in ranges):
+            continue
+        (x, xs), (y, ys) = ranges.items()
+        cells: dict[tuple[Any, Any], list[float]] = {}
+        for trial in tuner.searches[method].finished():
+            score = tuner.shown_score(trial)
+            cells.setdefault((rounded(trial.params[x]), rounded(trial.params[y])), []).append(float(score or 0.0))
+        means = {point: statistics.fmean(scores) - baseline for point, scores in cells.items()}
+        rows = [[means.get((column, row)) for column in xs] for row in ys]
+        names = {"x": x.rpartition(".")[2], "y": y.rpartition(".")[2], "xs": xs, "ys": ys}
+        maps.append({"method": method, **names, "difference": rows, "baseline": baseline})
+    return maps
