@@ -42,10 +42,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def arguments(settings: dict[str, Any], folder: Path, *more: str) -> list[str]:
-    words = ["tune", "--output-dir", str(folder), "--workers", "0", *more]
+    words = ["tune", "--output-dir", str(folder), "--workers", "0"]
     for name, value in settings.items():
         words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return words
+    return [*words, *more]
 
 
 def test_splits_are_stratified_and_never_contain_the_development_set(settings: dict[str, Any]) -> None:

@@ -322,7 +322,7 @@ class _LabelledEngine:
 
 @contextmanager
 def _removed_if_refused(folder: Path) -> Iterator[None]:
-    """If the first run of a new study shows a mistake in the input, nothing of it stays, so that it can be corrected."""
+    """Removes a new study whose first run shows a mistake in the input, so that the user can correct it."""
     is_new = not (folder / STUDY_FILE).exists()
     with empty_folders_removed(folder):
         try:
