@@ -40,14 +40,9 @@ def _reason_of_arguments(trainer: TrainerProtocol) -> str | None:
 def _reason_of_methods(trainer: TrainerProtocol) -> str | None:
     for method in trainer.regularizers:
         name = type(method).__name__
-        if type(method).penalty is not Regularizer.penalty or method.views > 1:
-            return f"{name} adds a penalty or views"
-        if type(method).plan is not Regularizer.plan and type(method).capture_key is Regularizer.capture_key:
-            return f"{name} plans on the CPU"
-        if method.edits_weights:
-            return f"{name} exchanges weights"
-        if method.columns:
-            return f"{name} reads columns of its own"
+        overrides = type(method).plan is not Regularizer.plan or type(method).penalty is not Regularizer.penalty
+        if overrides and type(method).capture_key is Regularizer.capture_key:
+            return f"{name} has a plan or a penalty and no capture_key"
     return None
 
 

@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..random import all_preserved
 from .batches import ExactShapes
-from .draws import DrawKeys, StaticMicroBatch
+from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
+from .host import HostWork, draws_only, repeat
 
 
 @dataclass
@@ -30,6 +31,9 @@ class _Graph:
     graph: Any
     outputs: Any
     gradients: list[tuple[nn.Parameter, Tensor]] = field(default_factory=list)  # where it writes that of each parameter
+    cpu_draws: list[tuple[Any, ...]] = field(
+        default_factory=list
+    )  # numbers drawn on the CPU whose values do not matter
 
 
 class Graphs:
@@ -44,10 +48,15 @@ class Graphs:
     def __init__(self, device: torch.device, shapes: ExactShapes | None = None, limit: int = 64) -> None:
         self.device, self.limit = device, limit
         self.failure: str | None = None  # why nothing is captured any more
+        self.ignores_cpu_draws = False  # whether numbers that a forward draws on the CPU have no effect
         self._shapes = shapes or ExactShapes()
         self._draw_keys = DrawKeys(device)
-        self._graphs: dict[tuple[Hashable, Hashable, bool], _Graph] = {}  # scope, key, whether it adds to gradients
+        self._draw_keys_of: dict[Hashable, DrawKeys] = {
+            None: self._draw_keys
+        }  # scope -> keys and numbers of its methods
         self._scope: Hashable = None
+        self._graphs: dict[tuple[Hashable, Hashable, bool], _Graph] = {}  # scope, key, whether it adds to gradients
+        self._loaded: set[Hashable] = set()  # keys of `run_once` whose kernels are loaded
         self._static: dict[Hashable, dict[str, Tensor]] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self._parameters: dict[nn.Module, list[nn.Parameter]] = {}  # cached: walking through a model takes a while
@@ -72,10 +81,14 @@ class Graphs:
                 of the keys: the methods and the training arguments.
         """
         self.failure, self._shapes, self._scope = None, shapes, scope
+        if scope not in self._draw_keys_of:
+            self._draw_keys_of[scope] = DrawKeys(self.device)
+        self._draw_keys = self._draw_keys_of[scope]
         self._draw_keys.forget()
 
     def drop_scope(self) -> None:
         """Frees the graphs of the present scope."""
+        del self._draw_keys_of[self._scope]
         self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != self._scope}
 
     # ---- tensors that stay at their addresses ------------------------------------------------------------------
@@ -128,6 +141,10 @@ class Graphs:
         """The micro-batch for a plan that is captured: its draws read their keys from device memory."""
         return StaticMicroBatch.of(batch, self._draw_keys)
 
+    def static_step(self, step: Step) -> StaticStep:
+        """The step for work that is captured: it reads keys and numbers from device memory."""
+        return StaticStep.of(step, self._draw_keys)
+
     # ---- capture and replay ------------------------------------------------------------------------------------
 
     def run(
@@ -135,7 +152,7 @@ class Graphs:
         key: Hashable,
         function: Callable[[], Any],
         *,
-        batch: MicroBatch | None = None,
+        batch: MicroBatch | Step | None = None,
         network: nn.Module | None = None,
         warm_up: bool = True,
         all_scopes: bool = False,
@@ -148,7 +165,7 @@ class Graphs:
         Args:
             key: names the graph.
             function: the work. It reads tensors that stay at their addresses.
-            batch: the micro-batch whose local draws the function uses.
+            batch: the micro-batch or step whose draws and numbers the function reads.
             network: the network whose backward the function runs. The gradients are added to those of its parameters.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
             all_scopes: use this graph in runs of all scopes (`begin_run`).
@@ -170,9 +187,26 @@ class Graphs:
         if adds:
             self._collect_gradients(graph)
         graph.graph.replay()
+        repeat(graph.cpu_draws)
         for parameter, gradient in graph.gradients:
             parameter.grad = gradient
         return graph.outputs
+
+    def run_once(self, key: Hashable, function: Callable[[], Any], step: Step) -> Any:
+        """As `run`, for a function whose effects must not repeat, such as one that multiplies gradients.
+
+        The first run with a key is eager, which loads the kernels; the second is captured.
+
+        Args:
+            key: names the graph.
+            function: the work. It reads tensors that stay at their addresses.
+            step: the step whose draws and numbers the function reads.
+        """
+        if key in self._loaded and not (self.is_full and not self.has(key)):
+            return self.run(key, function, batch=step, warm_up=False)
+        self._loaded.add(key)
+        self._draw_keys.write(step)
+        return function()
 
     def owns_gradient(self, parameter: nn.Parameter) -> bool:
         """Whether the parameter's gradient is the tensor into which graphs write it."""
@@ -219,25 +253,34 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
+            host = HostWork(self.device)
             if warm_up:
-                function()  # lazy initialisation, workspaces, kernels that are compiled on their first call
+                with HostWork(self.device):
+                    function()  # lazy initialisation, workspaces, kernels that are compiled on their first call
             for parameter, gradient in take_gradients():
                 if parameter not in self._gradients:
                     self._gradients[parameter] = torch.empty_like(gradient)
             before = _cpu_random_states()
             # Other threads, such as the one that pins batches, may use CUDA meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                outputs = function()
+                with host:
+                    outputs = function()
                 taken = take_gradients()
                 gradients = [(parameter, self._gradients[parameter]) for parameter, _ in taken]
                 if taken:
                     into, new = [gradient for _, gradient in gradients], [gradient for _, gradient in taken]
                     (torch._foreach_add_ if adds else torch._foreach_copy_)(into, new)
                 del taken
-            if _cpu_random_states() != before:
-                raise NotCaptured("its forward draws random numbers on the CPU")
+            self._check_cpu_draws(host, before)
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        return _Graph(graph, outputs, gradients)
+        return _Graph(graph, outputs, gradients, host.draws)
+
+    def _check_cpu_draws(self, host: HostWork, before: tuple[Any, ...]) -> None:
+        """Refuses work that draws random numbers on the CPU, unless their values do not matter."""
+        state, *others = _cpu_random_states()
+        is_same = others == list(before[1:]) and (state == before[0] or (self.ignores_cpu_draws and host.draws))
+        if not is_same or (state != before[0] and not draws_only(host.draws, _as_state(before[0]))):
+            raise NotCaptured("its forward draws random numbers on the CPU")
 
     @contextmanager
     def _restored(self, network: nn.Module | None) -> Iterator[None]:
@@ -273,8 +316,13 @@ class Graphs:
     def clear(self) -> None:
         """Frees the memory. A gradient that a parameter still has stays valid."""
         self._graphs, self._static, self._gradients, self._parameters = {}, {}, {}, {}
+        self._loaded = set()
 
 
 def _cpu_random_states() -> tuple[Any, ...]:
     _, keys, *rest = np.random.get_state()
     return torch.get_rng_state().numpy().tobytes(), python_random.getstate(), np.asarray(keys).tobytes(), tuple(rest)
+
+
+def _as_state(state: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)

@@ -2,8 +2,9 @@
 
 At the batch sizes of fine-tuning a GPU waits for Python most of the time. A captured step needs only a few calls.
 
-    plan    the methods' `plan`: AD-DROP's probe, attribution and masks
-    pass    the tracked forward, the loss and the backward under that plan, as the Trainer runs them
+    plan    the methods' `plan`, where it asks the model: AD-DROP's probe, attribution and masks
+    pass    the tracked forward, the loss, penalties and the backward under that plan, as the Trainer runs them; where
+            no method asks the model, the plan too
 
 These are two graphs, because both passes draw the same ordinary dropout: the random state is restored between them.
 There is one pair for each shape of the batch and each kind of step. The optimizer's step is a graph too where the
@@ -25,11 +26,13 @@ from ..core.engine import Engine
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
 from ..kernels.attention_mask import Mask
+from ..model.adapters import capturable
 from ..model.plan import Plan
 from ..random import preserved
-from ..utils.batches import batch_size
+from ..utils.batches import batch_size, tiled
 from ..utils.checks import check_choice
 from .batches import PaddedShapes
+from .draws import StaticMicroBatch
 from .eligibility import reason_against, reason_against_auto
 from .errors import NotCaptured, RunEagerly
 from .graphs import Graphs
@@ -191,8 +194,10 @@ class CapturedSteps:
     def __init__(self, trainer: TrainerProtocol, engine: Engine | None, graphs: Graphs) -> None:
         self._trainer, self._engine, self._model = trainer, engine, trainer.model
         self.graphs = graphs
+        self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self._known: set[Hashable] = set()
+        self._network: nn.Module | None = None
         self._parameters = list(trainer.model.parameters())
         self._addresses = self._parameter_addresses()
 
@@ -212,25 +217,48 @@ class CapturedSteps:
             raise NotCaptured(self.graphs.failure)
         if self._parameter_addresses() != self._addresses:
             raise NotCaptured("the model's weights have moved to other tensors")
-        plan = Plan()
-        if batch is not None:
-            assert self._engine is not None
+        if self._engine is None or batch is None:
+            found = self.graphs.run(("pass", key), lambda: run(self._model, dict(static), items), network=self._model)
+        else:
+            found = self._regularized_loss(self._engine, run, static, items, key, batch)
+        return found.clone()
 
-            def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
-                work = ("another network", id(network), key)
-                return self.graphs.run(work, lambda: run(network, dict(static), items), network=network)
+    def _regularized_loss(
+        self,
+        engine: Engine,
+        run: TrainingStep,
+        static: dict[str, Any],
+        items: Any,
+        key: Hashable,
+        batch: MicroBatch,
+    ) -> Tensor:
+        """The loss of a micro-batch with the engine's methods."""
+        inputs = {name: x for name, x in static.items() if name not in engine.columns}
 
-            batch = replace(batch, examples=static, inputs=static, backward=backward)
-            self._engine.on_batch(batch)
-            plan = self._plan(self._engine, key, batch)
+        def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
+            function = _capturable(network, lambda: run(network, dict(inputs), items))
+            return self.graphs.run(("another network", id(network), key), function, network=network)
+
+        batch = replace(batch, examples=static, inputs=inputs, backward=backward)
+        engine.on_batch(batch)
+        work = self.graphs.static_micro_batch(batch)
+        plan = self._plan(engine, key, batch, work)
 
         def tracked_pass() -> Tensor:
-            if self._engine is None:
-                return run(self._model, dict(static), items)
-            with self._engine.seams.applied(plan):
-                return run(self._model, dict(static), items)
+            views = replace(work, inputs=tiled(inputs, engine.views, batch.size))
+            engine.use_batch(views)
+            with engine.seams.applied(engine.plan(views) if plan is None else plan):
+                return run(self._model, dict(views.inputs), None if items is None else items * engine.views)
 
-        return self.graphs.run(("pass", key), tracked_pass, network=self._model).clone()
+        function = _capturable(self._model, tracked_pass)
+        return self.graphs.run(("pass", key), function, batch=batch, network=self._trained(engine))
+
+    def _trained(self, engine: Engine) -> nn.Module:
+        """The model, with the parameters of the methods that the pass gives gradients."""
+        if self._network is None:
+            own = [parameter for method in engine.regularizers for parameter in method.parameters()]
+            self._network = nn.ModuleList([self._model, nn.ParameterList(own)]) if own else self._model
+        return self._network
 
     def _prepare(
         self, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
@@ -262,20 +290,31 @@ class CapturedSteps:
                 raise RunEagerly(f"{type(method).__name__} changes from step to step")
         return tuple(keys)
 
-    def _plan(self, engine: Engine, key: Hashable, batch: MicroBatch) -> Plan:
-        if not any(self._kind(batch)):
-            return Plan()
-        static = self.graphs.static_micro_batch(batch)
+    def _plan(self, engine: Engine, key: Hashable, batch: MicroBatch, work: StaticMicroBatch) -> Plan | None:
+        """The plan of methods that ask the model, in a graph of its own; None where it is a part of the pass."""
+        if not any(method.probes(batch.step) for method in engine.regularizers):
+            return None
+        work = replace(work, may_probe=True)
         with preserved(self.graphs.device):
-            plan = self.graphs.run(("plan", key), lambda: engine.plan(static), batch=batch)
-        if batch.step.measure and plan:
+            plan = self.graphs.run(("plan", key), _capturable(self._model, lambda: engine.plan(work)), batch=batch)
+        if batch.step.measure and any(method.measures_plan for method in engine.regularizers):
             # Metrics are measured eagerly, and the masks that they describe are the ones to use.
             _copy_masks(engine.plan(batch), plan)
         return plan
 
 
+def _capturable(model: nn.Module, function: Callable[[], Any]) -> Callable[[], Any]:
+    """The function, in which the forward of `model` can be captured."""
+
+    def work() -> Any:
+        with capturable(model):
+            return function()
+
+    return work
+
+
 def _copy_masks(source: Plan, target: Plan) -> None:
-    if source.edits or source.ffn or source.inner or source.keep.keys() != target.keep.keys():
+    if source.keep.keys() != target.keep.keys():
         raise NotCaptured("a measured step has another plan")
     for site, mask in source.keep.items():
         ends = target.keep[site], mask

@@ -166,9 +166,14 @@ class Engine:
     @contextmanager
     def planned(self, batch: MicroBatch) -> Iterator[dict[str, Any]]:
         """Calls the hooks of the micro-batch and applies the plan inside; yields the inputs of the tracked pass."""
+        self.use_batch(batch)
         self.on_batch(batch)
         with self.seams.applied(self.plan(batch)):
             yield dict(batch.inputs)
+
+    def use_batch(self, batch: MicroBatch) -> None:
+        """From now on, `loss` reads this micro-batch: the present one with other tensors. For captured steps."""
+        self._batch = batch
 
     def on_batch(self, batch: MicroBatch) -> None:
         """Calls `on_batch` of all methods."""

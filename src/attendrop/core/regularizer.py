@@ -57,6 +57,7 @@ class Regularizer:
 
     name: ClassVar[str] = ""
     edits_weights: ClassVar[bool] = False  # whether it replaces weights for the length of a step
+    measures_plan: ClassVar[bool] = False  # whether `plan` writes metrics in the steps that are logged
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     # ---- what it needs -----------------------------------------------------------------------------------------
@@ -78,13 +79,28 @@ class Regularizer:
         """The end of a sentence that says why this method cannot act together with `other`; None where it can."""
         return None
 
-    def capture_key(self, step: Step) -> Hashable:
-        """What `plan` depends on besides the batch, the weights and local draws. Equal keys replay one CUDA graph.
+    # ---- captured steps ----------------------------------------------------------------------------------------
 
-        None means that this step is not captured; it is the default for methods that override `plan`. Any other false
-        value means that nothing is planned in this step.
+    def capture_key(self, step: Step) -> Hashable:
+        """What `plan` and `penalty` depend on besides the batch, the weights, draws and `Step.number`.
+
+        Steps with equal keys replay one CUDA graph. None means that this step is not captured; it is the default for
+        methods that override `plan` or `penalty`. What changes from step to step and is no reason for another graph,
+        such as the value of a schedule, is read with `Step.number`, `Step.strength` or `Step.values`.
         """
-        return () if type(self).plan is Regularizer.plan else None
+        cls = type(self)
+        return () if cls.plan is Regularizer.plan and cls.penalty is Regularizer.penalty else None
+
+    def probes(self, step: Step) -> bool:
+        """Whether `plan` asks the model in this step (`batch.probe()`).
+
+        A captured plan that does is a graph of its own, so that the tracked pass draws the same ordinary dropout.
+        """
+        return False
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Parameters of its own that get gradients in the tracked pass."""
+        return []
 
     # ---- the hooks ---------------------------------------------------------------------------------------------
 

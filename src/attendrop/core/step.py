@@ -19,7 +19,7 @@ from ..kernels.draws import uniform
 from ..model.probe import Probe
 from ..model.seams import Seams
 from ..utils.transfer import to_device_async
-from .schedule import Progress
+from .schedule import Progress, Schedule, Strength, value_at
 
 Examples = Callable[[str, int, torch.Generator], Mapping[str, Any]]
 
@@ -34,6 +34,10 @@ class Graphs(Protocol):
     def static_batch(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Hashable]: ...
 
     def run(self, key: Hashable, function: Callable[[], Any], *, network: nn.Module | None = None) -> Any: ...
+
+    def static_step(self, step: Step) -> Step: ...
+
+    def run_once(self, key: Hashable, function: Callable[[], Any], step: Step) -> Any: ...
 
 
 class Loop:
@@ -127,6 +131,46 @@ class Step:
         """A generator for draws that must be the same on every process; `name` tells those of one step apart."""
         return random.shared_generator(self.seed, self.progress.step, name)
 
+    def key(self, site: int, stream: str) -> int | Tensor:
+        """The key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
+        return random.key_of(self.seed, self.progress.step, site, stream)
+
+    def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
+        """The keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
+        words = [random.key_of(self.seed, self.progress.step, site, stream) for site in sites]
+        return to_device_async(random.as_keys(words).unsqueeze(1), device)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether what reads this step is captured: it must not branch on what changes from step to step."""
+        return False
+
+    def number(
+        self, name: Hashable, function: Callable[[Step], float], dtype: torch.dtype = torch.float32
+    ) -> float | Tensor:
+        """A number that Python computes and that may change from step to step.
+
+        Args:
+            name: tells the numbers of a run apart. Equal names have equal functions.
+            function: computes it from the step. It depends on nothing else that changes.
+            dtype: the precision of a captured step's number.
+
+        Returns:
+            The number itself; in a captured step a tensor of no dimensions on the device, into which the number is
+            written before each replay.
+        """
+        return function(self)
+
+    def strength(self, name: Hashable, strength: Strength, dtype: torch.dtype = torch.float32) -> float | Tensor:
+        """The value of a strength in this step, as `number` returns it where it is a schedule."""
+        if not isinstance(strength, Schedule):
+            return strength
+        return self.number(name, lambda step: value_at(strength, step.progress), dtype)
+
+    def values(self, name: Hashable, function: Callable[[Step], Tensor]) -> Tensor:
+        """As `number`, for a small tensor that is computed on the CPU: float32, on the device of the model."""
+        return to_device_async(function(self).float(), self.device)
+
 
 def _backward(network: nn.Module, inputs: Mapping[str, Any]) -> None:
     network(**inputs)["loss"].backward()
@@ -176,14 +220,12 @@ class MicroBatch:
         return torch.cat([self.uniform(site, shape, device, name) for name in streams])
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """The key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
-        return random.key_of(self.step.seed, self.step.progress.step, site, stream)
+        """As `Step.key`."""
+        return self.step.key(site, stream)
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """The keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
-        step = self.step
-        words = [random.key_of(step.seed, step.progress.step, site, stream) for site in sites]
-        return to_device_async(random.as_keys(words).unsqueeze(1), device)
+        """As `Step.keys`."""
+        return self.step.keys(sites, stream, device)
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
         """The positions of the rows in the global batch. A multiple-choice example has one row for each choice."""

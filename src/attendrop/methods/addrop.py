@@ -67,6 +67,7 @@ class ADDrop(Regularizer):
     """
 
     name: ClassVar[str] = "addrop"
+    measures_plan: ClassVar[bool] = True
 
     p: Strength = 0.3
     q: Strength = 0.3
@@ -109,6 +110,9 @@ class ADDrop(Regularizer):
     def capture_key(self, step: Step) -> Hashable:
         if isinstance(self.p, Schedule) or isinstance(self.q, Schedule):
             return None
+        return self._is_on(step)
+
+    def probes(self, step: Step) -> bool:
         return self._is_on(step)
 
     def _is_on(self, step: Step) -> bool:

@@ -13,6 +13,7 @@ keys is dropped, where DropAttention uses p divided by the length of a run.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import MapEdit, Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
@@ -67,11 +68,14 @@ class AttentionDropout(Regularizer):
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "AttentionDropout.layers")
 
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.p, step.progress) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        p = value_at(self.p, step.progress)
-        if p == 0:
+        if value_at(self.p, step.progress) == 0:
             return Plan()
+        p = step.strength(f"{self.name} p", self.p)
         keep = draw_keep(batch, self.layers, p, self.pattern, self.span, "AttentionDropout")
         if self.renormalise:
             return Plan(maps={site: (_renormalise(mask),) for site, mask in keep.items()})

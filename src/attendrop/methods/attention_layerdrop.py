@@ -8,14 +8,16 @@ Differs from the paper in: nothing known.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 
 
@@ -34,9 +36,16 @@ class AttentionLayerDrop(Regularizer):
     def __post_init__(self) -> None:
         self.p = as_strength("AttentionLayerDrop", "p", self.p, 0, 1)
 
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.p, step.progress) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        # Every process must make the same layers uniform.
+        if step.is_captured:
+            return Plan(uniform_where=dict(enumerate(step.values(f"{self.name} sites", self._are_uniform) > 0)))
+        return Plan(uniform=frozenset(int(site) for site in self._are_uniform(step).nonzero()))
+
+    def _are_uniform(self, step: Step) -> Tensor:
+        """Which sites are uniform, bool [sites]. It is the same on every process."""
         draws = torch.rand(len(step.seams.sites), generator=step.shared_generator(self.name))
-        p = value_at(self.p, step.progress)
-        return Plan(uniform=frozenset(site.index for site in step.seams.sites if draws[site.index] < p))
+        return draws < value_at(self.p, step.progress)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
-from ..core.schedule import Schedule, Strength, as_strength, value_at, values_of
+from ..core.schedule import Schedule, Strength, as_strength, values_of
 from ..core.step import Step
 from ..model.modes import evaluating
 from ..model.plan import Plan
@@ -30,7 +30,7 @@ from ..random import preserved
 from ..utils.batches import batch_size, rows
 from ..utils.checks import check_choice, check_whole
 from ..utils.distributed import sum_over_processes
-from ._shared.weights import bernoulli_mask, end_mixing, reason_against, refuse_sharded
+from ._shared.weights import bernoulli_mask, end_mixing, in_graph, reason_against, refuse_sharded
 
 VARIANTS = ("F", "D")
 _SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that the division is exact
@@ -94,7 +94,7 @@ class ChildTuning(Regularizer):
 
     def reset(self) -> None:
         self._child: dict[str, Tensor] = {}  # True where a weight is trained
-        self._before: list[tuple[nn.Parameter, Tensor, Tensor]] = []  # weight, its values before the step, child
+        self._before: list[Before] = []
 
     @property
     def _chooses_child(self) -> bool:
@@ -130,20 +130,26 @@ class ChildTuning(Regularizer):
         if not self._child:
             # Not in `on_step_begin`, where another method may still change the weights before training starts.
             self._child = self._choose_child(step)
-        for name, parameter in step.model.named_parameters():
-            if name in self._child:
-                child = self._child[name] = self._child[name].to(parameter.device)
-                if parameter.grad is not None:
-                    parameter.grad.mul_(child)
-                self._before.append((parameter, parameter.detach().clone(), child))
+        parameters = {name: p for name, p in step.model.named_parameters() if name in self._child}
+        for name, parameter in parameters.items():
+            self._child[name] = self._child[name].to(parameter.device)
+        weights = [(parameter, self._child[name]) for name, parameter in parameters.items()]
+        tensors = [x for parameter, child in weights for x in (parameter, parameter.grad, child) if x is not None]
+        self._before = in_graph(step, (self.name, "child"), tensors, lambda step: _mask_outside(weights))
 
     def _mask_at_random(self, step: Step) -> None:
-        p = value_at(self.p, step.progress)
-        for name, parameter in step.model.named_parameters():
-            gradient = parameter.grad
-            if gradient is not None:
+        gradients = {name: p.grad for name, p in step.model.named_parameters() if p.grad is not None}
+
+        def work(step: Step) -> None:
+            p = step.strength((self.name, "p"), self.p)
+            for name, gradient in gradients.items():
                 mask = bernoulli_mask(step, f"child_tuning {name}", gradient.shape, p, gradient.device)
-                gradient.mul_(mask).mul_(1 / p)
+                if isinstance(p, Tensor):  # not in place, where the number would be rounded to the gradient's precision
+                    gradient.copy_(gradient.to(torch.promote_types(gradient.dtype, p.dtype)) * mask / p)
+                else:
+                    gradient.mul_(mask).mul_(1 / p)
+
+        in_graph(step, (self.name, "random"), list(gradients.values()), work)
 
     def _choose_child(self, step: Step) -> dict[str, Tensor]:
         assert step.loop.examples is not None
@@ -159,24 +165,39 @@ class ChildTuning(Regularizer):
         return largest_share(scores, self.p)
 
     def on_step_end(self, step: Step) -> None:
-        self._undo_outside_child()
+        before = self._before
+        tensors = [x for parameter, values, child in before for x in (parameter, values, child)]
+        in_graph(step, (self.name, "undo"), tensors, lambda step: _undo(before))
+        self._before = []
 
     def on_close(self) -> None:
-        self._undo_outside_child()
+        _undo(self._before)
         self.reset()
-
-    @torch.no_grad()
-    def _undo_outside_child(self) -> None:
-        """Weights outside of the child get the values back that they had before the optimizer's step."""
-        for parameter, before, child in self._before:
-            parameter.copy_(torch.where(child, parameter, before))
-        self._before = []
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return dict(self._child), {}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         self._child = tensors
+
+
+Before = tuple[nn.Parameter, Tensor, Tensor]  # a weight, its values before the optimizer's step, its child
+
+
+@torch.no_grad()
+def _mask_outside(weights: list[tuple[nn.Parameter, Tensor]]) -> list[Before]:
+    """Sets gradients outside of the child to zero, and keeps the values of the weights."""
+    for parameter, child in weights:
+        if parameter.grad is not None:
+            parameter.grad.mul_(child)
+    return [(parameter, parameter.detach().clone(), child) for parameter, child in weights]
+
+
+@torch.no_grad()
+def _undo(before: list[Before]) -> None:
+    """Weights outside of the child get the values back that they had before the optimizer's step."""
+    for parameter, values, child in before:
+        parameter.copy_(torch.where(child, parameter, values))
 
 
 def _parameters_of_blocks(model: nn.Module, seams: Seams) -> dict[str, nn.Parameter]:

@@ -13,6 +13,7 @@ the term ℓ²‖W‖²/(1 − p) is left out, since weight decay is the optimiz
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -75,6 +76,7 @@ class ConcreteDropout(Regularizer):
         self._optimizer: torch.optim.Optimizer | None = None
         self._loaded: dict[str, Tensor] = {}
         self._widths: dict[int, int] = {}
+        self._widths_on_device: tuple[tuple[int, ...], Tensor] | None = None
 
     def probabilities(self) -> list[float]:
         """The present rates, one for each block in calling order."""
@@ -87,13 +89,20 @@ class ConcreteDropout(Regularizer):
         device = step.device
         self._rates = nn.ParameterList([torch.full((len(step.seams.blocks),), start, device=device)])
         self._unit = nn.Parameter(torch.zeros((), device=device))
-        self._optimizer = torch.optim.Adam(self._rates.parameters(), lr=self.lr)
+        # On a GPU the fused optimizer skips a step whose gradients are not finite without waiting for the GPU.
+        self._optimizer = torch.optim.Adam(self._rates.parameters(), lr=self.lr, fused=device.type == "cuda")
         if self._loaded:
             logits = self._loaded.pop("logits")
             with torch.no_grad():
                 self._rates[0].copy_(logits)
             load_optimizer_tensors(self._optimizer, self._loaded)
             self._loaded = {}
+
+    def capture_key(self, step: Step) -> Hashable:
+        return self._rates is not None
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [] if self._rates is None else [*self._rates.parameters(), self._unit]
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
@@ -117,10 +126,15 @@ class ConcreteDropout(Regularizer):
             return None
         if self.entropy == 0:
             return self._unit
-        widths = torch.tensor(
-            [self._widths.get(block, 0) for block in range(len(self._rates[0]))], device=self._rates[0].device
-        )
-        return self._unit + self.entropy * (widths * negative_entropy(self._rates[0])).sum()
+        return self._unit + self.entropy * (self._block_widths() * negative_entropy(self._rates[0])).sum()
+
+    def _block_widths(self) -> Tensor:
+        """The width of each block's hidden states. It is copied to the device once, before a step is captured."""
+        assert self._rates is not None
+        widths = tuple(self._widths.get(block, 0) for block in range(len(self._rates[0])))
+        if self._widths_on_device is None or self._widths_on_device[0] != widths:
+            self._widths_on_device = widths, torch.tensor(widths, device=self._rates[0].device)
+        return self._widths_on_device[1]
 
     def on_step_end(self, step: Step) -> None:
         if self._rates is None:
@@ -129,13 +143,22 @@ class ConcreteDropout(Regularizer):
         average_gradients([*self._rates.parameters(), self._unit], step.loop.world)
         self._unscale()
         logits = self._rates[0]
-        if logits.grad is not None and logits.grad.isfinite().all():  # with fp16 the scaled loss may have overflowed
-            self._optimizer.step()
+        if logits.grad is not None:
+            self._take_step(self._optimizer, logits.grad.isfinite().all())
             with torch.no_grad():
                 logits.clamp_(-_LIMIT, _LIMIT)
         self._optimizer.zero_grad()
         for block, p in enumerate(logits.detach().sigmoid()):
             step.metrics[f"concrete_dropout/p_block_{block}"] = p
+
+    @staticmethod
+    def _take_step(optimizer: Any, is_finite: Tensor) -> None:
+        """One step, if the gradients are finite: with fp16 the scaled loss may have overflowed."""
+        if is_finite.is_cuda:
+            optimizer.found_inf = (~is_finite).float()
+            optimizer.step()
+        elif is_finite:
+            optimizer.step()
 
     def _unscale(self) -> None:
         """Divides the gradient of the rates by the factor with which the loop has multiplied the loss.

@@ -10,6 +10,7 @@ length of the warm-up is a field, a share of the training.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ from ..utils.checks import check_choice
 SCHEDULES = ("v", "constant")
 
 
-def head_factors(draws: Tensor, p: float) -> Tensor:
+def head_factors(draws: Tensor, p: float | Tensor) -> Tensor:
     """ξ_h · H / Σ ξ for draws [..., H] in [0, 1). The head with the highest draw is always kept."""
     keep = (draws >= p) | (draws == draws.amax(-1, keepdim=True))
     return keep * draws.shape[-1] / keep.sum(-1, keepdim=True)
@@ -68,17 +69,23 @@ class DropHead(Regularizer):
         p = value_at(self.p, step.progress)
         return v_shape(p, self.warmup, step.progress.fraction) if self.schedule == "v" else p
 
+    def capture_key(self, step: Step) -> Hashable:
+        return self.probability(step) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        p = self.probability(step)
-        if p == 0:
+        if self.probability(step) == 0:
             return Plan()
+        p = step.number(f"{self.name} p", self.probability)
         device = step.device
         scale: dict[int, float | Tensor] = {}
         for site in step.seams.sites:
             rows, _, _ = map_shape(site, batch.examples)
             draws = batch.uniform_of_views(site.index, (rows, 1, 1, site.heads), device, self.name)
             scale[site.index] = head_factors(draws, p).transpose(2, 3)  # [B, 1, H, 1]
-        if step.measure:
-            step.metrics["drophead/p"] = torch.tensor(p, device=device)
         return Plan(scale=scale)
+
+    def on_step_end(self, step: Step) -> None:
+        p = self.probability(step)
+        if step.measure and p > 0:
+            step.metrics["drophead/p"] = torch.tensor(p, device=step.device)

@@ -10,6 +10,7 @@ step has several; at least one head of the model is not masked.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -69,20 +70,31 @@ class HeadMask(Regularizer):
         count = round(value_at(self.share, step.progress) * heads) if self.n is None else self.n
         return min(count, heads - 1)
 
+    def capture_key(self, step: Step) -> Hashable:
+        return self.count(step) > 0
+
+    def probes(self, step: Step) -> bool:
+        return self.by == "importance" and self.count(step) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        count = self.count(step)
-        if count == 0:
+        if self.count(step) == 0:
             return Plan()
         heads = [site.heads for site in step.seams.sites]
         if self.by == "random":
-            # Every process and every micro-batch of the step must mask the same heads.
-            order = torch.randperm(sum(heads), generator=step.shared_generator(self.name))
+            factors = step.values(f"{self.name} factors", self._random_factors)
         else:
             order = self._importance(batch).argsort(descending=True, stable=True)
-        factors = torch.ones(sum(heads), device=step.device)
-        factors[order[:count]] = 0
+            factors = (order.argsort() >= step.number(f"{self.name} count", self.count)).float()
         return Plan(scale={site: factor.view(1, 1, -1, 1) for site, factor in enumerate(factors.split(heads))})
+
+    def _random_factors(self, step: Step) -> Tensor:
+        """0 for the heads that are masked, else 1, the same for every process and micro-batch of the step."""
+        heads = sum(site.heads for site in step.seams.sites)
+        order = torch.randperm(heads, generator=step.shared_generator(self.name))
+        factors = torch.ones(heads)
+        factors[order[: self.count(step)]] = 0
+        return factors
 
     def _importance(self, batch: MicroBatch) -> Tensor:
         """I_h of all heads, times the number of examples. It is the same on every process."""

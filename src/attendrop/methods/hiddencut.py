@@ -15,6 +15,7 @@ model's ordinary dropout stays on after the cut; the attention of padding querie
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar
@@ -35,7 +36,7 @@ from ._shared.divergence import check_head, pair_of
 BY = ("attention", "gradient", "random")
 
 
-def span(importance: Tensor, real: Tensor, draws: Tensor, ratio: float, pool: float) -> Tensor:
+def span(importance: Tensor, real: Tensor, draws: Tensor, ratio: float | Tensor, pool: float) -> Tensor:
     """The tokens that are cut, bool [B, L]: a run of each example's n real tokens.
 
     Args:
@@ -54,7 +55,7 @@ def span(importance: Tensor, real: Tensor, draws: Tensor, ratio: float, pool: fl
     return real & (index >= start) & (index < start + _share(n, ratio))
 
 
-def _share(n: Tensor, share: float) -> Tensor:
+def _share(n: Tensor, share: float | Tensor) -> Tensor:
     # The small number makes 0.1 of 10 tokens 1, also where the product is rounded down.
     return (n.double() * share + 1e-9).floor().long().clamp(min=1)
 
@@ -125,11 +126,18 @@ class HiddenCut(Regularizer):
             raise ValueError(f"HiddenCut.layers is {self.layers!r}, which selects no self attention.")
         return sites
 
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.ratio, step.progress) > 0, value_at(self.weight, step.progress) > 0
+
+    def probes(self, step: Step) -> bool:
+        return self.by == "gradient" and value_at(self.ratio, step.progress) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        ratio = value_at(self.ratio, step.progress)
-        if ratio == 0:
+        if value_at(self.ratio, step.progress) == 0:
             return Plan()
+        # In float64, in which the length of a span is rounded down.
+        ratio = step.strength(f"{self.name} ratio", self.ratio, torch.float64)
         sites = self._sites(step.seams)
         gradients = {}
         if self.by == "gradient":
@@ -145,7 +153,9 @@ class HiddenCut(Regularizer):
         record = frozenset(site.index for site in sites) if self.by == "attention" else frozenset()
         return Plan(ffn=edits, record=record)
 
-    def _cut(self, step: Step, site: int, real: Tensor, draws: Tensor, importance: Tensor | None, ratio: float) -> Edit:
+    def _cut(
+        self, step: Step, site: int, real: Tensor, draws: Tensor, importance: Tensor | None, ratio: float | Tensor
+    ) -> Edit:
         def edit(x: Tensor) -> Tensor:
             if self.by == "random":
                 cut = span(draws.new_zeros(real.shape), real, draws, ratio, 1.0)
@@ -162,5 +172,7 @@ class HiddenCut(Regularizer):
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
-        weight = value_at(self.weight, step.progress)
-        return 0.5 * weight * pair_of(outputs, batch).divergence("js") if self.views > 1 and weight > 0 else None
+        if self.views == 1 or value_at(self.weight, step.progress) == 0:
+            return None
+        weight = step.strength(f"{self.name} weight", self.weight)
+        return 0.5 * weight * pair_of(outputs, batch).divergence("js")

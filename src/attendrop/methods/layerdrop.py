@@ -11,12 +11,13 @@ instead of none, so that data-parallel and sharded training have the same graph 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ._shared.dropping import dropped_blocks
 
@@ -36,6 +37,8 @@ class LayerDrop(Regularizer):
     def __post_init__(self) -> None:
         self.p = as_strength("LayerDrop", "p", self.p, 0, 1, is_below=True)
 
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.p, step.progress) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
-        step = batch.step
-        return Plan(skip=dropped_blocks(step, value_at(self.p, step.progress), self.name))
+        return dropped_blocks(batch.step, self.p, self.name)

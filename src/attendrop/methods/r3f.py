@@ -10,6 +10,7 @@ for classification detaches x before it adds z (`detach=True`), their code for g
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
@@ -18,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import MicroBatch
+from ..core.schedule import Strength, as_strength, largest
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_number
@@ -80,6 +81,9 @@ class R3F(Regularizer):
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_head("R3F", model)
 
+    def capture_key(self, step: Step) -> Hashable:
+        return self.views
+
     def plan(self, batch: MicroBatch) -> Plan:
         if self.views == 1:
             return Plan()
@@ -94,11 +98,10 @@ class R3F(Regularizer):
         return Plan(edits={-1: (add_noise,)})
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
-        step = batch.step
         if self.views == 1:
             return None
         pair = pair_of(outputs, batch)
-        weight = value_at(self.weight, step.progress)
+        weight = batch.step.strength(f"{self.name} weight", self.weight)
         # The paper adds KL in both directions. For two normals of variance 1 the sum is the squared difference.
         total = weight * pair.divergence("kl") * (1 if pair.head == "regression" else 2)
         if self.loss == "both":

@@ -9,6 +9,7 @@ its loss and its α are twice these.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from transformers.utils import logging
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
 from ..utils.checks import check_choice
 from ._shared.divergence import REDUCTIONS, check_head, pair_of
@@ -55,13 +56,15 @@ class RDrop(Regularizer):
     def reset(self) -> None:
         self._has_checked = False  # whether the first batch was checked for a divergence of zero
 
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.alpha, step.progress) > 0
+
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
-        alpha = value_at(self.alpha, step.progress)
-        if alpha == 0:
+        if value_at(self.alpha, step.progress) == 0:
             return None
         divergence = pair_of(outputs, batch).divergence("kl", self.reduction)
-        if not self._has_checked:
+        if not self._has_checked:  # in a captured step, before it is captured
             self._has_checked = True
             if divergence.item() < 1e-12:
                 logger.warning(
@@ -69,4 +72,4 @@ class RDrop(Regularizer):
                     f"{step.seams.name} has no dropout. Set one (attention_dropout in Llama's configuration), or add a "
                     "method that draws for each view."
                 )
-        return alpha * divergence
+        return step.strength(f"{self.name} alpha", self.alpha) * divergence

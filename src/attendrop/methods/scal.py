@@ -14,6 +14,7 @@ one; x is the input of the first block, after the sum with the positions, its no
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from torch.nn import functional
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.sites import Site, unwrapped
 from ..model.tokens import real_keys
@@ -32,7 +33,7 @@ from ..utils.checks import check_number
 from ._shared.causality import is_causal
 
 
-def adversarial(gradient: Tensor, epsilon: float) -> Tensor:
+def adversarial(gradient: Tensor, epsilon: float | Tensor) -> Tensor:
     """ε g / ‖g‖, the norm over all tokens of an example; zero where there is no gradient. [B, L, d]"""
     size = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
     return epsilon * gradient / size.masked_fill(size == 0, 1)
@@ -75,47 +76,43 @@ class SCAL(Regularizer):
         self.epsilon = as_strength("SCAL", "epsilon", self.epsilon, 0, inf)
         self.alpha = as_strength("SCAL", "alpha", self.alpha, 0, inf)
         check_number("SCAL.tau", self.tau, is_above=True)
-        self.reset()
 
     @property
     def views(self) -> int:
         return 2 if largest(self.epsilon) > 0 or largest(self.alpha) > 0 else 1
 
-    def reset(self) -> None:
-        self._last_output: list[Tensor] = []  # the last block's output in the tracked pass
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.epsilon, step.progress) > 0, value_at(self.alpha, step.progress) > 0
+
+    def probes(self, step: Step) -> bool:
+        return value_at(self.epsilon, step.progress) > 0
 
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
         if self.views == 1:
             return Plan()
-        epsilon = value_at(self.epsilon, step.progress)
         edits = {}
-        if epsilon > 0:
+        if value_at(self.epsilon, step.progress) > 0:
+            epsilon = step.strength(f"{self.name} epsilon", self.epsilon)
             gradients = batch.probe().loss_gradients("edits", [-1])
             if gradients:  # none where the model has skipped its first block by itself
                 shift = adversarial(gradients[-1], epsilon)
                 edits[-1] = (lambda x: x + torch.cat([torch.zeros_like(shift), shift]).to(x.dtype),)
         if value_at(self.alpha, step.progress) > 0:
-            last_output: list[Tensor] = []
 
-            def store(x: Tensor) -> Tensor:
-                if not last_output:  # gradient checkpointing calls this again in the backward
-                    last_output.append(x)
+            def keep(x: Tensor) -> Tensor:
+                step.seams.kept.setdefault(self.name, x)  # gradient checkpointing comes here again in the backward
                 return x
 
-            edits[len(step.seams.blocks) - 1] = (store,)
-            self._last_output = last_output
+            edits[len(step.seams.blocks) - 1] = (keep,)
         return Plan(edits=edits)
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
-        alpha = value_at(self.alpha, step.progress)
-        if alpha == 0:
+        hidden = step.seams.kept.get(self.name)  # the output of the last block
+        if value_at(self.alpha, step.progress) == 0 or hidden is None:  # or the model has skipped that block by itself
             return None
-        outputs_of_block, self._last_output = self._last_output, []
-        if not outputs_of_block:  # the model has skipped its last block by itself
-            return None
-        hidden = outputs_of_block[0]
+        alpha = step.strength(f"{self.name} alpha", self.alpha)
         site = [site for site in step.seams.sites if site.kind == "self"][-1]
         one, two = hidden.chunk(2)
         real = real_keys(step.model, site, batch.inputs).chunk(2)[0]

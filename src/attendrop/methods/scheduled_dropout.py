@@ -15,17 +15,18 @@ each example, view and layer is shared by the heads, as in AttendOut.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import map_shape
@@ -89,16 +90,24 @@ class ScheduledDropout(Regularizer):
         slope = first + (last - first) * (layer / (layers - 1) if layers > 1 else 0.0)
         return min(1.0, max(0.0, self.start + slope * fraction))
 
+    def capture_key(self, step: Step) -> Hashable:
+        return bool(self._probabilities(step).any())
+
+    def _probabilities(self, step: Step) -> Tensor:
+        """The probability of each site, float64 [sites]."""
+        layers = 1 + max(site.layer for site in step.seams.sites)
+        of_sites = [self.probability(site.layer, layers, step.progress.fraction) for site in step.seams.sites]
+        return torch.tensor(of_sites, dtype=torch.float64)
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        layers = 1 + max(site.layer for site in step.seams.sites)
-        device = step.device
+        # A captured plan has all sites: a probability may become zero in a later step, and then all is kept.
+        acts = [True] * len(step.seams.sites) if step.is_captured else (self._probabilities(step) > 0).tolist()
         keep = {}
-        for site in step.seams.sites:
-            p = self.probability(site.layer, layers, step.progress.fraction)
-            if p > 0:
+        for site, p in zip(step.seams.sites, step.values(f"{self.name} p", self._probabilities), strict=True):
+            if acts[site.index]:
                 rows, queries, keys = map_shape(site, batch.examples)
-                draws = batch.uniform_of_views(site.index, (rows, 1, queries, keys), device, self.name)
+                draws = batch.uniform_of_views(site.index, (rows, 1, queries, keys), step.device, self.name)
                 keep[site.index] = draws >= p
         return Plan(keep=keep)
 

@@ -11,6 +11,7 @@ dropped, where the second paper drops one run.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from torch import nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
@@ -50,9 +51,12 @@ class ScoresDropout(Regularizer):
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ScoresDropout.layers")
 
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.p, step.progress) > 0
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        p = value_at(self.p, step.progress)
-        if p == 0:
+        if value_at(self.p, step.progress) == 0:
             return Plan()
+        p = step.strength(f"{self.name} p", self.p)
         return Plan(keep=draw_keep(batch, self.layers, p, self.pattern, self.span, "ScoresDropout"))

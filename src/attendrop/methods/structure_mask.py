@@ -11,7 +11,7 @@ layer; a token for which M has no True attends uniformly to all valid tokens.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from ..core.regularizer import Regularizer
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers, map_shape
@@ -106,6 +106,9 @@ class StructureMask(Regularizer):
             )
         return over_input
 
+    def capture_key(self, step: Step) -> Hashable:
+        return True
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
         sites = self._sites(step.seams)
@@ -117,5 +120,6 @@ class StructureMask(Regularizer):
                 f"[{rows}, {queries}, {keys}] for this batch, as attendrop.collate_structure makes it."
             )
         keep = mask.bool().reshape(rows, 1, queries, keys)
-        # Without a mask the model may take a faster kernel.
-        return Plan() if bool(keep.all()) else Plan(keep=dict.fromkeys(sites, keep))
+        # Without a mask the model may take a faster kernel. A captured plan cannot look at its values.
+        is_empty = not step.is_captured and bool(keep.all())
+        return Plan() if is_empty else Plan(keep=dict.fromkeys(sites, keep))

@@ -28,7 +28,7 @@ from ..core.step import Step
 from ..model.seams import Seams
 from ..prune.tickets import Places, Tickets, importance, masked_places, zero
 from ..utils.distributed import sum_over_processes
-from ._shared.weights import reason_against, refuse_sharded, trained_weights
+from ._shared.weights import in_graph, reason_against, refuse_sharded, trained_weights
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
@@ -92,16 +92,29 @@ class SuperTickets(Regularizer):
         self._is_masked = True
 
     def on_gradients(self, step: Step) -> None:
-        for parameter, dim, index in self._places.of(step.model):
-            if parameter.grad is not None:
-                zero(parameter.grad, dim, index)
+        places = [(p.grad, dim, index) for p, dim, index in self._places_on_device(step) if p.grad is not None]
+        in_graph(step, (self.name, "gradients"), [gradient for gradient, _, _ in places], lambda _: _zero_all(places))
 
     def on_step_end(self, step: Step) -> None:
-        self._mask(step)
+        places = self._places_on_device(step)
+        in_graph(step, (self.name, "weights"), [parameter for parameter, _, _ in places], lambda _: _zero_all(places))
+
+    def _places_on_device(self, step: Step) -> list[tuple[nn.Parameter, int | None, Tensor | None]]:
+        """The masked places of the model, with indices on its device."""
+        device = step.device
+        self._places.entries = [
+            (name, dim, None if index is None else index.to(device)) for name, dim, index in self._places.entries
+        ]
+        return self._places.of(step.model)
 
     def _mask(self, step: Step) -> None:
         for parameter, dim, index in self._places.of(step.model):
             zero(parameter, dim, index)
+
+
+def _zero_all(places: Sequence[tuple[Tensor, int | None, Tensor | None]]) -> None:
+    for x, dim, index in places:
+        zero(x, dim, index)
 
 
 class Search:

@@ -16,16 +16,15 @@ first token, and those that the configuration names as special, are never droppe
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import MicroBatch
+from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Factors, Plan
 from ..model.seams import Seams
 from ..model.sites import Site, map_shape, unwrapped
@@ -33,7 +32,7 @@ from ..model.tokens import is_decoder_of_two, real_keys
 from ._shared.dropping import dropout_factor, dropped_blocks, feature_dropout
 
 
-def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float, p_d: float) -> Tensor:
+def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float | Tensor, p_d: float | Tensor) -> Tensor:
     """The dropped tokens: bool [B, L]. `draws` [B, 1 + L] has one draw for the example, then one for each token."""
     return droppable & (draws[:, :1] >= p_k) & (draws[:, 1:] < p_d)
 
@@ -46,8 +45,8 @@ def droppable_tokens(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> 
     if ids is not None and ids.numel() == real.numel():
         config = unwrapped(model).config
         names = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id")
-        special = [number for name in names if isinstance(number := getattr(config, name, None), int)]
-        droppable = droppable & ~torch.isin(ids.reshape(real.shape), torch.tensor(special, device=ids.device))
+        for special in {number for name in names if isinstance(number := getattr(config, name, None), int)}:
+            droppable = droppable & (ids.reshape(real.shape) != special)
     return droppable
 
 
@@ -85,32 +84,42 @@ class UniDrop(Regularizer):
         if largest(self.fd2) > 0:
             seams.needs_feed_forward("UniDrop.fd2")
 
+    def capture_key(self, step: Step) -> Hashable:
+        return tuple(self._acts(step).values())
+
+    def _acts(self, step: Step) -> dict[str, bool]:
+        """Which of its parts act in this step."""
+        now = {field.name: value_at(getattr(self, field.name), step.progress) for field in dataclasses.fields(self)}
+        parts = {name: now[name] > 0 for name in ("fd1", "fd2", "fd3", "fd4", "layerdrop")}
+        return {**parts, "tokens": now["p_d"] > 0 and now["p_k"] < 1}
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
-        fd1, fd2, fd3, fd4, layerdrop, p_k, p_d = (
-            value_at(getattr(self, field.name), step.progress) for field in dataclasses.fields(self)
+        acts = self._acts(step)
+        fd1, fd2, fd3, fd4, _, p_k, p_d = (
+            step.strength(f"{self.name} {field.name}", getattr(self, field.name)) for field in dataclasses.fields(self)
         )
         sites, blocks = step.seams.sites, range(len(step.seams.blocks))
         inner: dict[int, tuple[Edit, ...]] = {}
         edits: dict[int, tuple[Edit, ...]] = {}
-        if fd2 > 0:
+        if acts["fd2"]:
             inner = {block: (feature_dropout(batch, fd2, block, f"{self.name}/fd2"),) for block in blocks}
-        if fd4 > 0:
+        if acts["fd4"]:
             edits = {blocks[-1]: (feature_dropout(batch, fd4, blocks[-1], f"{self.name}/fd4"),)}
-        return Plan(
-            weights={site.index: self._weights(site, batch, fd1) for site in sites} if fd1 > 0 else {},
-            projections={site.index: self._projections(site, batch, fd3) for site in sites} if fd3 > 0 else {},
-            keep={site.index: self._keep(site, batch, p_k, p_d) for site in sites} if p_d > 0 > p_k - 1 else {},
+        skipped = dropped_blocks(step, self.layerdrop, self.name) if acts["layerdrop"] else Plan()
+        return skipped | Plan(
+            weights={site.index: self._weights(site, batch, fd1) for site in sites} if acts["fd1"] else {},
+            projections={site.index: self._projections(site, batch, fd3) for site in sites} if acts["fd3"] else {},
+            keep={site.index: self._keep(site, batch, p_k, p_d) for site in sites} if acts["tokens"] else {},
             inner=inner,
             edits=edits,
-            skip=dropped_blocks(step, layerdrop, self.name),
         )
 
-    def _weights(self, site: Site, batch: MicroBatch, p: float) -> Tensor:
+    def _weights(self, site: Site, batch: MicroBatch, p: float | Tensor) -> Tensor:
         rows, queries, keys = map_shape(site, batch.examples)
         return self._factor(site, batch, "fd1", (rows, site.heads, queries, keys), p)
 
-    def _projections(self, site: Site, batch: MicroBatch, p: float) -> Factors:
+    def _projections(self, site: Site, batch: MicroBatch, p: float | Tensor) -> Factors:
         rows, queries, keys = map_shape(site, batch.examples)
         query = self._factor(site, batch, "fd3/query", (rows, site.heads, queries, site.width), p)
         key, value = (
@@ -119,10 +128,12 @@ class UniDrop(Regularizer):
         )
         return query, key, value
 
-    def _factor(self, site: Site, batch: MicroBatch, stream: str, shape: tuple[int, int, int, int], p: float) -> Tensor:
+    def _factor(
+        self, site: Site, batch: MicroBatch, stream: str, shape: tuple[int, int, int, int], p: float | Tensor
+    ) -> Tensor:
         return dropout_factor(batch.uniform_of_views(site.index, shape, batch.step.device, f"{self.name}/{stream}"), p)
 
-    def _keep(self, site: Site, batch: MicroBatch, p_k: float, p_d: float) -> Tensor:
+    def _keep(self, site: Site, batch: MicroBatch, p_k: float | Tensor, p_d: float | Tensor) -> Tensor:
         """The keep mask of the site. A sequence loses the same tokens in all attention over it."""
         step = batch.step
         droppable = droppable_tokens(step.model, site, batch.examples)

@@ -2,14 +2,20 @@
 
 An adapter is a class that comes before the class of the attention module. Under an empty plan the module's own code
 runs, so that nothing changes; under a plan the same scores go through our attention function.
+
+`capturable` is for models whose forward does something that a CUDA graph cannot: DeBERTa-v2 copies numbers from the CPU
+in TorchScript, and its head for classification looks for labels that are not negative.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from .attention import projected
@@ -99,4 +105,58 @@ class DebertaV2:
 ADAPTERS: dict[tuple[str, str], type] = {
     ("transformers.models.mpnet.modeling_mpnet", "MPNetSelfAttention"): MPNet,
     ("transformers.models.deberta_v2.modeling_deberta_v2", "DisentangledSelfAttention"): DebertaV2,
+}
+
+
+@contextmanager
+def capturable(model: nn.Module) -> Iterator[None]:
+    """Inside, the forward of `model` does not read from the CPU or from the device, where an adapter can avoid that."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            adapter = _CAPTURABLE.get((type(module).__module__, type(module).__qualname__))
+            if adapter is not None:
+                stack.enter_context(adapter(module))
+        yield
+
+
+# Relative positions of an encoder, by lengths and device. They stay in memory, where graphs read them.
+_positions: WeakKeyDictionary[nn.Module, dict[Any, Tensor]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _positions_kept(encoder: Any) -> Iterator[None]:
+    """The relative positions of DeBERTa-v2 are computed once for each length, before a step is captured."""
+    compute, kept = encoder.get_rel_pos, _positions.setdefault(encoder, {})
+
+    def get_rel_pos(hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
+        if query_states is not None or relative_pos is not None:
+            return compute(hidden_states, query_states, relative_pos)
+        key = hidden_states.size(-2), hidden_states.device
+        if key not in kept:
+            kept[key] = compute(hidden_states)
+        return kept[key]
+
+    encoder.get_rel_pos = get_rel_pos
+    try:
+        yield
+    finally:
+        del encoder.get_rel_pos
+
+
+@contextmanager
+def _labels_all_counted(head: Any) -> Iterator[None]:
+    """With a problem type, DeBERTa's loss ignores labels of -100 instead of looking for those that are not negative."""
+    config, before = head.config, head.config.problem_type
+    if before is None and head.num_labels > 1:
+        config.problem_type = "single_label_classification"
+    try:
+        yield
+    finally:
+        config.problem_type = before
+
+
+_DEBERTA = "transformers.models.deberta_v2.modeling_deberta_v2"
+_CAPTURABLE: dict[tuple[str, str], Callable[[Any], AbstractContextManager[None]]] = {
+    (_DEBERTA, "DebertaV2Encoder"): _positions_kept,
+    (_DEBERTA, "DebertaV2ForSequenceClassification"): _labels_all_counted,
 }

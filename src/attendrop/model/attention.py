@@ -163,7 +163,7 @@ def _attend_under_plan(call: _Call, seams: Seams, site: int) -> tuple[Tensor, Te
     before = replace(call, kwargs=dict(call.kwargs))  # as the model has it, for the record
     needs_map = site in plan.weights or site in plan.maps
     # A zero query makes a row uniform over its positions, but sinks would still take their part of it.
-    needs_map = needs_map or (call.has_sinks and (site in plan.keep or site in plan.uniform))
+    needs_map = needs_map or (call.has_sinks and plan.masks(site))
     allowed, empty = _apply_mask(call, seams, site, valid, needs_map)
     output, weights = _attend_by_map(call, plan, site, allowed, empty) if needs_map else call.run()
     if site in plan.scale:
@@ -180,20 +180,24 @@ def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: 
     Returns the positions that attend, and the rows that became uniform, [..., 1], where that is known.
     """
     plan = seams.plan
-    keep, is_uniform = plan.keep.get(site), site in plan.uniform
-    if keep is not None and call.query.is_cuda and call.bias is None and not needs_map and not is_uniform:
+    keep, where, is_uniform = plan.keep.get(site), plan.uniform_where.get(site), site in plan.uniform
+    is_simple = not is_uniform and not needs_map
+    if is_simple and keep is None and (where is None or call.bias is None):
+        _use_mask_of_model(call, seams)
+        if where is None:
+            return valid, None
+        call.query = zero_rows(call.query, where.view(1, 1, 1, 1))
+        return valid, where.view(1, 1, 1, 1)
+    if is_simple and keep is not None and where is None and call.bias is None and call.query.is_cuda:
         mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, call.query.dtype)
         call.query = zero_rows(call.query, mask.empty)
         call.attention_mask = mask.bias.expand(-1, -1, call.query.shape[2], call.key.shape[2])
         return valid, mask.empty
-    if keep is None and not is_uniform and not needs_map:
-        mask_is_bool = call.attention_mask is not None and call.mask_bias is None
-        if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
-            call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
-        return valid, None
     allowed, empty = allowed_and_empty(valid if keep is None else as_keep(keep), valid)
     if is_uniform:
         allowed, empty = valid, torch.ones_like(empty)
+    elif where is not None:
+        allowed, empty = torch.where(where, valid, allowed), empty | where
     # With a zero query all scores of a row are equal. Its attention is then uniform over the valid positions, whatever
     # the kernel, and no gradient goes to queries and keys.
     call.query = zero_rows(call.query, empty)
@@ -207,6 +211,13 @@ def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: 
     else:
         call.attention_mask = allowed.expand(-1, -1, call.query.shape[2], call.key.shape[2])
     return allowed, empty
+
+
+def _use_mask_of_model(call: _Call, seams: Seams) -> None:
+    """On a GPU a bool mask is turned into a bias, once for all layers."""
+    mask_is_bool = call.attention_mask is not None and call.mask_bias is None
+    if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
+        call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
 
 
 def _attend_by_map(call: _Call, plan: Plan, site: int, allowed: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -28,12 +28,14 @@ class Plan:
         keep: site -> bool, broadcastable to [B, H, Q, K], True = stays. Applied before the softmax. A row of which
             nothing is kept becomes uniform over its valid positions. A `Mask` holds the same as a bias.
         uniform: sites whose attention is uniform over the valid positions.
+        uniform_where: site -> bool of no dimensions: the same, decided on the device. For captured steps.
         weights: site -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
         maps: site -> functions of these weights and of the positions that attend (bool), in order.
         projections: site -> factors of query, key and value, before all else; each None or broadcastable to
             [B, H, L, d] (key and value: [B, G, L, d], with G < H where heads share them).
         scale: site -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
         skip: blocks that return their input.
+        skip_where: block -> bool of no dimensions: the same, decided on the device. For captured steps.
         instead: block -> function that returns its result, so that the block does not run. For probes.
         edits: block -> functions of the hidden states after it, in order; block -1 is the embeddings.
         ffn: block -> functions of the feed-forward's output, before its dropout and the residual connection.
@@ -43,11 +45,13 @@ class Plan:
 
     keep: Mapping[int, Tensor | Mask] = field(default_factory=dict)
     uniform: frozenset[int] = frozenset()
+    uniform_where: Mapping[int, Tensor] = field(default_factory=dict)
     weights: Mapping[int, Tensor] = field(default_factory=dict)
     maps: Mapping[int, tuple[MapEdit, ...]] = field(default_factory=dict)
     projections: Mapping[int, Factors] = field(default_factory=dict)
     scale: Mapping[int, float | Tensor] = field(default_factory=dict)
     skip: frozenset[int] = frozenset()
+    skip_where: Mapping[int, Tensor] = field(default_factory=dict)
     instead: Mapping[int, Callable[[], Any]] = field(default_factory=dict)
     edits: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
     ffn: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
@@ -58,11 +62,13 @@ class Plan:
         return bool(
             self.keep
             or self.uniform
+            or self.uniform_where
             or self.weights
             or self.maps
             or self.projections
             or self.scale
             or self.skip
+            or self.skip_where
             or self.instead
             or self.edits
             or self.ffn
@@ -75,11 +81,13 @@ class Plan:
         return Plan(
             keep=_merged(self.keep, other.keep, lambda a, b: as_keep(a) & as_keep(b)),
             uniform=self.uniform | other.uniform,
+            uniform_where=_merged(self.uniform_where, other.uniform_where, lambda a, b: a | b),
             weights=_merged(self.weights, other.weights, lambda a, b: a * b),
             maps=_merged(self.maps, other.maps, _in_order),
             projections=_merged(self.projections, other.projections, _product),
             scale=_merged(self.scale, other.scale, lambda a, b: a * b),
             skip=self.skip | other.skip,
+            skip_where=_merged(self.skip_where, other.skip_where, lambda a, b: a | b),
             instead={**self.instead, **other.instead},
             edits=_merged(self.edits, other.edits, _in_order),
             ffn=_merged(self.ffn, other.ffn, _in_order),
@@ -120,13 +128,16 @@ class Plan:
     @property
     def changes_blocks(self) -> bool:
         """Whether the plan changes anything but attention."""
-        return bool(self.skip or self.instead or self.edits or self.ffn or self.inner)
+        return bool(self.skip or self.skip_where or self.instead or self.edits or self.ffn or self.inner)
+
+    def masks(self, site: int) -> bool:
+        """Whether the plan drops positions of the attention site `site`, or makes it uniform."""
+        return site in self.keep or site in self.uniform or site in self.uniform_where
 
     def touches(self, site: int) -> bool:
         """Whether the plan changes or records the attention site `site`."""
         return (
-            site in self.keep
-            or site in self.uniform
+            self.masks(site)
             or site in self.weights
             or site in self.maps
             or site in self.projections

@@ -41,6 +41,7 @@ class Seams:
         feed_forwards: for each block, the name of the last linear layer of its feed-forward, or None.
         plan: the plan that every pass follows now.
         records: what the present pass has recorded, by site.
+        kept: what edits of the present pass have kept for a method's penalty, by name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -50,6 +51,7 @@ class Seams:
         self.feed_forwards: list[str | None] = []
         self.plan: Plan = _EMPTY
         self.records: dict[int, Record] = {}
+        self.kept: dict[str, Tensor] = {}
         self.validity = Validity()  # of the masks of the present pass
         self._configs: list[PretrainedConfig] = []
         self._modules: list[nn.Module] = []
@@ -98,15 +100,15 @@ class Seams:
                 f"{self._overridden} of {self.name} has a forward of its own on the instance (assigned by hand, or by "
                 "accelerate's device_map), which hides the class's; blocks cannot be skipped or edited there."
             )
-        before = self.plan, self.records
-        self._install(plan, {})
+        before = self.plan, self.records, self.kept
+        self._install(plan, {}, {})
         try:
             yield
         finally:
             self._install(*before)
 
-    def _install(self, plan: Plan, records: dict[int, Record]) -> None:
-        self.plan, self.records, self.validity = plan, records, Validity()
+    def _install(self, plan: Plan, records: dict[int, Record], kept: dict[str, Tensor]) -> None:
+        self.plan, self.records, self.kept, self.validity = plan, records, kept, Validity()
         for counter in self._counters:
             counter.calls = 0
 
@@ -143,7 +145,7 @@ class Seams:
         for config in self._configs:
             _release_config(config)
         self._modules, self._counters, self._counters_of_sites, self._configs = [], [], [], []
-        self.plan, self.records, self.validity = _EMPTY, {}, Validity()
+        self._install(_EMPTY, {}, {})
 
 
 class _Seam:
@@ -180,16 +182,23 @@ class _BlockSeam(_Seam):
             args, kwargs = _with_hidden_states(args, kwargs, _edited(plan, -1, _hidden_states(args, kwargs)))
         result = run(*args, **kwargs)
         counter.advance()
-        if block not in plan.skip and block not in plan.edits:
+        if block not in plan.skip and block not in plan.skip_where and block not in plan.edits:
             return result
         after = result if isinstance(result, Tensor) else result[0]
-        if block in plan.skip:
+        is_skipped = _is_skipped(plan, block, after.device)
+        if is_skipped is not None:
             # The block has run and its result is dropped, so that the autograd graph is the same in every step, which
             # data-parallel and sharded training rely on.
-            is_skipped = torch.ones((), dtype=torch.bool, device=after.device)
             after = torch.where(is_skipped, _hidden_states(args, kwargs), after)
         after = _edited(plan, block, after)
         return after if isinstance(result, Tensor) else (after, *result[1:])
+
+
+def _is_skipped(plan: Plan, block: int, device: torch.device) -> Tensor | None:
+    """Whether the block is skipped, bool of no dimensions; None where the plan says nothing about it."""
+    if block in plan.skip:
+        return torch.ones((), dtype=torch.bool, device=device)
+    return plan.skip_where.get(block)
 
 
 def _hidden_states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

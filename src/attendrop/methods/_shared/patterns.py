@@ -23,7 +23,7 @@ def shape_of_draws(shape: tuple[int, int, int, int], pattern: str, span: int) ->
     return rows, heads, 1, keys + (span - 1 if pattern == "span" else 0)
 
 
-def keep_pattern(draws: Tensor, p: float, pattern: str, span: int) -> Tensor:
+def keep_pattern(draws: Tensor, p: float | Tensor, pattern: str, span: int) -> Tensor:
     """bool, broadcastable to [B, H, Q, K]: False with probability p.
 
     "element" drops each position independently, "column" a key for all queries of a head, "span" runs of `span` such
@@ -35,7 +35,9 @@ def keep_pattern(draws: Tensor, p: float, pattern: str, span: int) -> Tensor:
     return ~is_end.unfold(-1, span, 1).any(-1)
 
 
-def draw_keep(batch: MicroBatch, layers: Layers, p: float, pattern: str, span: int, owner: str) -> dict[int, Tensor]:
+def draw_keep(
+    batch: MicroBatch, layers: Layers, p: float | Tensor, pattern: str, span: int, owner: str
+) -> dict[int, Tensor]:
     """A keep mask for each site that `layers` selects, with separate draws for each example, head and view."""
     step = batch.step
     keep: dict[int, Tensor] = {}

@@ -11,7 +11,7 @@ All draws are functions of counters, as in random.py: the same on every process 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -23,12 +23,11 @@ from transformers.pytorch_utils import Conv1D
 
 from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
-from ...core.schedule import Strength, as_strength, largest, value_at
+from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
 from ...core.step import Step
 from ...kernels.draws import uniform
 from ...model.seams import Seams
 from ...model.sites import unwrapped
-from ...random import key_of
 
 PATTERNS = ("column", "element")
 _CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
@@ -36,20 +35,38 @@ _CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take besi
 
 def draws(step: Step, stream: str, shape: torch.Size, device: torch.device) -> Iterator[tuple[slice, Tensor]]:
     """Draws in [0, 1) for a weight of `shape`, a range of rows at a time: yields the rows and their draws."""
-    key = key_of(step.seed, step.progress.step, 0, stream)
+    key = step.key(0, stream)
     rows = max(1, _CHUNK // max(1, shape[1:].numel()))
     for first in range(0, shape[0], rows):
         last = min(first + rows, shape[0])
-        values = uniform(key, torch.arange(first, last), (max(1, shape[1:].numel()),), device)
+        values = uniform(key, torch.arange(first, last, device=device), (max(1, shape[1:].numel()),), device)
         yield slice(first, last), values.view(last - first, *shape[1:])
 
 
-def bernoulli_mask(step: Step, stream: str, shape: torch.Size, probability: float, device: torch.device) -> Tensor:
+def bernoulli_mask(
+    step: Step, stream: str, shape: torch.Size, probability: float | Tensor, device: torch.device
+) -> Tensor:
     """bool of `shape`: each element is True with `probability`."""
     mask = torch.empty(shape or (1,), dtype=torch.bool, device=device)
     for rows, values in draws(step, stream, mask.shape, device):
         mask[rows] = values < probability
     return mask.view(shape)
+
+
+def in_graph(step: Step, name: Hashable, tensors: Sequence[Tensor], work: Callable[[Step], Any]) -> Any:
+    """Runs `work(step)`, which changes tensors in place; where steps are captured, as a CUDA graph.
+
+    Args:
+        step: the step.
+        name: names the work.
+        tensors: all tensors that it reads or writes and that other code creates.
+        work: the work, on a step whose keys and numbers are in device memory where it is captured.
+    """
+    graphs = step.loop.graphs
+    if graphs is None or not tensors:
+        return work(step)
+    key = name, tuple(tensor.data_ptr() for tensor in tensors)
+    return graphs.run_once(key, lambda: work(graphs.static_step(step)), step)
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,7 @@ def as_drop_probability(owner: str, value: Any) -> Strength:
     return p
 
 
-def keep_factor(keep: Tensor, share: float, dtype: torch.dtype) -> Tensor:
+def keep_factor(keep: Tensor, share: float | Tensor, dtype: torch.dtype) -> Tensor:
     """f: 1/share where `keep` is True, else 0; in `dtype`, or in float32 where that is wider."""
     return keep.to(torch.promote_types(dtype, torch.float32)) / share
 
@@ -163,7 +180,11 @@ class _Mixed(NamedTuple):
     weight: nn.Parameter
     trained: Tensor  # its trained values
     keep: Tensor
-    share: float  # 1 − p
+
+
+def _restore(changed: list[_Mixed]) -> None:
+    if changed:
+        torch._foreach_copy_([entry.weight for entry in changed], [entry.trained for entry in changed])
 
 
 class MixedWeights(Regularizer):
@@ -177,6 +198,7 @@ class MixedWeights(Regularizer):
     def reset(self) -> None:
         self._model: nn.Module | None = None
         self._mixed: list[_Mixed] = []
+        self._linear: tuple[nn.Module, list[LinearWeight]] | None = None
 
     def weights(self, model: nn.Module) -> list[LinearWeight]:
         """The weights that are mixed."""
@@ -202,27 +224,45 @@ class MixedWeights(Regularizer):
         self.restore_weights()  # a step that was interrupted has left mixed weights
         if self.p == 0:
             return
-        refuse_sharded(type(self).__name__, step.model)
         self._model = step.model
         _mixing[step.model] = self
-        p = value_at(self.p, step.progress)
-        for linear in self.weights(step.model):
-            weight, target = linear.weight, self.target(linear, step)
-            if p == 0:
-                continue
-            shape = weight.shape
+        weights = self._weights_of(step.model)
+        targets = [self.target(linear, step) for linear in weights]
+        if value_at(self.p, step.progress) == 0:
+            return
+        tensors = [linear.weight for linear in weights] + [target for target in targets if target is not None]
+        self._mixed = list(in_graph(step, (self.name, "mix"), tensors, lambda step: self._mix(step, weights, targets)))
+
+    def _weights_of(self, model: nn.Module) -> list[LinearWeight]:
+        if self._linear is None or self._linear[0] is not model:
+            refuse_sharded(type(self).__name__, model)
+            self._linear = model, self.weights(model)
+        return self._linear[1]
+
+    def _share(self, step: Step) -> float | Tensor:
+        """1 − p"""
+        if not isinstance(self.p, Schedule):
+            return 1 - self.p
+        return step.number((self.name, "share"), lambda step: 1 - value_at(self.p, step.progress))
+
+    @torch.no_grad()
+    def _mix(self, step: Step, weights: list[LinearWeight], targets: list[Tensor | None]) -> list[_Mixed]:
+        """Writes the mixed weights over the trained ones, which it returns."""
+        share, found = self._share(step), []
+        for linear, target in zip(weights, targets, strict=True):
+            weight, shape = linear.weight, linear.weight.shape
             if self.pattern == "column":
                 shape = torch.Size(n if dim == linear.input_dim else 1 for dim, n in enumerate(shape))
-            keep = bernoulli_mask(step, f"{self.name} {linear.name}", shape, 1 - p, weight.device)
-            self._mixed.append(_Mixed(weight, weight.detach().clone(), keep, 1 - p))
+            keep = bernoulli_mask(step, f"{self.name} {linear.name}", shape, share, weight.device)
+            found.append(_Mixed(weight, weight.detach().clone(), keep))
             # In place, because a captured graph reads the weight at its address.
-            weight.copy_(mixed(weight, target, keep_factor(keep, 1 - p, weight.dtype)))
+            weight.copy_(mixed(weight, target, keep_factor(keep, share, weight.dtype)))
+        return found
 
     @torch.no_grad()
     def restore_weights(self) -> None:
         """Writes the trained weights back, bit for bit."""
-        for weight, trained, _, _ in self._mixed:
-            weight.copy_(trained)
+        _restore(self._mixed)
         self._mixed = []
         if self._model is not None:
             _mixing.pop(self._model, None)
@@ -230,10 +270,21 @@ class MixedWeights(Regularizer):
 
     @torch.no_grad()
     def on_gradients(self, step: Step) -> None:
-        for weight, _, keep, share in self._mixed:
+        changed = self._mixed
+        gradients = [entry.weight.grad for entry in changed if entry.weight.grad is not None]
+        tensors = [entry.weight for entry in changed] + [entry.trained for entry in changed] + gradients
+        in_graph(step, (self.name, "unmix"), tensors, lambda step: self._unmix(step, changed))
+        self._mixed = []
+        self.restore_weights()
+
+    @torch.no_grad()
+    def _unmix(self, step: Step, changed: list[_Mixed]) -> None:
+        """Restores the trained weights, and makes the gradients of the mixed weights theirs."""
+        share = self._share(step)
+        for weight, _, keep in changed:
             if weight.grad is not None:
                 weight.grad.mul_(keep_factor(keep, share, weight.grad.dtype))
-        self.restore_weights()
+        _restore(changed)
 
     def on_close(self) -> None:
         self.restore_weights()

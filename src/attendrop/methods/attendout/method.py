@@ -205,7 +205,7 @@ class AttendOut(TrainsNetworks):
         self._round.append(cached)
 
     def capture_key(self, step: Step) -> Hashable:
-        return None if self.active < 1 else self.init_drop > 0
+        return self.init_drop > 0
 
     def plan(self, batch: MicroBatch) -> Plan:
         if self.init_drop == 0:
@@ -215,8 +215,12 @@ class AttendOut(TrainsNetworks):
         ids, mask = ids_and_mask(batch.examples)
         with torch.no_grad():
             keep = ~self._actions(self.generator(ids, mask), batch)
-        is_active = self._active(step.seed, step.progress.step)
         sites = self._sites(step.seams)
+        if step.is_captured and self.active < 1:
+            keep = keep | (step.values(f"{self.name} active", self._active_values).view(-1, 1, 1, 1) == 0)
+            is_active = [True] * len(sites)
+        else:
+            is_active = self._active(step.seed, step.progress.step)
         return Plan(keep={site.index: keep[layer].unsqueeze(1) for layer, site in enumerate(sites) if is_active[layer]})
 
     def _actions(self, logits: Tensor, batch: MicroBatch) -> Tensor:
@@ -233,6 +237,9 @@ class AttendOut(TrainsNetworks):
         draws = torch.Generator().manual_seed(key_of(seed, step // self.T, 0, "attendout-active"))
         chosen = torch.randperm(layers, generator=draws)[: max(1, round(self.active * layers))].tolist()
         return [layer in chosen for layer in range(layers)]
+
+    def _active_values(self, step: Step) -> Tensor:
+        return torch.tensor(self._active(step.seed, step.progress.step), dtype=torch.float32)
 
     def on_gradients(self, step: Step) -> None:
         assert self._twin is not None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...statistics.sequential import SequentialDesign
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .outcomes import DELTAS, Group, Record, compare, group_records, outcomes_of
@@ -21,9 +22,10 @@ def analyse(folder: str | Path) -> dict[str, Any]:
     Args:
         folder: The folder of `attendrop compare` or `attendrop tune`.
     """
-    from ..records import read_records, read_study
+    from ..configuration import read_configuration
+    from ..records import read_records
 
-    study = read_study(folder)
+    study = read_configuration(folder)
     analysis = analyse_records(list(read_records(folder).values()), study)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
@@ -37,14 +39,15 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
     Args:
         records: The records of its runs.
         study: Its configuration: `methods` (the first is the baseline), and optionally `delta`, `confidence`, `keep`,
-            `command`, `kind`, `title`, `sequential`.
+            `command`, `kind`, `title`, `max_seeds`.
     """
     scored = [record for record in records if record["fold"] is None]
     methods = [m for m in study["methods"] if any(record["method"] == m for record in scored)]
     baseline = study["methods"][0]
     deltas, confidence = {**DELTAS, **(study.get("delta") or {})}, study.get("confidence", 0.95)
+    looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
     groups = group_records([record for record in scored if record["method"] in methods], methods)
-    cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence)]
+    cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
     example: Record = next((r for r in scored if r["status"] == "finished"), {})
     is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
     return {
@@ -57,7 +60,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         "baseline": baseline,
         "delta": deltas,
         "confidence": confidence,
-        "sequential": study.get("sequential"),
+        "sequential": None if looks is None else {"max_seeds": looks.max_seeds, "first_look": looks.first},
         "model": example.get("model", {}).get("name"),
         "metric": example.get("metric"),
         "greater_is_better": example.get("greater_is_better"),
@@ -84,12 +87,14 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
     }
 
 
-def _cells(group: Group, baseline: str, deltas: Mapping[str, float], confidence: float) -> list[dict[str, Any]]:
+def _cells(
+    group: Group, baseline: str, deltas: Mapping[str, float], confidence: float, looks: SequentialDesign | None
+) -> list[dict[str, Any]]:
     cells = []
     for part in group.parts:
-        compared = {
-            outcome: compare(group, part, outcome, baseline, deltas, confidence) for outcome in outcomes_of(group, part)
-        }
+        compared = {}
+        for outcome in outcomes_of(group, part):
+            compared[outcome] = compare(group, part, outcome, baseline, deltas[outcome], confidence, looks)
         example = next(record for record in group.finished if part in record["scores"])
         for method in group.runs:
             cells.append(

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...statistics.paired import t_interval
-from ...statistics.verdict import Question, judge_family
+from ...statistics.sequential import SequentialDesign
+from ...statistics.verdict import Comparison, Question, judge_family
 
 Record = Mapping[str, Any]
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
@@ -86,7 +87,13 @@ def outcomes_of(group: Group, part: str) -> list[str]:
 
 
 def compare(
-    group: Group, part: str, outcome: str, baseline: str, deltas: Mapping[str, float], confidence: float
+    group: Group,
+    part: str,
+    outcome: str,
+    baseline: str,
+    delta: float,
+    confidence: float,
+    looks: SequentialDesign | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compare all methods with the baseline on one outcome.
 
@@ -95,8 +102,9 @@ def compare(
         part: The part of the data.
         outcome: "score", "loss", "brier", "ece" or "cost".
         baseline: The method that the others are compared with.
-        deltas: Outcome -> the smallest difference that matters.
+        delta: The smallest difference that matters.
         confidence: Confidence of the intervals.
+        looks: The plan of looks, if seeds were added until the methods were decided.
 
     Returns:
         Method -> its values, their mean and interval, and the comparison.
@@ -107,14 +115,14 @@ def compare(
     example = next(record for record in group.finished if part in record["scores"])
     is_score = outcome == "score"
     question = Question(
-        delta=deltas[outcome],
+        delta=delta,
         greater_is_better=is_score and bool(example["greater_is_better"]),
         confidence=confidence,
         outcome=example["metric"] if is_score else OUTCOME_NAMES[outcome],
         baseline=baseline,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
-    judged = judge_family(others, values[baseline], question)
+    judged = _judge(others, values[baseline], question, looks)
     return {
         method: {
             "values": {str(seed): value for seed, value in seeds.items()},
@@ -123,6 +131,45 @@ def compare(
         }
         for method, seeds in values.items()
     }
+
+
+def _judge(
+    methods: dict[str, Values], baseline: Values, question: Question, looks: SequentialDesign | None
+) -> dict[str, Comparison]:
+    """The comparison of each method. With looks it is that of the first look at which the method was decided."""
+    if looks is None:
+        return judge_family(methods, baseline, question)
+    seeds = list(baseline)  # in ascending order
+    final: dict[str, Comparison] = {}
+    for count in range(min(looks.first, len(seeds)), len(seeds) + 1):
+        known = set(seeds[:count])
+        seen = {m: {seed: v for seed, v in values.items() if seed in known} for m, values in methods.items()}
+        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, design=looks)
+        for method, comparison in judged.items():
+            if method not in final or not is_decided(final[method].verdict):
+                final[method] = comparison
+    return final
+
+
+def is_decided(verdict: str) -> bool:
+    """Whether more seeds are not needed."""
+    return verdict in ("helps", "hurts", "no difference")
+
+
+def verdicts_of(
+    group: Group, baseline: str, delta: float, confidence: float, looks: SequentialDesign | None = None
+) -> dict[str, str]:
+    """The verdict on the validation score of each method.
+
+    Args:
+        group: The runs.
+        baseline: The method that the others are compared with.
+        delta: The smallest difference that matters.
+        confidence: Confidence of the verdicts.
+        looks: The plan of looks, if seeds are added until the methods are decided.
+    """
+    compared = compare(group, "validation", "score", baseline, delta, confidence, looks)
+    return {m: outcome["comparison"]["verdict"] for m, outcome in compared.items() if outcome["comparison"]}
 
 
 OUTCOME_NAMES = {"loss": "loss", "brier": "Brier score", "ece": "calibration error", "cost": "training time"}

@@ -1,0 +1,41 @@
+"""The settings of each method with which captured steps are compared with eager ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attendrop.methods import make_method, parse_method
+
+from .settings import SETTINGS
+
+# A usual setting of each method, other ways in which it works, and strengths that change from step to step.
+CAPTURED = {
+    "addrop": ["addrop:p=0.4,q=0.5,layers=all", "addrop:attribution=rd,layers=all,cross_tuning=False"],
+    "attendout": ["attendout:T=3,samples=6,reward_on=cached,active=0.5,init_drop=0.4"],
+    "attention_dropout": ["attention_dropout:p=0.3", "attention_dropout:p=0.1..0.5,renormalise=True,pattern=span"],
+    "attention_layerdrop": ["attention_layerdrop:p=0.5", "attention_layerdrop:p=0..0.8"],
+    "child_tuning": ["child_tuning:p=0.4", "child_tuning:p=0.3..0.9", "child_tuning:variant=D,p=0.5,samples=4"],
+    "concrete_dropout": ["concrete_dropout:init=0.3,lr=0.05"],
+    "dropconnect": ["dropconnect:p=0.3", "dropconnect:p=0..0.5"],
+    "drophead": ["drophead:p=0.4", "drophead:p=0.3,schedule=constant"],
+    "headmask": ["headmask:share=0.1..0.6,by=importance", "headmask:n=3", "headmask:share=0..0.5"],
+    "hiddencut": ["hiddencut:ratio=0.1..0.6,weight=0..2", "hiddencut:by=gradient,ratio=0.3", "hiddencut:by=random"],
+    "layerdrop": ["layerdrop:p=0.5", "layerdrop:p=0..0.9"],
+    "mixout": ["mixout:p=0.7", "mixout:p=0.1..0.6,pattern=element"],
+    "noisytune": ["noisytune:strength=0.5"],
+    "r3f": ["r3f:epsilon=0.5,weight=0..5", "r3f:noise=normal,epsilon=0.1"],
+    "rdrop": ["rdrop", "rdrop:alpha=0..3 + attention_dropout:p=0.2"],
+    "scal": ["scal:epsilon=0.5,alpha=0.2", "scal:epsilon=0..1,alpha=0..1"],
+    "scheduled_dropout": ["scheduled_dropout", "scheduled_dropout:start=0.3,slopes=[0.2,-0.6]"],
+    "scores_dropout": ["scores_dropout:p=0.3", "scores_dropout:p=0..0.5,pattern=element"],
+    "structure_mask": ["structure_mask"],
+    "supertickets": ["supertickets"],
+    "unidrop": ["unidrop:p_k=0.2,p_d=0.3", "unidrop:fd1=0..0.3,fd2=0.1..1,layerdrop=0..0.5,p_d=0.5..0.1"],
+}
+
+
+def make_methods(text: str) -> list[Any]:
+    """The methods of a text of `CAPTURED`; several are joined by " + "."""
+    if text == "supertickets":
+        return [make_method(text, SETTINGS[text].usual)]
+    return [parse_method(part) for part in text.split(" + ")]

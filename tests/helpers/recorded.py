@@ -1,0 +1,142 @@
+"""Captured steps on a CPU: the operations of a function are recorded once and replayed, as a CUDA graph does.
+
+A replay runs the recorded operations again on the same tensors, and no Python. What Python decided while they were
+recorded stays as it was, and whatever a CUDA graph could not do is an error: reading a value of a tensor, a result
+whose shape depends on values, a new constant from the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+from transformers import masking_utils
+
+from attendrop.capture import graphs, optimizers, steps
+from attendrop.capture.host import HostWork
+from attendrop.kernels.attribution_mask import api as attribution_mask
+from attendrop.kernels.attribution_mask import reference as attribution_reference
+from attendrop.kernels.draws import api as draws
+from attendrop.kernels.draws.reference import uniform_torch
+from attendrop.random import all_preserved
+
+FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique_consecutive", "_unique2", "lift_fresh", "equal")
+
+
+class Tape(TorchDispatchMode):
+    """Records the operations that run inside, and refuses those that a CUDA graph cannot have."""
+
+    is_recording = False
+
+    def __enter__(self) -> Any:
+        Tape.is_recording = True
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        Tape.is_recording = False
+        super().__exit__(*error)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_cpu: set[int] = set()  # numbers that are drawn on the CPU also where the model is on a GPU
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name.removeprefix("aten::")
+        is_of_cpu = name == "rand" or any(id(x) in self._of_cpu for x in args)
+        if name in FORBIDDEN and not is_of_cpu and not (name == "lift_fresh" and args[0].numel() < 2):
+            raise RuntimeError(f"{name} is not allowed during a capture")
+        if any(isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in _indices(name, args)):
+            raise RuntimeError(f"{name} with a boolean index is not allowed during a capture")
+        found = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, found))
+        if is_of_cpu:
+            self._of_cpu.add(id(found))
+        return found
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for func, args, kwargs, before in self.calls:
+            found = func(*args, **kwargs)
+            for old, new in zip(tree_flatten(before)[0], tree_flatten(found)[0], strict=True):
+                if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
+                    old.detach().copy_(new)
+
+
+def _indices(name: str, args: Any) -> list[Any]:
+    return [x for x in args[1] if x is not None] if name in ("index", "index_put", "index_put_") else []
+
+
+class RecordedGraphs(graphs.Graphs):
+    """`Graphs` whose graphs are tapes."""
+
+    def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> Any:
+        def take() -> list[tuple[nn.Parameter, torch.Tensor]]:
+            taken = [(p, p.grad) for p in self._trained(network) if p.grad is not None]
+            for parameter, _ in taken:
+                parameter.grad = None
+            return taken
+
+        with HostWork(self.device):
+            function()
+        for parameter, gradient in take():
+            self._gradients.setdefault(parameter, torch.empty_like(gradient))
+        assert warm_up, "a recording runs its function, which must not run twice here"
+        before = {parameter: gradient.clone() for parameter, gradient in self._gradients.items()}
+        with Tape() as tape, HostWork(self.device) as host:
+            outputs = function()
+            taken = take()
+            gradients = [(parameter, self._gradients[parameter]) for parameter, _ in taken]
+            for (_, into), (_, new) in zip(gradients, taken, strict=True):
+                into.add_(new) if adds else into.copy_(new)
+        for parameter, gradient in before.items():
+            self._gradients[parameter].copy_(gradient)
+        # dropout draws on the CPU here, and the tape repeats it; a draw of which nothing is recorded does not matter
+        assert self.ignores_cpu_draws or not host.draws
+        return graphs._Graph(tape, outputs, gradients)
+
+    def run_once(self, key: Any, function: Callable[[], Any], step: Any) -> Any:
+        """As of `Graphs`: the first run is eager. The second is recorded; on a CPU that runs the function too."""
+        self._draw_keys.write(step)
+        if key not in self._loaded:
+            self._loaded.add(key)
+            return function()
+        if key not in self._graphs:
+            with Tape() as tape:
+                outputs = function()
+            self._graphs[key] = graphs._Graph(tape, outputs)
+            return outputs
+        self._graphs[key].graph.replay()
+        return self._graphs[key].outputs
+
+    @contextmanager
+    def _restored(self, network: nn.Module | None) -> Iterator[None]:
+        gradients = [(parameter, parameter.grad) for parameter in self._trained(network)]
+        for parameter, _ in gradients:
+            parameter.grad = None
+        try:
+            with all_preserved(self.device):
+                yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+
+
+@pytest.fixture
+def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainers with step="captured" record and replay on the CPU."""
+    monkeypatch.setattr(steps, "reason_against", lambda trainer: None)
+    monkeypatch.setattr(steps, "Graphs", RecordedGraphs)
+    monkeypatch.setattr(steps, "replaying_steps", lambda *_: nullcontext())
+    monkeypatch.setattr(optimizers, "allows_capture", lambda optimizer: False)
+    # numpy is not recorded; torch gives the same numbers
+    monkeypatch.setattr(draws, "uniform_numpy", lambda key, at, shape: uniform_torch(key, at, shape, "cpu"))
+    monkeypatch.setattr(attribution_mask, "cpu", attribution_reference)
+    # transformers asks whether a CUDA stream is capturing, and then reads no mask
+    monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: Tape.is_recording)

@@ -1,0 +1,88 @@
+"""Captured steps of every method, recorded and replayed on the CPU (helpers/recorded.py), match eager steps.
+
+The GPU's own graphs are tested in test_captured.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainingArguments
+
+from attendrop import RegularizedTrainer
+from attendrop.methods import method_names
+from helpers import zoo
+from helpers.captured import CAPTURED, make_methods
+from helpers.recorded import Tape, recorded_steps  # noqa: F401
+from helpers.settings import SETTINGS
+
+CASES = [(name, text) for name, texts in CAPTURED.items() for text in texts]
+
+
+def test_every_method_is_here() -> None:
+    assert sorted(CAPTURED) == method_names()
+
+
+def train(folder: Any, kind: str, name: str, text: str, step: str, **options: Any) -> Any:
+    usual = {
+        "per_device_train_batch_size": 4, "num_train_epochs": 2, "logging_steps": 5, "save_strategy": "no",
+        "report_to": [], "disable_tqdm": True, "learning_rate": 1e-3, "use_cpu": True, "seed": 3,
+    }  # fmt: skip
+    batch = zoo.make_batch(kind, size=16, length=16, seed=4)
+    batch |= SETTINGS[name].columns(batch, "usual")
+    data = [{k: v[i] for k, v in batch.items()} for i in range(16)]
+    trainer = RegularizedTrainer(
+        model=zoo.make_model(
+            kind, dropout=kind == "bert"
+        ).double(),  # in float32 Adam makes steps of gradients that are rounding alone
+        args=TrainingArguments(folder, **usual | options),
+        train_dataset=data,
+        regularizers=make_methods(text),
+        step=step,
+    )
+    trainer.train()
+    assert trainer.steps.gave_up is None
+    return trainer
+
+
+def weights_of(trainer: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+
+@pytest.mark.usefixtures("recorded_steps")
+@pytest.mark.parametrize(("name", "text"), CASES, ids=[text for _, text in CASES])
+def test_recorded_steps_match_eager(name: str, text: str, tmp_path: Any) -> None:
+    options = {"gradient_accumulation_steps": 2} if CASES.index((name, text)) % 3 == 0 else {}
+    eager, recorded = (train(tmp_path, "bert", name, text, step, **options) for step in ("eager", "captured"))
+    for key, value in weights_of(eager).items():
+        assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
+
+
+@pytest.mark.usefixtures("recorded_steps")
+@pytest.mark.parametrize("name", ["scal", "hiddencut", "attention_layerdrop"])
+@pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "marian", "llama", "t5"])
+def test_recorded_steps_match_eager_on_other_models(kind: str, name: str, tmp_path: Any) -> None:
+    text = CAPTURED[name][0]
+    eager, recorded = (train(tmp_path, kind, name, text, step) for step in ("eager", "captured"))
+    for key, value in weights_of(eager).items():
+        assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
+
+
+def test_tape_refuses_what_a_graph_cannot_have() -> None:
+    x = torch.arange(4.0)
+    for work in (
+        lambda: float(x[0]),
+        lambda: bool(x[0] > 0),
+        lambda: x[x > 1],
+        lambda: (x > 1).nonzero(),
+        lambda: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    ):
+        with pytest.raises(RuntimeError, match="not allowed during a capture"), Tape():
+            work()
+    with Tape() as tape:
+        y = x * 2 + x.sum()
+    x.add_(1)
+    tape.replay()
+    assert torch.equal(y, x * 2 + x.sum())
