@@ -4,4 +4,8 @@ design.py    which runs a study consists of
 worker.py    runs them one after the other, and keeps data, model and captured graphs between them
 engines/     where workers live: processes on this machine, or actors of a Ray cluster
 records.py   one JSON file for each finished run
+
+search_space.py, sampling.py   what `attendrop tune` searches, and which points it tries
+tune_design.py, tune.py        its trials, and which run comes next
+trials.py, tune_result.py      how trials are stored, and the result
 """
