@@ -227,6 +227,18 @@ def test_paper_protocol_selects_on_the_development_set_and_says_so(tmp_path: Pat
     assert heatmap["difference"][8] == pytest.approx([0.4 - abs(p - 0.5) for p in heatmap["xs"]])
 
 
+def test_flags_yaml_and_keywords_give_the_same_runs_and_tokens_are_left_out() -> None:
+    keywords = make_tune_config({**SHARED, "num_train_epochs": 3, "seed": 1})
+    flags = make_tune_config({**SHARED, "num-train-epochs": "3", "seed": "1", "hub_token": "secret", "bf16": None})
+    assert keywords == flags
+    point = {"learning_rate": 1e-5}
+    assert [s.id for s in keywords.trial_specs("plain", point, 0)] == [
+        s.id for s in flags.trial_specs("plain", point, 0)
+    ]
+    assert "secret" not in str(flags)
+    assert keywords.study_name("plain") == flags.study_name("plain") != keywords.study_name("addrop")
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"trials": 0}, "trials is 0; it must be a whole number of at least 1"),
     ({"repeats": 0}, "repeats is 0; it must be a whole number of at least 1"),
@@ -238,6 +250,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"method": ["adrop"]}}, "did you mean 'addrop'?"),
     ({"settings": {"preset": "paper"}}, "preset is 'paper'; it is for `attendrop train`"),
     ({"settings": {"model": ""}}, "no model is given"),
+    ({"settings": {"seed": "one"}}, "seed is 'one'; it must be a whole number"),
+    ({"settings": {"learnin_rate": 1}}, "did you mean 'learning_rate'?"),
 ]
 
 

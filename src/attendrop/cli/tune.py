@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,12 +13,14 @@ import typer
 
 from ..errors import UserError
 from ..experiments import make_config, read_yaml
+from ..experiments.tokens import token_in_environment
 from ..study.design import PLAIN
 from ..study.engines import make_engine
 from ..study.trials import load_optuna
 from ..study.tune import Setting, TuneListener, Tuner, tune
 from ..study.tune_design import PAPER_LABEL, TuneConfig, make_tune_config
 from ..study.tune_result import TUNING_FILE, summarize
+from ..utils.secrets import is_secret
 from .console import console, plain_table, quiet_libraries, shown
 from .flags import as_arguments, with_flags
 
@@ -90,12 +91,19 @@ def tune_command(
     options = {"repeats": repeats, "sampler": sampler, "protocol": protocol, "final_seeds": final_seeds}
     search = make_tune_config(settings, space or (), trials, **options)  # type: ignore[arg-type]
     load_optuna()
-    folder = Path(settings.get("output_dir") or _default_folder(settings))
-    command = shlex.join(["attendrop", *sys.argv[1:]])
-    device = "cpu" if settings.get("use_cpu") else None
+    one_run = make_config({**search.settings, **_tokens(settings)})
+    folder = Path(settings.get("output_dir") or one_run.output_dir.with_name(f"tune-{one_run.output_dir.name}"))
+    device = "cpu" if search.settings.get("use_cpu") else None
+    more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
+    words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
+    command = shlex.join(["attendrop", "tune", *words])
     _announce(search, folder)
-    with closing(make_engine(engine, workers, address, device=device)) as made:
-        tuner = tune(search, folder, made, storage, Lines(search), command=command)
+    with token_in_environment(one_run), closing(make_engine(engine, workers, address, device=device)) as made:
+        try:
+            tuner = tune(search, folder, made, storage, Lines(search), command=command)
+        except KeyboardInterrupt:
+            _say("stopped; the same command goes on with the search")
+            raise typer.Exit(130) from None
     if tuner.running_elsewhere:
         _say(
             f"{tuner.running_elsewhere} trials are still running in other drivers; the driver that ends last scores "
@@ -108,10 +116,8 @@ def tune_command(
 command = with_flags(tune_command)
 
 
-def _default_folder(settings: Mapping[str, Any]) -> Path:
-    shared = {name: value for name, value in settings.items() if name != "method"}
-    run = make_config(shared).output_dir
-    return run.with_name(f"tune-{run.name.removesuffix('-plain')}")
+def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if is_secret(name)}
 
 
 def _say(text: str) -> None:
@@ -167,7 +173,8 @@ def print_result(tuner: Tuner, folder: Path) -> None:
     if not result["chosen"]:
         first = next(trial for trial in result["trials"] if trial["error"])
         raise UserError(f"all trials failed; the first one: {first['error'].rstrip('.')}.")
-    table = plain_table("method", "chosen setting", "search score", "dev score", "dev score of median random setting")
+    table = plain_table("method", "chosen setting", "search score", "dev score", "dev score, median random setting")
+    table.columns[1].no_wrap = True
     table.title, table.title_justify = PAPER_LABEL if config.is_paper else tuner.metric, "left"
     for method in config.spaces:
         table.add_row(*_row(method, result))

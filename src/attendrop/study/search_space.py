@@ -28,7 +28,8 @@ from .design import Contender
 # PAPER_INDEX.md). A method without a row value has nothing to search but the learning rate.
 METHOD_SPACES: dict[str, dict[str, str]] = {
     "addrop": {"p": "0.1..0.9", "q": "0.1..0.9", "layers": "first,all"},
-    "attendout": {"T": "10,15,25", "init_drop": "0.05..0.6"},
+    # Rewards must not come from the data that a run is scored on.
+    "attendout": {"T": "10,15,25", "init_drop": "0.05..0.6", "reward_on": "held_out"},
     "attention_dropout": {"p": "0.05..0.5"},
     "attention_layerdrop": {"p": "0.05..0.5"},
     "child_tuning": {"p": "0.1..0.5", "variant": "F,D"},

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..experiments.settings import all_settings
 from ..utils.checks import check_choice, check_whole
+from ..utils.secrets import is_secret
 from .design import PLAIN, Contender, RunSpec, parse_contender
 from .sampling import SAMPLERS, choose_sampler, grid_size
 from .search_space import Space, apply_point, make_spaces
@@ -138,17 +140,15 @@ def make_tune_config(
     """
     check_choice("protocol", protocol, PROTOCOLS)
     check_choice("sampler", sampler, SAMPLERS)
-    for name, value in (
-        ("repeats", repeats),
-        ("final_seeds", final_seeds),
-        ("trials", 1 if trials is None else trials),
-    ):
+    counts = {"repeats": repeats, "final_seeds": final_seeds, **({} if trials is None else {"trials": trials})}
+    for name, value in counts.items():
         check_whole(name, value, 1)
+    given = _parsed(settings)
     for name in _REFUSED:
-        if settings.get(name):
-            raise UserError(f"{name} is {settings[name]!r}; it is for `attendrop train`, and cannot be tuned with.")
-    shared = {name: value for name, value in settings.items() if name not in ("method", "seed", "output_dir")}
-    contenders = _with_plain(settings.get("method") or [])
+        if given.get(name):
+            raise UserError(f"{name} is {given[name]!r}; it is for `attendrop train`, and cannot be tuned with.")
+    shared = {name: value for name, value in given.items() if name not in ("method", "seed", "output_dir")}
+    contenders = _with_plain(given.get("method") or [])
     is_paper = protocol == "paper"
     made = make_spaces(contenders, shared, spaces, is_paper)
     sampler = "grid" if is_paper and sampler == "auto" else choose_sampler(sampler, trials or TRIALS)
@@ -160,8 +160,18 @@ def make_tune_config(
         )
     return TuneConfig(
         settings=shared, spaces=made, sampler=sampler, trials=trials or largest, repeats=1 if is_paper else repeats,
-        seed=int(settings.get("seed", 42)), protocol=protocol, final_seeds=final_seeds,
+        seed=given.get("seed", 42), protocol=protocol, final_seeds=final_seeds,
     )  # fmt: skip
+
+
+def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as a run has them: a flag, a YAML file and a keyword give the same values. Tokens are left out."""
+    known, found = all_settings(), {}
+    for key, value in settings.items():
+        name = str(key).replace("-", "_")
+        if value is not None and not is_secret(name):
+            found[name] = known[name].parse(value) if name in known else value
+    return found
 
 
 def _with_plain(methods: Sequence[str]) -> list[Contender]:
