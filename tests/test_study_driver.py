@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.study.design import RunSpec
 from attendrop.study.driver import Study, Watcher, run_study
 from attendrop.study.engines import make_engine
 from attendrop.study.records import failed_record, read_record, read_records, record_path, write_record
+from attendrop.study.spec import RunSpec
 from helpers.cli_tools import ENVIRONMENT
 from helpers.study_workers import LIGHT, light_specs, make_record
 from scripts.kill_driver import CONFIGURATION, kill_at_random_moments
@@ -199,14 +199,15 @@ def test_failed_runs_are_run_again_on_request_only(tmp_path: Path) -> None:
 def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path: Path) -> None:
     wrong = light_specs(3, fault="user")
     with pytest.raises(UserError, match="^task is 'nope'; it must be one of 'a', 'b'.$"):
-        study(tmp_path, wrong)
-    assert read_records(tmp_path) == {}
+        study(tmp_path / "new/study", wrong)
+    assert not (tmp_path / "new").exists()  # so that the user can correct the input
     records = study(tmp_path, [*light_specs(1), *wrong[1:]])  # only some runs are wrong
     assert Counter(record["status"] for record in records.values()) == {"finished": 1, "failed": 2}
 
 
 def test_another_configuration_is_refused_unless_it_has_grown(tmp_path: Path) -> None:
-    study(tmp_path, light_specs(1))
+    study(tmp_path, light_specs(1), {**COMPARE, "settings": {"learning_rate": 2e-5, "hub_token": "hf_x"}})
+    assert "hf_x" not in (tmp_path / "study.json").read_text()
     study(tmp_path, light_specs(1), {**COMPARE, "seeds": [0, 1, 2, 3], "command": "again"})
     assert json.loads((tmp_path / "study.json").read_text())["seeds"] == [0, 1, 2, 3]
     with pytest.raises(UserError, match=r"seeds is \[0\], and \[0, 1, 2, 3\] in the study that"):

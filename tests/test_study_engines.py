@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.study.design import RunSpec
 from attendrop.study.engines import make_engine
 from attendrop.study.engines.places import Device, find_devices
-from helpers.study_workers import BROKEN, LIGHT, light_specs
+from attendrop.study.spec import RunSpec
+from helpers.study_workers import BROKEN, LIGHT, light_specs, real_specs
 
 GIB = 1 << 30
 
@@ -219,3 +219,42 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
 def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make_engine(**options)
+
+
+# ---- real training ---------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
+    """The worker of the package, in this process and in another, which is killed in the middle of a run."""
+    specs = real_specs(tmp_path, seeds=1)
+    killed: list[str] = []
+
+    def kill_one(report: dict[str, Any]) -> bool:
+        if not killed:
+            killed.append(report["id"])
+            os.kill(int(report["worker"].split("/")[1]), signal.SIGKILL)
+        return False
+
+    found: dict[int, dict[str, Any]] = {}
+    for workers, on_progress in ((0, None), (1, kill_one)):
+        remaining = iter(specs)
+        with closing(make_engine(workers=workers, device="cpu")) as engine:
+            results = engine.results(lambda remaining=remaining: next(remaining, None), on_progress)  # type: ignore[misc]
+            found[workers] = {record["id"]: record for record in results}
+    assert found[0].keys() == found[1].keys() == {spec.id for spec in specs}
+    assert [record["id"] for record in found[1].values() if "lost_workers" in record] == killed
+    for name, record in found[0].items():
+        assert record["status"] == "finished"
+        assert all(record[key] == found[1][name][key] for key in ("scores", "curves", "predictions", "data"))
+
+
+@pytest.mark.gpu
+def test_several_workers_share_a_gpu(tmp_path: Path) -> None:
+    """The first run is alone; its memory decides how many workers there are for the others."""
+    remaining = iter(real_specs(tmp_path, seeds=8))
+    engine: Any = make_engine()
+    with closing(engine):
+        records = list(engine.results(lambda: next(remaining, None)))
+    assert {record["status"] for record in records} == {"finished"}
+    assert engine.devices[0].footprint > 0
+    assert 1 < len({record["worker"] for record in records}) <= engine.devices[0].limit

@@ -16,6 +16,7 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.study.engines import make_engine
 from helpers.study_workers import BROKEN, LIGHT, light_specs
+from scripts.ray_node_lost import compare
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
 
@@ -96,8 +97,8 @@ def free_port() -> int:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("127.0.0.1:{port}", "where nothing answers"),
-        ("no-such-host.invalid:6379", "where nothing answers"),
+        ("127.0.0.1:{port}", "where no Ray cluster answers"),
+        ("no-such-host.invalid:6379", "where no Ray cluster answers"),
         ("127.0.0.1", "it must be host:port"),
         ("127.0.0.1:0", "it must be host:port"),
         ("ray://127.0.0.1:10001", "it must be host:port"),
@@ -111,7 +112,23 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentenc
     assert time.monotonic() - start < 15
 
 
+def test_the_port_of_another_program_is_one_sentence() -> None:
+    """Ray itself would wait for minutes."""
+    pytest.importorskip("ray")
+    refused = pytest.raises(UserError, match="where no Ray cluster answers")
+    with socket.create_server(("127.0.0.1", 0)) as server, refused:  # it accepts, and says nothing
+        make_engine("ray", address=f"127.0.0.1:{server.getsockname()[1]}", make_worker=LIGHT)
+
+
 def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"Ray is not installed: pip install 'attendrop\[ray\]'"):
         make_engine("ray", make_worker=LIGHT)
+
+
+@pytest.mark.slow
+def test_scores_are_bit_equal_to_those_of_the_local_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real training on two nodes, of which one is killed in the middle."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))
+    assert compare(tmp_path, seeds=3) == {"runs": 6, "records": 6, "equal": 6, "lost": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.study.design import RunSpec
+from attendrop.study.spec import RunSpec
 from attendrop.study.trials import open_storage, without_password
 from attendrop.study.tune import Tuner
 from attendrop.study.tune_design import PAPER_LABEL, TuneConfig, make_tune_config

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attendrop.study.design import RunSpec
+from attendrop.study.spec import RunSpec
 from attendrop.study.worker import Worker, describe
 
 NextSpec = Callable[[], RunSpec | None]

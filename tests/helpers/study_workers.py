@@ -1,23 +1,22 @@
-"""Workers for the tests of engines and drivers: one trains a tiny model, one only waits and fails on order."""
+"""Workers for the tests of engines and drivers: they wait instead of training, and fail on order."""
 
 from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from attendrop.errors import DivergedError, UserError
-from attendrop.study.design import RunSpec
 from attendrop.study.records import now, worker_name
+from attendrop.study.spec import RunSpec
 
 Progress = Callable[[dict[str, Any]], bool]
 
 HERE = "helpers.study_workers"
-LIGHT, TINY, BROKEN = f"{HERE}:LightWorker", f"{HERE}:TinyWorker", f"{HERE}:BrokenWorker"
+LIGHT, BROKEN = f"{HERE}:LightWorker", f"{HERE}:BrokenWorker"
 
 
 def make_record(spec: RunSpec, started: str, device: str | None, **more: Any) -> dict[str, Any]:
@@ -76,35 +75,24 @@ class BrokenWorker:
         raise RuntimeError("no CUDA here")
 
 
-class TinyWorker:
-    """Trains with `attendrop.experiments.train`, in a temporary folder."""
-
-    def __init__(self, device: str | None = None) -> None:
-        self.device = device
-
-    def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
-        from transformers import TrainerCallback
-
-        from attendrop.experiments import Listener, make_config, train
-
-        class Reporter(Listener, TrainerCallback):
-            def callbacks(self) -> Sequence[TrainerCallback]:
-                return [self]
-
-            def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-                score = (metrics or {}).get("eval_accuracy")
-                report = {"epoch": state.epoch, "epochs": state.num_train_epochs, "score": score}
-                report |= {"step": state.global_step, "steps": state.max_steps}
-                if progress is not None and progress({"id": spec.id, **report}):
-                    control.should_training_stop = True
-
-        started = now()
-        with tempfile.TemporaryDirectory() as folder:
-            result = train(make_config({**spec.settings, "output_dir": str(Path(folder, "run"))}), Reporter())
-        scores = {name.removeprefix("validation/"): value for name, value in result.metrics.items()}
-        return make_record(spec, started, self.device, scores={"validation": scores})
-
-
 def light_specs(count: int, **settings: Any) -> list[RunSpec]:
     """Runs of a `LightWorker`, one for each seed."""
     return [RunSpec(settings={"seed": seed, **settings}, method="plain", task="t", seed=seed) for seed in range(count)]
+
+
+def real_specs(folder: Path, seeds: int, methods: tuple[str, ...] = ("plain", "addrop:p=0.5,q=0.5")) -> list[RunSpec]:
+    """Runs that train a tiny BERT on a few sentences, for the worker of the package."""
+    from attendrop.study.design import make_design
+
+    from .cli_tools import save_encoder, sentences, write_csv
+
+    rows = sentences(48, seed=1)
+    if not (folder / "model").exists():
+        save_encoder(folder / "model", [text for text, _ in rows])
+        write_csv(folder / "train.csv", rows)
+        write_csv(folder / "dev.csv", sentences(24, seed=2))
+    settings = {
+        "model": str(folder / "model"), "train_file": str(folder / "train.csv"), "learning_rate": 1e-3,
+        "validation_file": str(folder / "dev.csv"), "num_train_epochs": 2, "per_device_train_batch_size": 8,
+    }  # fmt: skip
+    return make_design(settings, list(methods)).all_runs(seeds)

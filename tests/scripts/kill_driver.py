@@ -1,7 +1,9 @@
 """Kills the driver of a study with SIGKILL at random moments, and starts it again until the study is complete.
 
     python tests/scripts/kill_driver.py FOLDER --runs 80 --kills 20 --seconds 0.5
+    python tests/scripts/kill_driver.py FOLDER --runs 60 --kills 20 --real
 
+With `--real` the workers train a tiny model; without it they only wait, so that more of the moments are in the driver.
 No finished run may be repeated or lost, and every record must be valid.
 """
 
@@ -20,24 +22,26 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from attendrop.study.design import RunSpec
 from attendrop.study.driver import run_study
-from attendrop.study.engines import make_engine
+from attendrop.study.engines import WORKER, make_engine
 from attendrop.study.records import read_records
-from helpers.study_workers import LIGHT, light_specs
+from attendrop.study.spec import RunSpec
+from helpers.study_workers import LIGHT, light_specs, real_specs
 
 CONFIGURATION = {"kind": "compare", "seeds": "all"}
 
 
-def specs_of(folder: Path, runs: int, seconds: float) -> list[RunSpec]:
+def specs_of(folder: Path, runs: int, seconds: float, is_real: bool) -> list[RunSpec]:
+    if is_real:
+        return real_specs(folder, runs // 2)
     return light_specs(runs, seconds=seconds, marks=str(folder / "marks"))
 
 
-def drive(folder: Path, runs: int, seconds: float, workers: int) -> None:
+def drive(folder: Path, runs: int, seconds: float, workers: int, is_real: bool) -> None:
     """One start of the driver."""
     (folder / "marks").mkdir(parents=True, exist_ok=True)
-    engine = make_engine(workers=workers, device="cpu", make_worker=LIGHT)
-    run_study(folder / "study", CONFIGURATION, specs_of(folder, runs, seconds), engine)
+    engine = make_engine(workers=workers, device="cpu", make_worker=WORKER if is_real else LIGHT)
+    run_study(folder / "study", CONFIGURATION, specs_of(folder, runs, seconds, is_real), engine)
 
 
 def wait_for_moment(folder: Path, draw: random.Random, seconds: float) -> None:
@@ -55,30 +59,23 @@ def count(folder: Path, pattern: str = "*.json") -> int:
     return len(list(folder.glob(pattern)))
 
 
-def kill_at_random_moments(folder: Path, runs: int, kills: int, seconds: float, workers: int) -> dict[str, int]:
+def kill_at_random_moments(
+    folder: Path, runs: int, kills: int, seconds: float, workers: int, is_real: bool = False
+) -> dict[str, int]:
     """Starts the driver and kills it, `kills` times, then lets it end.
 
     Returns:
         How often it was killed, and how many records there are, were repeated, were lost and are broken.
     """
-    words = [
-        sys.executable,
-        __file__,
-        str(folder),
-        "--drive",
-        "--runs",
-        runs,
-        "--seconds",
-        seconds,
-        "--workers",
-        workers,
-    ]
+    words = [sys.executable, __file__, str(folder), "--drive", "--runs", str(runs)]
+    words += ["--seconds", str(seconds), "--workers", str(workers)]
+    words += ["--real"] if is_real else []
     draw = random.Random(0)
     seen: dict[str, tuple[str, int]] = {}  # the record of each run, and how often it was started
     broken: list[str] = []
     counts = {"killed": 0, "repeated": 0, "lost": 0}
     for kill in range(kills + 1):
-        driver = subprocess.Popen(list(map(str, words)))
+        driver = subprocess.Popen(words)
         if kill < kills:
             wait_for_moment(folder, draw, seconds)
             counts["killed"] += driver.poll() is None
@@ -93,18 +90,18 @@ def kill_at_random_moments(folder: Path, runs: int, kills: int, seconds: float, 
         counts["lost"] += len(seen.keys() - found.keys())
         counts["repeated"] += sum(found[name] != seen[name] for name in seen.keys() & found.keys())
         seen = found
-    assert seen.keys() == {spec.id for spec in specs_of(folder, runs, seconds)}
+    assert seen.keys() == {spec.id for spec in specs_of(folder, runs, seconds, is_real)}
     return {**counts, "records": len(seen), "broken": len(broken)}
 
 
 def main(options: Any) -> int:
+    folder = Path(options.folder)
+    arguments = (options.seconds, options.workers, options.real)
     if not options.drive:
-        print(
-            kill_at_random_moments(Path(options.folder), options.runs, options.kills, options.seconds, options.workers)
-        )
+        print(kill_at_random_moments(folder, options.runs, options.kills, *arguments))
         return 0
     try:
-        drive(Path(options.folder), options.runs, options.seconds, options.workers)
+        drive(folder, options.runs, *arguments)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -114,6 +111,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--drive", action="store_true", help="be the driver")
+    parser.add_argument("--real", action="store_true", help="train a tiny model")
     parser.add_argument("--runs", type=int, default=80)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=0.5)

@@ -1,4 +1,4 @@
-"""Assembles the commands of the `attendrop` program: train, tune, predict, curves, robustness, demo, methods, tasks.
+"""Assembles the commands of the `attendrop` program, which `COMMANDS` lists.
 
 The module of a command is imported only when that command is called: most of them need torch and transformers, which
 take seconds to import. `attendrop --help`, `attendrop --version` and `attendrop methods` do without.
@@ -29,6 +29,7 @@ COMMANDS = {
     "curves": "Draw the losses and scores of several finished runs in one figure.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",
+    "study": "Show how far a study is: what is done, running and failed, and when it will end.",
     "methods": "List the methods, or show the fields of one.",
     "tasks": "List the data sets that are known by name.",
 }

@@ -22,9 +22,11 @@ from ..study.tune_design import PAPER_LABEL, TuneConfig, make_tune_config
 from ..study.tune_result import TUNING_FILE, summarize
 from ..utils.secrets import is_secret
 from .console import console, plain_table, quiet_libraries, shown
+from .engine_options import Address, CpusPerWorker, EngineName, GpusPerWorker, RetryFailed, Workers
 from .flags import as_arguments, with_flags
+from .study_view import StudyView
 
-_SEARCH, _ENGINE = "Search", "Workers"  # panels of these options in --help
+_SEARCH = "Search"  # the panel of these options in --help
 
 
 @quiet_libraries()
@@ -76,15 +78,12 @@ def tune_command(
             rich_help_panel=_SEARCH,
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="Where runs are trained: local or ray.", rich_help_panel=_ENGINE)
-    ] = "local",
-    workers: Annotated[
-        int | None, typer.Option(help="Runs at the same time; as many as fit by default.", rich_help_panel=_ENGINE)
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Address of the Ray cluster, host:port.", rich_help_panel=_ENGINE)
-    ] = None,
+    engine: EngineName = "local",
+    workers: Workers = None,
+    address: Address = None,
+    gpus_per_worker: GpusPerWorker = None,
+    cpus_per_worker: CpusPerWorker = 1,
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Tunes with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     settings = {**(read_yaml(config) if config else {}), **settings}
@@ -97,10 +96,13 @@ def tune_command(
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
     command = shlex.join(["attendrop", "tune", *words])
+    made = make_engine(
+        engine, workers, address, device=device, gpus_per_worker=gpus_per_worker, cpus_per_worker=cpus_per_worker
+    )
     _announce(search, folder)
-    with token_in_environment(one_run), closing(make_engine(engine, workers, address, device=device)) as made:
+    with token_in_environment(one_run), closing(made):
         try:
-            tuner = tune(search, folder, made, storage, Lines(search), command=command)
+            tuner = tune(search, folder, made, storage, Lines(search), StudyView(), command, retry_failed)
         except KeyboardInterrupt:
             _say("stopped; the same command goes on with the search")
             raise typer.Exit(130) from None

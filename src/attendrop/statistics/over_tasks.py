@@ -1,13 +1,13 @@
 """One summary of several tasks: would the method help on another task of this kind?
 
-The mean over tasks of the mean difference, each task with the same weight. Its standard error comes from a hierarchical
-bootstrap, which draws tasks and then seeds within each task, and its interval from Student's t with one degree of freedom
-less than there are tasks: percentiles of the bootstrap are too narrow for a handful of tasks.
+The mean over tasks of the mean difference, each task with the same weight. Its standard error comes from a
+hierarchical bootstrap, which draws tasks and then seeds within each task, and its interval from Student's t with one
+degree of freedom less than there are tasks: percentiles of the bootstrap are too narrow for a handful of tasks.
 
-The means of the tasks differ because the tasks do, and because of the noise of their seeds. Drawing both tasks and seeds
-would count this noise twice (the intervals then cover 99 to 100 %), so the means are first shrunk towards their common
-mean by as much as the noise explains. With fewer than three tasks only seeds are drawn: the summary then says nothing
-about other tasks.
+The means of the tasks differ because the tasks do, and because of the noise of their seeds. Drawing both tasks and
+seeds would count this noise twice (the intervals then cover 99 to 100 %), so the means are first shrunk towards their
+common mean by as much as the noise explains. With fewer than three tasks only seeds are drawn: the summary then says
+nothing about other tasks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy import special
 
 from .paired import Floats, Interval, holm
 from .sentences import explain_over_tasks
-from .verdict import FEWEST_PAIRS, Question, Verdict, plain_fields
+from .verdict import FEWEST_PAIRS, Question, Verdict, plain_fields, verdict_of
 
 FEWEST_TASKS = 3
 
@@ -100,18 +100,10 @@ def summarize_tasks(
                 p=2 * estimate.tail(0.0),
                 p_adjusted=adjusted[name][0],
             )
-            verdict = _verdict(estimate.mean, *adjusted[name], question)
+            verdict = verdict_of(estimate.mean, *adjusted[name], question)
         sentence = explain_over_tasks(name, question, figures, verdict, len(estimates), FEWEST_TASKS)
         summaries[name] = TaskSummary(**vars(figures), verdict=verdict, sentence=sentence)
     return summaries
-
-
-def _verdict(mean: float, p: float, p_equivalence: float, question: Question) -> Verdict:
-    if question.delta and p_equivalence <= question.alpha / 2:
-        return "no difference"
-    if p <= question.alpha:
-        return "helps" if (mean > 0) is question.greater_is_better else "hurts"
-    return "undecided"
 
 
 @dataclass(frozen=True)

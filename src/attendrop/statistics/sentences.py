@@ -114,10 +114,7 @@ def _outcome(
 
 def _why_undecided(question: Question, figures: Figures | TaskFigures, corrected: str) -> str:
     assert figures.interval is not None
-    assert figures.p_adjusted is not None
     low, high = figures.interval
-    if figures.p_adjusted <= question.alpha:
-        return "The t test finds a difference, but the sign-flip test does not."
     if low > 0 or high < 0:
         return f"The interval leaves 0 out, but p is above {question.alpha:.2g} after {corrected}."
     if -question.delta < low and high < question.delta:

@@ -9,8 +9,10 @@ from typing import Any
 
 from ..errors import UserError, on_one_line
 from ..utils.files import write_whole
+from ..utils.secrets import is_secret
 from .records import now
-from .status import STUDY_FILE
+
+STUDY_FILE = "study.json"
 
 _OF_THE_START = ("format", "created", "command")  # these may differ
 _ABSENT = "absent"
@@ -28,7 +30,7 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
         UserError: The configuration is another. The sentence names the first difference.
     """
     path = folder / STUDY_FILE
-    new = json.loads(json.dumps(dict(configuration), default=str))
+    new = _without_secrets(json.loads(json.dumps(dict(configuration), default=str)))
     old = read_configuration(folder) if path.exists() else None
     if old is None:
         write_whole(path, json.dumps({"format": 1, "created": now(), **new}, indent=1) + "\n")
@@ -53,8 +55,15 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
 
     Args:
         folder: The folder of the study.
+
+    Raises:
+        UserError: There is no study in the folder, or the file is damaged.
     """
     path = Path(folder, STUDY_FILE)
+    if not path.is_file():
+        raise UserError(
+            f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
+        )
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -62,6 +71,12 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
     return content
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner) for name, inner in value.items() if not is_secret(name)}
+    return value
 
 
 def has_grown(old: Any, new: Any) -> bool:

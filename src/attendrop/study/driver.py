@@ -21,10 +21,10 @@ from typing import Any
 from ..errors import UserError
 from ..utils.files import is_no_space, write_whole
 from ..utils.lock import locked
-from .configuration import write_configuration
-from .design import RunSpec
+from .configuration import STUDY_FILE, write_configuration
 from .engines import Engine, NextSpec, OnProgress
-from .records import Record, SameStudy, read_records, remove_unfinished, write_record
+from .records import RUNS_FOLDER, Record, SameStudy, read_records, remove_unfinished, write_record
+from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
 MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # of which a study that is started again may have more
@@ -89,6 +89,7 @@ class Study:
 
     def __enter__(self) -> Study:
         with ExitStack() as stack:
+            stack.enter_context(_removed_if_refused(self.folder))
             stack.enter_context(locked(self.folder))
             with self._full_disk_explained():
                 write_configuration(self.folder, self.configuration, self.may_grow)
@@ -101,8 +102,8 @@ class Study:
             self._context = stack.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._context.close()
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
 
     def status(self) -> Status:
         """How far the study is."""
@@ -248,6 +249,23 @@ class Study:
             is_over.set()
             thread.join()
             write(None, ())
+
+
+@contextmanager
+def _removed_if_refused(folder: Path) -> Iterator[None]:
+    """Removes a new study that is refused before it has a record, so that the user can correct the input."""
+    created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    is_new = not (folder / STUDY_FILE).exists()
+    try:
+        yield
+    except UserError:
+        if is_new and not any((folder / RUNS_FOLDER).glob("*.json")):
+            for name in (STUDY_FILE, PROGRESS_FILE):
+                (folder / name).unlink(missing_ok=True)
+            for path in (folder / RUNS_FOLDER, *created):
+                with suppress(OSError):  # not there, or not empty
+                    path.rmdir()
+        raise
 
 
 def run_study(

@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import UserError, on_one_line, one_line
 from ..utils.files import UNFINISHED, write_whole
 from ..utils.secrets import is_secret
-from .design import RunSpec
+from .spec import RunSpec
 
 FORMAT = 1
 RUNS_FOLDER = "runs"
@@ -104,8 +104,9 @@ def read_records(folder: str | Path, on_broken: Callable[[str], None] | None = N
 
 def remove_unfinished(folder: str | Path) -> None:
     """Deletes the files that a killed driver had begun to write. Only the holder of the folder's lock may do so."""
-    for path in Path(folder, RUNS_FOLDER).glob(f"*{UNFINISHED}"):
-        path.unlink(missing_ok=True)
+    for place in (Path(folder), Path(folder, RUNS_FOLDER)):
+        for path in place.glob(f"*{UNFINISHED}"):
+            path.unlink(missing_ok=True)
 
 
 def failed_record(spec: RunSpec, kind: str, message: str, *, started: str, worker: str, trace: str = "") -> Record:

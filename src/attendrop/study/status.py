@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from .configuration import STUDY_FILE as STUDY_FILE
+from .configuration import read_configuration
 from .records import Record, read_records
 
-STUDY_FILE, PROGRESS_FILE = "study.json", "progress.json"
+PROGRESS_FILE = "progress.json"
 _STALE = 60.0  # seconds after which the driver on another machine counts as gone; it writes every few seconds
 _RECENT = 30  # runs whose durations tell how long the next ones take
 
@@ -90,12 +91,7 @@ def read_status(folder: str | Path) -> Status:
         UserError: The folder has no study.
     """
     folder = Path(folder)
-    study = _read_json(folder / STUDY_FILE)
-    if not study:
-        raise UserError(
-            f"{str(folder)!r} has no readable {STUDY_FILE}; it must be the folder of `attendrop compare` or of "
-            "`attendrop tune`."
-        )
+    study = read_configuration(folder)
     broken: list[str] = []
     records = read_records(folder, broken.append)
     progress = _read_json(folder / PROGRESS_FILE)

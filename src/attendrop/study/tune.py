@@ -20,10 +20,10 @@ from typing import Any
 
 from ..errors import UserError
 from ..experiments.folder import empty_folders_removed
-from .design import RunSpec
 from .driver import Study, Watcher
 from .records import RUNS_FOLDER
 from .sampling import make_sampler, points
+from .spec import RunSpec
 from .status import PROGRESS_FILE, STUDY_FILE
 from .trials import JOURNAL_FILE, MethodTrials, open_storage
 from .tune_design import MAY_GROW, PAPER_LABEL, TuneConfig
@@ -342,6 +342,7 @@ def tune(
     listener: TuneListener | None = None,
     watcher: Watcher | None = None,
     command: str = "",
+    retry_failed: bool = False,
 ) -> Tuner:
     """Searches, and runs the chosen settings on the development set. Killed and started again, it goes on.
 
@@ -354,6 +355,7 @@ def tune(
         listener: Receives the events of the search.
         watcher: Sees the runs.
         command: The command that the user gave, for the report.
+        retry_failed: Whether runs that have failed in an earlier start are run again.
     """
     from .tune_result import write_result
 
@@ -361,7 +363,8 @@ def tune(
     total = len(config.spaces) * (config.trials * config.repeats + 2 * config.final_seeds)
     configuration = {**config.description(), "command": command}
     shared = None if storage is None else open_storage(folder, storage)  # refused before anything is written
-    with _removed_if_refused(folder), Study(folder, configuration, may_grow=MAY_GROW, watcher=watcher) as study:
+    made = Study(folder, configuration, may_grow=MAY_GROW, retry_failed=retry_failed, watcher=watcher)
+    with _removed_if_refused(folder), made as study:
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
         tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)

@@ -13,9 +13,10 @@ from ..errors import UserError
 from ..experiments.settings import all_settings
 from ..utils.checks import check_choice, check_whole
 from ..utils.secrets import is_secret
-from .design import PLAIN, Contender, RunSpec, parse_contender
+from .design import PLAIN, Contender, parse_contender
 from .sampling import SAMPLERS, choose_sampler, grid_size
 from .search_space import Space, apply_point, make_spaces
+from .spec import RunSpec
 
 PROTOCOLS = ("honest", "paper")
 PAPER_LABEL = "paper protocol: selected on the development set"

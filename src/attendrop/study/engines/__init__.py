@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ...errors import UserError
 from ...utils.checks import check_choice, check_number, check_whole
-from ..design import RunSpec
+from ..spec import RunSpec
 
 WORKER = "attendrop.study.worker:Worker"  # the class of the workers
 
@@ -57,9 +57,9 @@ def make_engine(
 
     Example:
         ```python
-        engine = make_engine("local", workers=4)
-        for record in engine.results(iter_of_specs.__next__):
-            ...
+        specs, engine = iter(list_of_specs), make_engine("local", workers=4)
+        for record in engine.results(lambda: next(specs, None)):
+            print(record["id"], record["status"])
         engine.close()
         ```
     """

@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from ...errors import on_one_line
-from ..design import RunSpec
 from ..records import Record, failed_record, now
+from ..spec import RunSpec
 
 # After these the process is of no use: its memory is full, or its GPU answers nothing but errors.
 _FATAL = frozenset(("MemoryError", "OutOfMemoryError", "AcceleratorError"))

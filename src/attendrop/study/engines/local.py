@@ -14,7 +14,7 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from ..design import RunSpec
+from ..spec import RunSpec
 from .places import Device, find_devices
 from .pool import Message, Pool, Seat
 

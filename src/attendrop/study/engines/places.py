@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
@@ -110,10 +111,17 @@ def _visible_gpus() -> list[str]:
 
 
 def _cpu_workers(cores: int) -> int:
-    by_memory = _MOST_ON_CPU
-    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        by_memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _CPU_WORKER
+    by_memory = available_memory() // _CPU_WORKER
     return max(1, min(cores // _given_threads(1), _MOST_ON_CPU, by_memory))
+
+
+def available_memory() -> int:
+    """Bytes of memory that programs can have; as many as all workers want where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return _MOST_ON_CPU * _CPU_WORKER
 
 
 def _threads(cores: int, workers: int) -> int:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import UserError
-from ..design import RunSpec
 from ..records import Record, failed_record, now
+from ..spec import RunSpec
 from . import NextSpec, OnProgress
 
 # What a worker tells: a dictionary with one of the keys "ready", "progress", "record" and "lost".

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from ...utils.processes import end_with_parent
-from ..design import RunSpec
 from ..records import worker_name
+from ..spec import RunSpec
 from .host import load_worker, run_spec
 from .places import gpu_memory
 

@@ -7,6 +7,7 @@ specifications and records travel.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import socket
 import threading
@@ -15,12 +16,14 @@ from dataclasses import asdict
 from typing import Any
 
 from ...errors import UserError, on_one_line
-from ..design import RunSpec
 from ..records import worker_name
+from ..spec import RunSpec
 from .host import load_worker, run_spec
 from .pool import Message, Pool, Seat
 
 _PATIENCE = 5.0  # seconds for an answer from the address of a cluster
+# The head node speaks HTTP/2. Either side begins with a frame of settings, whose type is 4.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
 class RayEngine(Pool):
@@ -58,7 +61,10 @@ class RayEngine(Pool):
         """Nothing: the user says what a worker reserves, and Ray places it."""
 
     def close(self) -> None:
+        seats = [seat for seat in self.seats if isinstance(seat, ActorSeat)]
         super().close()
+        for seat in seats:
+            seat.thread.join(_PATIENCE)  # nothing may call Ray after its end
         if self._is_ours:
             self._is_ours = False
             self.ray.shutdown()
@@ -117,7 +123,8 @@ class ActorSeat(Seat):
             yield self.ray.get(reference)
 
     def _listen(self, messages: Any, *arguments: Any) -> None:
-        threading.Thread(target=self._pass_on, args=(messages, arguments), daemon=True).start()
+        self.thread = threading.Thread(target=self._pass_on, args=(messages, arguments), daemon=True)
+        self.thread.start()
 
     def _pass_on(self, messages: Any, arguments: tuple[Any, ...]) -> None:
         try:
@@ -169,6 +176,7 @@ class _Actor:
 
 
 def _import_ray() -> Any:
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # a late call must not start a cluster of its own
     try:
         import ray
     except ImportError:
@@ -181,6 +189,7 @@ def _connect(ray: Any, address: str | None) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         options["include_dashboard"] = False
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of our own tells nobody about itself
     elif address != "auto":
         _check_address(address)
     try:
@@ -198,13 +207,18 @@ def _check_address(address: str) -> None:
     if "://" in address or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise UserError(f"address is {address!r}; it must be host:port of the head node of a Ray cluster, or auto.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as connection:
+            connection.sendall(_GREETING)
+            answer = connection.recv(len(_GREETING))
+        # Behind the length, of three bytes, a frame has its type. A cluster with certificates speaks TLS instead.
+        reason = None if answer[3:4] == b"\x04" or os.environ.get("RAY_USE_TLS") else "it is another program's port"
     except OSError as error:
         reason = error.strerror or on_one_line(error)
+    if reason:
         raise UserError(
-            f"address is {address!r}, where nothing answers ({reason}); it must be host:port of the head node of a Ray "
-            "cluster that runs."
-        ) from None
+            f"address is {address!r}, where no Ray cluster answers ({reason}); it must be host:port of the head node "
+            "of a cluster that runs."
+        )
 
 
 def _first_line(error: BaseException) -> str:
