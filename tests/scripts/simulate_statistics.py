@@ -221,7 +221,7 @@ class Simulation:
         return self.row('false "no difference"', seeds, 1, name, ALPHA / 2, hits, seeds)
 
     def until_decided(self, name: str, methods: int, effect: float = 0.0, delta: float = 0.0) -> Row:
-        """Without an effect: false alarms. With one: how often it is found, or with a delta as large, passes for none."""
+        """False alarms; with an effect, how often it is found; with a delta as large, how often it passes for none."""
         differences, step = self.draw(name, methods, DESIGN.max_seeds)
         differences = differences + effect
         verdicts, used = until_decided(differences, step, delta, DESIGN)
@@ -272,7 +272,7 @@ def write(rows: list[Row], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=10_000, help="number of studies for each line")
+    parser.add_argument("--studies", type=int, default=40_000, help="number of studies for each line")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
