@@ -213,7 +213,7 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
         ({"gpus_per_worker": 0.5}, "gpus_per_worker is 0.5, which only --engine ray uses"),
         ({"device": "tpu"}, "device is 'tpu'; it must be one of None, 'cpu', 'cuda'"),
         ({"name": "ray", "workers": 0}, "workers is 0, .* with --engine ray it must be"),
-        ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0"),
+        ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0 to 1"),
     ],
 )
 def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> None:
