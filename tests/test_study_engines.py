@@ -237,6 +237,7 @@ def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
             found[workers] = {record["id"]: record for record in results}
     assert found[0].keys() == found[1].keys() == {spec.id for spec in specs}
     assert [record["id"] for record in found[1].values() if "lost_workers" in record] == killed
+    assert len({record["scores"]["validation"]["loss"] for record in found[0].values()}) == len(specs)
     for name, record in found[0].items():
         assert record["status"] == "finished"
         assert all(record[key] == found[1][name][key] for key in ("scores", "curves", "predictions", "data"))
