@@ -17,7 +17,7 @@ from attendrop.study.design import Design, RunSpec, make_design, parse_contender
 from attendrop.study.worker import SELECTION, Worker, split_for
 from helpers import zoo
 from helpers.cli_tools import save_encoder, sentences, write_csv
-from helpers.data import make_arguments, make_examples, same_bits, weights_of
+from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
 
 pytestmark = pytest.mark.xdist_group("study_worker")
 
@@ -208,6 +208,7 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(method: str, tmp_path: P
             args=make_arguments(tmp_path, seed=seed, num_train_epochs=2, use_cpu=False, eval_strategy="no"),
             train_dataset=examples,
             eval_dataset=examples[:8],
+            data_collator=pad,
             optimizers=(optimizer, None),
             regularizers=[method] if method else [],
             step="auto",

@@ -1,4 +1,4 @@
-"""The command line: `attendrop train | predict | curves | robustness | demo | methods | tasks`."""
+"""The command line: `attendrop train | predict | study | curves | robustness | demo | methods | tasks`."""
 
 from __future__ import annotations
 

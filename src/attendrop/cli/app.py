@@ -1,4 +1,4 @@
-"""Assembles the commands of the `attendrop` program: train, predict, curves, robustness, report, demo, methods, tasks.
+"""Assembles the commands of the `attendrop` program, which are listed in `COMMANDS`.
 
 The module of a command is imported only when that command is called: most of them need torch and transformers, which
 take seconds to import. `attendrop --help`, `attendrop --version` and `attendrop methods` do without.
@@ -27,8 +27,9 @@ COMMANDS = {
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
-    "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",
+    "study": "Show how far a study is: what is done, running and failed, and when it will end.",
+    "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "methods": "List the methods, or show the fields of one.",
     "tasks": "List the data sets that are known by name.",
 }

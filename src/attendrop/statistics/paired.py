@@ -172,16 +172,17 @@ def sign_flip_test(differences: Floats, draws: int = 100_000, seed: int = 0) -> 
 
 
 def _share_of_sums(size: Floats, least: float) -> float:
-    """Share of all choices of signs whose sum is at least `least`. Halves are enumerated, and one of them is sorted."""
-    one, other = _signed_sums(size[::2]), np.sort(_signed_sums(size[1::2]))
+    """Share of all choices of signs whose sum is at least `least`. The sums of two halves are enumerated and joined."""
+    one, other = _signed_sums(size[::2]), _signed_sums(size[1::2])
     below = np.searchsorted(other, least - one, side="left")
     return float((len(other) - below).sum()) / (len(one) * len(other))
 
 
 def _signed_sums(size: Floats) -> Floats:
+    """The sums of all choices of signs, sorted."""
     sums = np.zeros(1)
     for value in size:
-        sums = np.concatenate([sums - value, sums + value])
+        sums = np.sort(np.concatenate([sums - value, sums + value]), kind="stable")  # merges two sorted halves
     return sums
 
 

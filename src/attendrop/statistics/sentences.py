@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .over_tasks import TaskFigures
     from .paired import Interval
     from .sequential import SequentialDesign
     from .verdict import Figures, Question, Verdict
@@ -24,33 +25,17 @@ def explain(
     Args:
         name: Name of the method.
         question: What was asked.
-        figures: The figures of the comparison.
+        figures: The figures of the comparison, of at least two pairs.
         verdict: The verdict.
         more_seeds: About how many more seeds would tell.
         methods: Number of methods for which p values are corrected.
         design: The plan of looks, if there is one.
     """
-    assert figures.difference is not None
-    assert figures.interval is not None
-    label = f"{100 * question.confidence:g} % interval" + (" over all looks" if design else "")
-    measured = f"{label} {_range(figures.interval)}; {_p(figures, methods, design)}; {_seeds(figures.pairs)}"
-    difference = f"{question.outcome} by {abs(figures.difference):.3g} ({measured})"
-    if verdict in ("helps", "hurts"):
-        direction = "raises" if figures.difference > 0 else "lowers"
-        text = f"{name} {verdict}: compared with {question.baseline}, it {direction} the {difference}."
-    elif verdict == "no difference":
-        text = (
-            f"{name} makes no difference that matters: its {question.outcome} differs from that of {question.baseline} "
-            f"by {figures.difference:+.3g}, and the interval is within ±{question.delta:g} ({measured})."
-        )
-        if figures.interval[0] > 0 or figures.interval[1] < 0:
-            text += " The difference is not 0, but smaller than what matters."
-    else:
-        text = (
-            f"Undecided: the {question.outcome} of {name} differs from that of {question.baseline} by "
-            f"{figures.difference:+.3g} ({measured}). {_why_undecided(question, figures, methods, design)} "
-            f"{_what_would_tell(more_seeds)}"
-        )
+    corrected = _correction(methods, design)
+    interval = f"{100 * question.confidence:g} % interval" + (" over all looks" if design else "")
+    text = _outcome(name, question, figures, verdict, interval, corrected, _count(figures.pairs, "seed"))
+    if verdict == "undecided":
+        text += f" {_why_undecided(question, figures, corrected)} {_what_would_tell(more_seeds)}"
     return text + _left_out(figures)
 
 
@@ -63,28 +48,77 @@ def explain_too_few(name: str, question: Question, figures: Figures, fewest: int
         figures: The figures of the comparison.
         fewest: The number of seeds from which on there is a verdict.
     """
-    n = figures.pairs
-    text = (
-        f"No verdict on {name}: both it and {question.baseline} gave a value in {_seeds(n)}, and at least {fewest} are "
-        "needed."
-    )
-    if n > 1:
+    n, both = figures.pairs, f"both it and {question.baseline}"
+    text = f"No verdict on {name}: {both} gave a value in {_count(n, 'seed')}, and at least {fewest} are needed."
+    if 1 < n < 8:
         text += f" With {n} seeds, a method without effect looks better in all or worse in all in 1 of {2 ** (n - 1)} "
         text += "studies."
     return text + _left_out(figures)
 
 
-def _why_undecided(question: Question, figures: Figures, methods: int, design: SequentialDesign | None) -> str:
+def explain_over_tasks(
+    name: str, question: Question, figures: TaskFigures, verdict: Verdict, methods: int, fewest: int
+) -> str:
+    """The verdict over all tasks and its reasons.
+
+    Args:
+        name: Name of the method.
+        question: What was asked.
+        figures: The figures of the summary.
+        verdict: The verdict.
+        methods: Number of methods for which p values are corrected.
+        fewest: The number of tasks from which on the summary is about other tasks too.
+    """
+    if verdict == "too few seeds":
+        return f"No verdict on {name}: no task has enough seeds." + _tasks_left_out(figures)
+    corrected, interval = _correction(methods, None), f"{100 * question.confidence:g} % interval"
+    text = _outcome(name, question, figures, verdict, interval, corrected, _count(figures.tasks, "task"))
+    if verdict == "undecided":
+        text += f" {_why_undecided(question, figures, corrected)}"
+    if figures.tasks < fewest:
+        tasks = "this task" if figures.tasks == 1 else f"these {figures.tasks} tasks"
+        text += f" With fewer than {fewest} tasks this is about other seeds on {tasks}, not about other tasks."
+    return text + _tasks_left_out(figures)
+
+
+def _outcome(
+    name: str,
+    question: Question,
+    figures: Figures | TaskFigures,
+    verdict: Verdict,
+    interval: str,
+    corrected: str,
+    sample: str,
+) -> str:
+    """The verdict with its figures."""
+    assert figures.difference is not None
     assert figures.interval is not None
-    assert figures.p_adjusted is not None
+    difference = figures.difference
+    measured = f"({interval} {_range(figures.interval)}; {_p(figures, corrected)}; {sample})"
+    if verdict in ("helps", "hurts"):
+        direction = "raises" if difference > 0 else "lowers"
+        change = f"{direction} the {question.outcome} by {abs(difference):.3g}"
+        return f"{name} {verdict}: compared with {question.baseline}, it {change} {measured}."
+    if verdict == "no difference":
+        text = (
+            f"{name} makes no difference that matters: its {question.outcome} differs from that of {question.baseline} "
+            f"by {difference:+.3g}, and the interval is within ±{question.delta:g} {measured}."
+        )
+        is_not_zero = figures.interval[0] > 0 or figures.interval[1] < 0
+        return text + " The difference is not 0, but smaller than what matters." * is_not_zero
+    return (
+        f"Undecided: the {question.outcome} of {name} differs from that of {question.baseline} by {difference:+.3g} "
+        f"{measured}."
+    )
+
+
+def _why_undecided(question: Question, figures: Figures | TaskFigures, corrected: str) -> str:
+    assert figures.interval is not None
     low, high = figures.interval
-    corrected = _correction(methods, design)
-    if figures.p_adjusted <= question.alpha:
-        return f"The t test finds a difference, the sign-flip test does not (p = {figures.p_sign_flip:.2g})."
     if low > 0 or high < 0:
         return f"The interval leaves 0 out, but p is above {question.alpha:.2g} after {corrected}."
     if -question.delta < low and high < question.delta:
-        return f"The interval is within ±{question.delta:g}, but no longer so after {corrected}."
+        return f"The interval is within ±{question.delta:g}, but not after {corrected}."
     beyond = f" and reaches beyond ±{question.delta:g}" if question.delta else ""
     return f"The interval contains 0{beyond}."
 
@@ -95,12 +129,15 @@ def _what_would_tell(more_seeds: int | None) -> str:
     return f"About {more_seeds} more seed{'s' * (more_seeds > 1)} would tell."
 
 
-def _p(figures: Figures, methods: int, design: SequentialDesign | None) -> str:
+def _p(figures: Figures | TaskFigures, corrected: str) -> str:
     assert figures.p is not None
     assert figures.p_adjusted is not None
     text = _p_value(figures.p)
-    corrected = _correction(methods, design)
     return f"{text}, {_p_value(figures.p_adjusted)} after {corrected}" if corrected else text
+
+
+def _p_value(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
 def _correction(methods: int, design: SequentialDesign | None) -> str:
@@ -108,24 +145,30 @@ def _correction(methods: int, design: SequentialDesign | None) -> str:
     return f"correction for {' and '.join(parts)}" if parts else ""
 
 
-def _p_value(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
 def _range(interval: Interval) -> str:
     return f"{interval[0]:+.3g} to {interval[1]:+.3g}"
 
 
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' * (count != 1)}"
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _left_out(figures: Figures) -> str:
     text = ""
     if figures.failed:
-        verb = "is" if figures.failed == 1 else "are"
-        text += f" {_seeds(figures.failed).capitalize()} {verb} left out because a run failed."
+        text += f" {_count(figures.failed, 'seed')} {_be(figures.failed)} left out because a run failed."
     if figures.unpaired:
-        verb = "has" if figures.unpaired == 1 else "have"
-        text += f" {_seeds(figures.unpaired).capitalize()} {verb} run with one of the two only."
+        text += (
+            f" {_count(figures.unpaired, 'seed')} {_be(figures.unpaired)} left out because only one of the two has run."
+        )
     return text
+
+
+def _tasks_left_out(figures: TaskFigures) -> str:
+    if not figures.left_out:
+        return ""
+    return f" {_count(figures.left_out, 'task')} {_be(figures.left_out)} left out because of too few seeds."
+
+
+def _be(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -29,8 +29,8 @@ from ..experiments.run import Listener, Run, make_regularizers, prepare_run, tra
 from ..experiments.settings import RunConfig, make_config
 from ..experiments.tokens import token_in_environment
 from ..trainer.fingerprint import data_fingerprint, model_fingerprint
-from .design import RunSpec
 from .scoring import MAX_PREDICTIONS, Scorer
+from .spec import RunSpec
 
 DATA_SEED = 42  # of splits and samples that all seeds share
 FOLD_SHARE, SELECTION_SHARE = 0.2, 0.1  # of the training data, split off for `fold` and for `keep="split"`
