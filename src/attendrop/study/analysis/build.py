@@ -8,10 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ...statistics.sequential import SequentialDesign
+from ...statistics.verdict import Question
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
-from .outcomes import DELTAS, Group, Record, compare, group_records, outcomes_of
+from .outcomes import DELTAS, OUTCOME_NAMES, Group, Record, compare, group_records, outcomes_of
 
 PAPER_PROTOCOL = "paper protocol: selected on the development set"
 
@@ -120,39 +124,36 @@ def _summary(
     greater_is_better: bool,
 ) -> list[dict[str, Any]]:
     """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them."""
-    from ...statistics.tasks import summarise_tasks
+    from ...statistics.over_tasks import summarize_tasks
 
-    rows = []
-    validation = [cell for cell in cells if cell["part"] == "validation"]
-    places = list(dict.fromkeys((cell["task"], cell["size"]) for cell in validation))
+    validation = {(c["method"], c["task"], c["size"]): c["outcomes"] for c in cells if c["part"] == "validation"}
+    places = list(dict.fromkeys((task, size) for _, task, size in validation))
     if len(places) < 2:
         return []
-    by_name = {(cell["method"], cell["task"], cell["size"]): cell for cell in validation}
-    methods = list(dict.fromkeys(cell["method"] for cell in validation if cell["method"] != baseline))
-    for outcome in deltas:
-        families: dict[str, dict[str, list[float]]] = {}
-        for method in methods:
-            for task, size in places:
-                one, other = by_name.get((method, task, size)), by_name.get((baseline, task, size))
-                if one and other and outcome in one["outcomes"]:
-                    differences = _differences(one["outcomes"][outcome], other["outcomes"][outcome])
-                    if len(differences) >= 2:
-                        families.setdefault(method, {})[f"{task} {size}"] = differences
-        for method, differences_by_task in families.items():
-            summary = summarise_tasks(
-                differences_by_task,
-                delta=deltas[outcome],
-                greater_is_better=outcome == "score" and greater_is_better,
-                confidence=confidence,
-            )
+    rows = []
+    for outcome, delta in deltas.items():
+        differences: dict[str, dict[str, Any]] = {}
+        for (method, task, size), outcomes in validation.items():
+            other = validation[baseline, task, size]
+            if method != baseline and outcome in outcomes:
+                found = _differences(outcomes[outcome], other[outcome])
+                differences.setdefault(method, {})[f"{task} {size}"] = found
+        question = Question(
+            delta=delta,
+            greater_is_better=outcome == "score" and greater_is_better,
+            confidence=confidence,
+            outcome=OUTCOME_NAMES.get(outcome, outcome),
+            baseline=baseline,
+        )
+        for method, summary in summarize_tasks(differences, question).items():
             rows.append({"method": method, "outcome": outcome, **summary.to_dict()})
     return rows
 
 
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[float]:
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> npt.NDArray[np.float64]:
     values, baseline = one["values"], other["values"]
     seeds = [s for s in values if values[s] is not None and baseline.get(s) is not None]
-    return [values[seed] - baseline[seed] for seed in seeds]
+    return np.array([values[seed] - baseline[seed] for seed in seeds], float)
 
 
 def heatmaps(cells: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
