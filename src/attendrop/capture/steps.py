@@ -45,6 +45,8 @@ STEPS = ("auto", "eager", "captured")
 
 TrainingStep = Callable[..., Tensor]
 
+_FEW_EPOCHS = 3
+
 
 class Steps:
     """How a Trainer runs its training steps: captured where that is wanted and possible, otherwise eagerly.
@@ -81,12 +83,17 @@ class Steps:
             )
         return reason
 
+    @property
+    def may_capture(self) -> bool:
+        """Whether steps may be captured in this run."""
+        return self._mode != "eager" and self._trainer.args.device.type == "cuda"
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """To be entered for the whole of training."""
         loading = self._trainer.accelerator.dataloader_config
         before = loading.non_blocking
-        if self._mode != "eager" and self._trainer.args.device.type == "cuda":
+        if self.may_capture:
             loading.non_blocking = True  # otherwise the CPU would wait for the GPU at every batch
         try:
             yield
@@ -116,7 +123,12 @@ class Steps:
         self._filter.start()
 
     def try_captured(
-        self, run: TrainingStep, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
+        self,
+        run: TrainingStep,
+        inputs: Mapping[str, Any],
+        items: Tensor | int | None,
+        batch: MicroBatch | None,
+        has_no_padding: bool = False,
     ) -> Tensor | None:
         """The loss of a micro-batch, its gradients added; None where it must run eagerly.
 
@@ -125,10 +137,13 @@ class Steps:
             inputs: the batch.
             items: the Trainer's `num_items_in_batch`.
             batch: the micro-batch of the engine, where there is one.
+            has_no_padding: whether all of the attention mask is known to be 1.
         """
         if self._captured is None:
             return None
         try:
+            if has_no_padding:
+                inputs = self._captured.shapes.without_mask(inputs)
             loss = self._captured.loss(run, inputs, items, batch)
         except NotCaptured as reason:
             self._give_up(str(reason))
@@ -166,7 +181,8 @@ class CapturedSteps:
 
     def __init__(self, trainer: TrainerProtocol, engine: Engine | None) -> None:
         self._trainer, self._engine, self._model = trainer, engine, trainer.model
-        self.graphs = Graphs(next(trainer.model.parameters()).device, PaddedShapes(trainer))
+        self.shapes = PaddedShapes(trainer)
+        self.graphs = Graphs(next(trainer.model.parameters()).device, self.shapes)
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self._known: set[Hashable] = set()
@@ -238,8 +254,9 @@ class CapturedSteps:
     ) -> tuple[dict[str, Any], Any, Hashable]:
         """The inputs and the number of items in buffers, and the key of the graphs for them."""
         size = self._trainer._train_batch_size
-        if batch_size(inputs) != size:
-            raise RunEagerly(f"batches of other than {size} examples")
+        # The last batch of an epoch may be smaller. Its graphs must be worth the time that it takes to capture them.
+        if batch_size(inputs) != size and self._trainer.state.num_train_epochs < _FEW_EPOCHS:
+            raise RunEagerly(f"batches of other than {size} examples, in fewer than {_FEW_EPOCHS} epochs")
         static, shapes = self.graphs.static_batch(inputs)
         if isinstance(items, Tensor):
             items = self.graphs.static("items", {"items": items})["items"]

@@ -25,7 +25,7 @@ from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
 from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
 from ...core.step import Step
-from ...kernels.draws import uniform
+from ...kernels.draws import bernoulli_rows, uniform
 from ...model.seams import Seams
 from ...model.sites import unwrapped
 
@@ -47,10 +47,8 @@ def bernoulli_mask(
     step: Step, stream: str, shape: torch.Size, probability: float | Tensor, device: torch.device
 ) -> Tensor:
     """bool of `shape`: each element is True with `probability`."""
-    mask = torch.empty(shape or (1,), dtype=torch.bool, device=device)
-    for rows, values in draws(step, stream, mask.shape, device):
-        mask[rows] = values < probability
-    return mask.view(shape)
+    rows, n = (shape or (1,))[0], max(1, torch.Size(shape[1:]).numel())
+    return bernoulli_rows(probability, step.key(0, stream), rows, n, device).view(shape)
 
 
 def in_graph(step: Step, name: Hashable, tensors: Sequence[Tensor], work: Callable[[Step], Any]) -> Any:
