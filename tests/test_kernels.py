@@ -386,6 +386,21 @@ def test_triton_draws_match_the_reference(shape: tuple[int, ...]) -> None:
 
 
 @needs_triton
+@pytest.mark.parametrize(
+    "shape", [(1,), (1100,), (3, 5), (1, 4), (2, 3, 7), (1, 1, 1), (4, 1, 1030), (2, 0, 3)], ids=str
+)
+def test_triton_draws_from_positions_match_the_reference(shape: tuple[int, ...]) -> None:
+    from attendrop.kernels.draws import triton
+
+    positions = torch.tensor([0, 3, 70_000])
+    for key in (KEY, 0, 2**32 - 1):
+        expected = uniform(key, positions, shape)
+        on_device = torch.tensor(signed(key), dtype=torch.int32, device=DEVICE)
+        assert torch.equal(triton.uniform_at(on_device, positions.to(DEVICE), shape).cpu(), expected)
+        assert torch.equal(uniform(key, positions, shape, DEVICE).cpu(), expected)
+
+
+@needs_triton
 @pytest.mark.parametrize("shape", [(1, 1), (5, 1), (3, 40), (2, 1300), (1200, 2)])
 def test_triton_rows_match_the_reference(shape: tuple[int, int]) -> None:
     from attendrop.kernels.draws import triton

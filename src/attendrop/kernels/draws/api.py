@@ -26,9 +26,12 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
     if kind == "cpu":
         return uniform_numpy(key, positions, shape)
     if kind == "cuda" and has_triton():
-        from .triton import uniform as in_one_kernel
+        from .triton import uniform as of_words
+        from .triton import uniform_at
 
-        return in_one_kernel(words_torch(key, positions, shape[:-1], device), shape[-1])
+        if len(shape) <= 3 and not (isinstance(key, Tensor) and key.dim()):
+            return uniform_at(_on_device(key, device), positions.to(device), shape)
+        return of_words(words_torch(key, positions, shape[:-1], device), shape[-1])
     return uniform_torch(key, positions, shape, device)
 
 
@@ -60,11 +63,14 @@ def bernoulli_rows(
     if device.type == "cuda" and has_triton():
         from .triton import rows_below
 
-        on_device = key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)
-        return rows_below(on_device, p, rows, n)
+        return rows_below(_on_device(key, device), p, rows, n)
     found = torch.empty(rows, n, dtype=torch.bool, device=device)
     size = max(1, _CHUNK // max(1, n))
     for first in range(0, rows, size):
         positions = torch.arange(first, min(first + size, rows), device=device)
         found[first : first + size] = uniform(key, positions, (n,), device) < p
     return found
+
+
+def _on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
+    return key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)
