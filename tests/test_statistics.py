@@ -370,6 +370,9 @@ def test_verdicts_of_looks_follow_from_the_repeated_interval(n: int) -> None:
         fixed = judge_family(family, zeros(n), QUESTION, 0.0)["a"].interval
         assert fixed is not None
         assert low < fixed[0] < fixed[1] < high
+        differences = np.array(list(family["a"].values()))
+        assert judged.interval == pytest.approx(t_interval(differences, 1 - DESIGN.level(n, 0.05 / 2)))
+        assert judged.p_adjusted == pytest.approx(min(1.0, 2 * DESIGN.repeated_p(t_test(differences), n)))
         is_within = low > -0.01 and high < 0.01
         expected = "no difference" if is_within else "helps" if low > 0 else "hurts" if high < 0 else "undecided"
         assert judged.verdict == expected
@@ -423,6 +426,11 @@ def test_hierarchical_bootstrap_has_the_deviation_of_the_mean_over_tasks() -> No
     tasks = list(generator.normal(generator.normal(0, 2, (6, 1)), 1, (6, 10)))
     means = np.array([of.mean() for of in tasks])
     assert hierarchical_bootstrap(tasks, 20_000).std() == pytest.approx(means.std(ddof=1) / math.sqrt(6), rel=0.03)
+
+
+def test_hierarchical_bootstrap_of_tasks_with_the_same_mean_has_the_deviation_of_the_seeds() -> None:
+    values = np.array(list(exactly(5, 0.0, 1.0).values()))
+    assert hierarchical_bootstrap([values] * 4, 20_000).std() == pytest.approx(1 / math.sqrt(5 * 4), rel=0.03)
 
 
 def test_intervals_over_tasks_cover() -> None:

@@ -1,7 +1,7 @@
 """Error rates that hold although the data are looked at after every seed (`--until-decided`).
 
 With a fixed number of seeds, a t test at 5 % gives a false alarm in 5 % of studies; with a look after each of 5 to 40
-seeds, in about 20 %. Here every look has a smaller level of its own. The levels come from alpha spending (Lan and
+seeds, in about 25 %. Here every look has a smaller level of its own. The levels come from alpha spending (Lan and
 DeMets 1983): after n of N seeds, (n/N)^2 of the error rate is spent (the power family of Kim and DeMets 1987, between
 the boundaries of Pocock and of O'Brien and Fleming). The usual boundaries, for values of known deviation, would give
 5.5 % instead of 5 % here; these are those of the t test itself, for normal differences.
