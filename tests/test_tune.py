@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
+from attendrop.report.page.words import PAPER_LABEL
 from attendrop.study.spec import RunSpec
 from attendrop.study.trials import open_storage, without_password
 from attendrop.study.tune import Tuner
-from attendrop.study.tune_design import PAPER_LABEL, TuneConfig, make_tune_config
+from attendrop.study.tune_design import TuneConfig, make_tune_config
 from attendrop.study.tune_result import summarize
 from helpers.engines import FunctionEngine
 
