@@ -172,6 +172,14 @@ def test_settings_that_come_twice_are_trained_once(tmp_path: Path) -> None:
     assert {len(search.finished()) for search in tuner.searches.values()} == {6}
 
 
+def test_method_with_nothing_to_search_is_trained_once_and_has_a_score(tmp_path: Path) -> None:
+    engine = FunctionEngine(good_p)
+    result = summarize(search(config(settings={"method": [], "learning_rate": 1e-5}), tmp_path, engine))
+    assert [spec.fold for spec in engine.specs] == [0, 1, None, None]
+    assert result["chosen"]["plain"]["score"] == 0.5
+    assert len(result["trials"]) == 6
+
+
 def test_failed_trials_are_counted_and_kept_with_their_reason(tmp_path: Path) -> None:
     engine = FunctionEngine(lambda spec: "the loss is not finite" if spec.method == "addrop" and spec.fold else 0.5, 3)
     result = summarize(search(config(), tmp_path, engine))
