@@ -8,11 +8,9 @@ import io
 import json
 import re
 import shutil
-import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +28,10 @@ from attendrop.report.page import (
     runs_csv,
     write_report,
 )
+from attendrop.study.configuration import write_configuration
+from attendrop.study.design import RunSpec, parse_contender
+from attendrop.study.records import read_records, write_record
+from attendrop.study.worker import Worker
 from helpers.analyses import METHODS, TOKENS, make_analysis
 from helpers.cli_tools import save_encoder, sentences, write_csv
 
@@ -198,54 +200,52 @@ def test_files_of_others_are_not_overwritten(name: str, tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_real_study_becomes_a_report(tmp_path: Path) -> None:
-    from attendrop.study.analysis import analyse_records
-    from attendrop.study.design import RunSpec, parse_contender
-    from attendrop.study.worker import Worker
-
-    rows = sentences(48, seed=1)
-    save_encoder(tmp_path / "model", [text for text, _ in rows])
-    files = {"train_file": rows, "validation_file": sentences(24, seed=2)}
-    settings = {name: str(write_csv(tmp_path / f"{name}.csv", content)) for name, content in files.items()}
-    settings |= {"model": str(tmp_path / "model"), "num_train_epochs": 2, "logging_steps": 2, "use_cpu": True}
-    worker, methods, records = Worker("cpu"), ["plain", "addrop:p=0.5,q=0.5,layers=all"], []
-    for name in methods:
-        for seed in range(2):
-            shared = {**settings, "method": parse_contender(name).methods, "seed": seed}
-            records.append(worker.run(RunSpec(shared, name, "train.csv", seed, details=seed == 0)))
-    records.append(
-        {**records[-1], "seed": 7, "status": "failed", "error": {"type": "DivergedError", "message": "at 3"}}
-    )
-    analysis = json.loads(json.dumps(analyse_records(records, {"methods": methods, "command": "attendrop compare"})))
-    page = write_report(analysis, tmp_path / "report").read_text("utf-8")
-    assert "No verdict: " in page
-    assert "DivergedError: at 3" in page
-    table = list(csv.DictReader(io.StringIO((tmp_path / "report" / "comparisons.csv").read_text("utf-8"))))
-    assert {row["outcome"] for row in table} == {"score", "loss", "ece", "brier", "cost"}
-    runs = list(csv.DictReader(io.StringIO((tmp_path / "report" / "report.csv").read_text("utf-8"))))
-    accuracies = [float(row["value"]) for row in runs if row["score"] == "accuracy"]
-    assert accuracies == [record["scores"]["validation"]["accuracy"] for record in records[:4]]
-
-
 # ---- the command ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def real_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study of two methods and two seeds that have run, and a third seed that has failed."""
+    folder = tmp_path_factory.mktemp("real")
+    rows = sentences(48, seed=1)
+    save_encoder(folder / "model", [text for text, _ in rows])
+    files = {"train_file": rows, "validation_file": sentences(24, seed=2)}
+    settings = {name: str(write_csv(folder / f"{name}.csv", content)) for name, content in files.items()}
+    settings |= {"model": str(folder / "model"), "num_train_epochs": 2, "logging_steps": 2, "use_cpu": True}
+    worker, methods = Worker("cpu"), ["plain", "addrop:p=0.5,q=0.5,layers=all"]
+    study = folder / "study"
+    study.mkdir()
+    write_configuration(study, {"kind": "compare", "methods": methods, "command": "attendrop compare"}, ())
+    for name in methods:
+        for seed in range(2):
+            shared = {**settings, "method": parse_contender(name).methods, "seed": seed}
+            record = worker.run(RunSpec(shared, name, "train.csv", seed, details=seed == 0))
+            write_record(study, record)
+    error = {"type": "DivergedError", "message": "the loss is not finite"}
+    write_record(study, {**record, "id": "f" * 16, "seed": 2, "status": "failed", "error": error, "scores": {}})
+    return study
+
+
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a study. Its analysis is read from a file: making it is tested elsewhere."""
-    folder = tmp_path / "study"
-    (folder / "runs").mkdir(parents=True)
-    (folder / "runs" / "a.json").write_text("{}")
-    (folder / "analysis.json").write_text(json.dumps(small_analysis()))
-    analyse = lambda path: json.loads((Path(path) / "analysis.json").read_text())  # noqa: E731
-    monkeypatch.setitem(sys.modules, "attendrop.study.analysis", SimpleNamespace(analyse=analyse))  # type: ignore[arg-type]
-    return folder
+def study(real_study: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(real_study, tmp_path / "study"))
 
 
-def test_command_writes_the_report_and_prints_the_answer(study: Path, capsys: pytest.CaptureFixture) -> None:
+def test_command_writes_the_report_of_a_real_study(study: Path, capsys: pytest.CaptureFixture) -> None:
+    before = {path.name for path in study.iterdir()}
     assert run(["report", str(study)]) == 0
-    assert {path.name for path in study.iterdir()} == {*FILES, "runs", "analysis.json"}
-    assert "3 seeds are too few" in capsys.readouterr().out
+    assert {path.name for path in study.iterdir()} == {*FILES, *before}
+    printed = capsys.readouterr().out
+    assert "2 seeds are too few" in printed
+    assert "report.html" in printed
+    page = (study / "report.html").read_text("utf-8")
+    assert "DivergedError: the loss is not finite" in page
+    table = list(csv.DictReader(io.StringIO((study / "comparisons.csv").read_text("utf-8"))))
+    assert {row["outcome"] for row in table} == {"score", "loss", "ece", "brier", "cost"}
+    runs = list(csv.DictReader(io.StringIO((study / "report.csv").read_text("utf-8"))))
+    shown = {(row["method"], int(row["seed"])): float(row["value"]) for row in runs if row["score"] == "accuracy"}
+    records = [record for record in read_records(study).values() if record["status"] == "finished"]
+    assert shown == {(r["method"], r["seed"]): r["scores"]["validation"]["accuracy"] for r in records}
     assert run(["report", str(study), "--output", str(study / "elsewhere")]) == 0
     assert sorted(path.name for path in (study / "elsewhere").iterdir()) == FILES
 
@@ -262,8 +262,8 @@ def test_command_answers_bad_input_in_one_sentence(study: Path, capsys: pytest.C
     assert "cannot be written to" in answer(study, "--output", study / "file" / "below")
     (study / "report.md").write_text("mine")
     assert "was not written by `attendrop report`" in answer(study)
-    (study / "analysis.json").write_text("{}")
-    assert "'baseline' is missing" in answer(study)
+    next(study.glob("runs/*.json")).write_text("{")
+    assert "error:" in answer(study)
 
 
 # ---- the page in a browser --------------------------------------------------------------------------------------

@@ -86,8 +86,9 @@ def cells_of(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> dict
 
 
 def seeds_of(analysis: Mapping[str, Any]) -> int:
-    """The largest number of seeds that a method has in a cell."""
-    return max((len(o["values"]) for cell in analysis["cells"] for o in cell["outcomes"].values()), default=0)
+    """The largest number of seeds that a method has finished in a cell."""
+    values = [outcome["values"] for cell in analysis["cells"] for outcome in cell["outcomes"].values()]
+    return max((sum(value is not None for value in of.values()) for of in values), default=0)
 
 
 def has_summary(analysis: Mapping[str, Any]) -> bool:
