@@ -27,7 +27,7 @@ from .records import RESULTS, append, conditions
 SIZES: dict[str, tuple[dict[str, Any], int, int, int]] = {
     "tiny": ({"max_train_samples": 120, "max_eval_samples": 60, "num_train_epochs": 2}, 3, 2, 2),
     "small": ({"fraction": 0.25, "num_train_epochs": 3}, 20, 2, 3),
-    "full": ({"num_train_epochs": 3}, 20, 3, 5),
+    "full": ({"num_train_epochs": 3}, 20, 3, 3),
 }
 
 

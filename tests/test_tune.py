@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
+from attendrop.report.page.words import PAPER_LABEL
 from attendrop.study.spec import RunSpec
 from attendrop.study.trials import open_storage, without_password
 from attendrop.study.tune import Tuner
-from attendrop.study.tune_design import PAPER_LABEL, TuneConfig, make_tune_config
+from attendrop.study.tune_design import TuneConfig, make_tune_config
 from attendrop.study.tune_result import summarize
 from helpers.engines import FunctionEngine
 
@@ -169,6 +170,14 @@ def test_settings_that_come_twice_are_trained_once(tmp_path: Path) -> None:
     trials = [spec for spec in engine.specs if spec.fold is not None]
     assert len(trials) == len({spec.id for spec in trials}) == 4
     assert {len(search.finished()) for search in tuner.searches.values()} == {6}
+
+
+def test_method_with_nothing_to_search_is_trained_once_and_has_a_score(tmp_path: Path) -> None:
+    engine = FunctionEngine(good_p)
+    result = summarize(search(config(settings={"method": [], "learning_rate": 1e-5}), tmp_path, engine))
+    assert [spec.fold for spec in engine.specs] == [0, 1, None, None]
+    assert result["chosen"]["plain"]["score"] == 0.5
+    assert len(result["trials"]) == 6
 
 
 def test_failed_trials_are_counted_and_kept_with_their_reason(tmp_path: Path) -> None:

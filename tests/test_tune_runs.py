@@ -17,9 +17,11 @@ import pytest
 from attendrop.cli.app import run
 from attendrop.experiments import make_config
 from attendrop.experiments.data import load_data
+from attendrop.report.page.words import PAPER_LABEL
+from attendrop.study.analysis import analyse
 from attendrop.study.trials import open_storage
 from attendrop.study.tune import Tuner, tune
-from attendrop.study.tune_design import PAPER_LABEL, make_tune_config
+from attendrop.study.tune_design import make_tune_config
 from attendrop.study.worker import split_for
 from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
 from helpers.engines import WorkerEngine
@@ -134,7 +136,8 @@ def test_paper_protocol_is_labelled_in_records_and_output(
     records = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
     assert {record["protocol"] for record in records} == {PAPER_LABEL}
     assert {(record["keep"], record["trial"] is None) for record in records} == {("dev", False), ("last", True)}
-    assert json.loads((tmp_path / "study.json").read_text())["protocol"] == "paper"
+    assert analyse(tmp_path)["protocol"] == "paper"
+    assert PAPER_LABEL in (tmp_path / "report.md").read_text()
 
 
 BAD_WORDS: dict[str, tuple[list[str], str]] = {
@@ -145,7 +148,7 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "engine": (["--engine", "slurm"], "engine is 'slurm'; it must be one of"),
     "sampler": (["--sampler", "best"], "sampler is 'best'; it must be one of"),
     "model": (["--model", "no/such-model"], "no/such-model"),
-    "resume": (["--resume"], "resume is True; it is for `attendrop train`"),
+    "resume": (["--resume"], "no such option: --resume"),
 }
 
 

@@ -14,11 +14,14 @@ import typer
 from ..errors import UserError
 from ..experiments import make_config, read_yaml
 from ..experiments.tokens import token_in_environment
+from ..report.page import write_report
+from ..report.page.words import PAPER_LABEL
+from ..study.analysis import analyse
 from ..study.design import PLAIN
 from ..study.engines import make_engine
 from ..study.trials import load_optuna
 from ..study.tune import Setting, TuneListener, Tuner, tune
-from ..study.tune_design import PAPER_LABEL, TuneConfig, make_tune_config
+from ..study.tune_design import NOT_TUNED, TuneConfig, make_tune_config
 from ..study.tune_result import TUNING_FILE, summarize
 from ..utils.secrets import is_secret
 from .console import console, plain_table, quiet_libraries, shown
@@ -91,7 +94,8 @@ def tune_command(
     search = make_tune_config(settings, space or (), trials, **options)  # type: ignore[arg-type]
     load_optuna()
     one_run = make_config({**search.settings, **_tokens(settings)})
-    folder = Path(settings.get("output_dir") or one_run.output_dir.with_name(f"tune-{one_run.output_dir.name}"))
+    name = one_run.output_dir.name.removesuffix("-plain")
+    folder = Path(settings.get("output_dir") or Path("studies", f"tune-{name}"))
     device = "cpu" if search.settings.get("use_cpu") else None
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
@@ -113,9 +117,11 @@ def tune_command(
         )
         return
     print_result(tuner, folder)
+    page = write_report(analyse(folder), folder)
+    _say(f"the report is {page}; open it in a browser")
 
 
-command = with_flags(tune_command)
+command = with_flags(tune_command, without=NOT_TUNED)
 
 
 def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:

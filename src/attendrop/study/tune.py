@@ -20,13 +20,14 @@ from typing import Any
 
 from ..errors import UserError
 from ..experiments.folder import empty_folders_removed
+from ..report.page.words import PAPER_LABEL
 from .driver import Study, Watcher
 from .records import RUNS_FOLDER
 from .sampling import make_sampler, points
 from .spec import RunSpec
 from .status import PROGRESS_FILE, STUDY_FILE
 from .trials import JOURNAL_FILE, MethodTrials, open_storage
-from .tune_design import MAY_GROW, PAPER_LABEL, TuneConfig
+from .tune_design import MAY_GROW, TuneConfig
 
 Record = Mapping[str, Any]
 

@@ -19,11 +19,14 @@ from .search_space import Space, apply_point, make_spaces
 from .spec import RunSpec
 
 PROTOCOLS = ("honest", "paper")
-PAPER_LABEL = "paper protocol: selected on the development set"
 MAY_GROW = ("methods", "spaces", "trials", "final_seeds")  # of which a study that is started again may have more
 TRIALS = 20  # of each method, unless the user says otherwise
 FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
-_REFUSED = ("preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite")
+# Settings of a single run, which a study decides or has no use for.
+NOT_TUNED = (
+    "preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite", "save_strategy",
+    "load_best_model_at_end", "push_to_hub",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ def make_tune_config(
     for name, value in counts.items():
         check_whole(name, value, 1)
     given = _parsed(settings)
-    for name in _REFUSED:
+    for name in NOT_TUNED:
         if given.get(name):
             raise UserError(f"{name} is {given[name]!r}; it is for `attendrop train`, and cannot be tuned with.")
     shared = {name: value for name, value in given.items() if name not in ("method", "seed", "output_dir")}

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..report.page.words import PAPER_LABEL
 from ..statistics.tuning_curves import tuning_curve
 from ..utils.files import write_whole
 from .design import PLAIN
 from .search_space import Range, rounded
 from .tune import Setting, Tuner
-from .tune_design import PAPER_LABEL
 
 TUNING_FILE = "tuning.json"
 

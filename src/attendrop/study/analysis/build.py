@@ -17,8 +17,6 @@ from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .outcomes import DELTAS, OUTCOME_NAMES, Group, Record, compare, group_records, outcomes_of
 
-PAPER_PROTOCOL = "paper protocol: selected on the development set"
-
 
 def analyse(folder: str | Path) -> dict[str, Any]:
     """Analyse the study in a folder.
