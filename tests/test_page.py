@@ -152,6 +152,16 @@ def test_headline_names_all_methods_of_a_verdict() -> None:
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut make no difference."
 
 
+def test_a_grid_of_settings_stays_readable() -> None:
+    analysis = make_analysis(tasks=("glue/rte",), sizes=("all",))
+    (cell,) = (cell for cell in analysis["cells"] if cell["method"] == "addrop:p=0.3,q=0.3")
+    for number in range(1, 41):
+        analysis["methods"].append({"name": f"addrop:p=0.3,q={number}"})
+        analysis["cells"].append({**cell, "method": f"addrop:p=0.3,q={number}"})
+    assert headline(checked_analysis(analysis)) == "41 methods help; AttendOut hurts (−0.020); R-Drop is undecided."
+    assert 'class="scroll tall"' in render_page(analysis)
+
+
 def broken(change: Any) -> dict[str, Any]:
     analysis = make_analysis(seeds=5)
     change(analysis)
