@@ -2,6 +2,7 @@
 
     python -m benchmarks.trainer_steps                              # the four sizes, RoBERTa-base shapes, bf16
     python -m benchmarks.trainer_steps --sizes 16x128 --only "stock plain" "addrop captured"
+    python -m benchmarks.trainer_steps --family                     # every method, captured, at 16x128
 
 "train ms" is the time of a step in an undisturbed run: the mean over a window of steps, then the median over windows.
 "step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so without the dataloader:
@@ -9,6 +10,11 @@ the median over steps. "addrop published" is AD-DROP as in the authors' code (a 
 Trainer. A window of AttendOut contains one update of the generator. Integrated gradients are timed only at the first
 two sizes. "faster" is the speed-up over "addrop published"; the floor counts matrix products, in multiples of a plain
 step.
+
+With `--family` the measurements are repeated in rounds, each of which measures every method once, so that a slow moment
+of the machine does not fall on one method alone. "train ms" is then the median over the rounds, and "spread" is the
+difference of the largest and the smallest in percent of it. "aim" is the most that a method should take, in multiples
+of a captured plain step.
 """
 
 from __future__ import annotations
@@ -28,6 +34,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, RegularizedTrainer
+from attendrop.methods import parse_method
 
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
@@ -153,6 +160,32 @@ PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
     "addrop iga captured, 20-step sum": (with_step("captured", integrated(20, "sum")), 4 + 20 * 13),
     "addrop iga captured, 5 gauss nodes": (with_step("captured", integrated(5, "gauss")), 4 + 5 * 13),
 }
+# method -> the most that a step should take, in multiples of a captured plain step
+FAMILY: dict[str, float] = {
+    "rdrop": 2.1,
+    "r3f": 2.1,
+    "hiddencut": 2.3,
+    "hiddencut:by=random": 2.3,
+    "hiddencut:by=gradient": 3.0,
+    "scal": 3.0,
+    "layerdrop": 1.1,
+    "attention_layerdrop": 1.1,
+    "headmask": 1.1,
+    "headmask:by=importance": 1.75,
+    "scores_dropout:pattern=element": 1.25,
+    "scores_dropout:pattern=column": 1.25,
+    "scheduled_dropout": 1.25,
+    "drophead": 1.25,
+    "attention_dropout": 1.6,
+    "unidrop": 1.6,
+    "concrete_dropout": 1.6,
+    "mixout": 1.5,
+    "dropconnect": 1.5,
+    "child_tuning": 1.25,
+}
+PROVIDERS |= {method: (with_step("captured", lambda method=method: parse_method(method)), 3) for method in FAMILY}
+
+
 # Single steps, length of a window and number of windows, for the providers whose steps are slow.
 FEWER = {name: (3, 3, 2) for name in PROVIDERS if "iga" in name} | {"addrop published": (8, 10, 2)}
 
@@ -200,18 +233,55 @@ def measure(name: str, batch: int, length: int, windows: int) -> dict[str, Any]:
     }
 
 
+def measure_family(rounds: int, batch: int = 16, length: int = 128) -> list[dict[str, Any]]:
+    """Every method, with the plain steps, in interleaved rounds: a row for each."""
+    names = ["stock plain", "plain captured", "addrop captured", *FAMILY]
+    FEWER.update(dict.fromkeys(names, (2, 10, 2)))
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            found[name].append(measure(name, batch, length, 2))
+    times = {name: [row["train ms"] for row in rows] for name, rows in found.items()}
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    print(f"{'':<32} train ms  spread  x captured   aim  x stock  peak MiB")
+    table = []
+    for name in names:
+        row = {
+            "provider": name,
+            "train ms": medians[name],
+            "spread": round(100 * (max(times[name]) - min(times[name])) / medians[name], 1),
+            "x captured": round(medians[name] / medians["plain captured"], 2),
+            "aim": FAMILY.get(name, ""),
+            "x stock": round(medians[name] / medians["stock plain"], 2),
+            "peak MiB": max(row["peak MiB"] for row in found[name]),
+            "rounds": rounds,
+        }
+        print(
+            f"{name:<32} {row['train ms']:>8} {row['spread']:>6}% {row['x captured']:>11} {row['aim']:>5} "
+            f"{row['x stock']:>8} {row['peak MiB']:>9}",
+            flush=True,
+        )
+        table.append({**conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length), **row})
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="*", default=["16x47", "16x128", "32x128", "64x256"], help="batch x length")
     parser.add_argument("--only", nargs="*", choices=list(PROVIDERS))
     parser.add_argument("--windows", type=int, default=6)
+    parser.add_argument("--family", action="store_true", help="every method, at 16x128")
+    parser.add_argument("--rounds", type=int, default=3, help="of the family's measurements")
     parser.add_argument("--output", type=Path, default=RESULTS / "trainer-steps-cuda.csv")
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_warning()
+    if options.family:
+        append(RESULTS / "trainer-steps-family-cuda.csv", measure_family(options.rounds))
+        return
     table = []
     for size in options.sizes:
         batch, length = map(int, size.split("x"))
-        names = [name for name in options.only or PROVIDERS if "iga" not in name or size in IGA]
+        names = [n for n in options.only or PROVIDERS if n not in FAMILY and ("iga" not in n or size in IGA)]
         rows = [measure(name, batch, length, options.windows) for name in names]
         width = max(map(len, names))
         by_name = {row["provider"]: row for row in rows}

@@ -19,7 +19,7 @@ from attendrop import kernels
 from attendrop.kernels import attribution_mask as kernel
 from attendrop.kernels.attention_mask import Mask
 from attendrop.kernels.attribution_mask import api, cpu, reference
-from attendrop.kernels.draws import bernoulli, uniform
+from attendrop.kernels.draws import bernoulli, bernoulli_rows, uniform
 from attendrop.kernels.draws.reference import signed, words_torch
 from attendrop.random import as_keys, key_of
 from helpers import oracles
@@ -383,6 +383,34 @@ def test_triton_draws_match_the_reference(shape: tuple[int, ...]) -> None:
         p.flatten()[::3] = expected.flatten()[::3]  # a draw is not below itself
         assert torch.equal(triton.are_below(words, p.to(DEVICE)).cpu(), expected < p)
         assert torch.equal(bernoulli(p, key, positions), expected < p)
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "shape", [(1,), (1100,), (3, 5), (1, 4), (2, 3, 7), (1, 1, 1), (4, 1, 1030), (2, 0, 3)], ids=str
+)
+def test_triton_draws_from_positions_match_the_reference(shape: tuple[int, ...]) -> None:
+    from attendrop.kernels.draws import triton
+
+    positions = torch.tensor([0, 3, 70_000])
+    for key in (KEY, 0, 2**32 - 1):
+        expected = uniform(key, positions, shape)
+        on_device = torch.tensor(signed(key), dtype=torch.int32, device=DEVICE)
+        assert torch.equal(triton.uniform_at(on_device, positions.to(DEVICE), shape).cpu(), expected)
+        assert torch.equal(uniform(key, positions, shape, DEVICE).cpu(), expected)
+
+
+@needs_triton
+@pytest.mark.parametrize("shape", [(1, 1), (5, 1), (3, 40), (2, 1300), (1200, 2)])
+def test_triton_rows_match_the_reference(shape: tuple[int, int]) -> None:
+    from attendrop.kernels.draws import triton
+
+    rows, n = shape
+    expected = uniform(KEY, torch.arange(rows), (n,)) < 0.3
+    key = torch.tensor(signed(KEY), dtype=torch.int32, device=DEVICE)
+    assert torch.equal(triton.rows_below(key, 0.3, rows, n).cpu(), expected)
+    assert torch.equal(triton.rows_below(key, torch.tensor(0.3, device=DEVICE), rows, n).cpu(), expected)
+    assert torch.equal(bernoulli_rows(0.3, KEY, rows, n, DEVICE).cpu(), expected)
 
 
 @pytest.mark.gpu

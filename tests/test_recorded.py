@@ -70,6 +70,17 @@ def test_recorded_steps_match_eager_on_other_models(kind: str, name: str, tmp_pa
         assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
 
 
+@pytest.mark.usefixtures("recorded_steps")
+@pytest.mark.parametrize("name", ["scal", "hiddencut", "unidrop"])
+def test_recorded_checkpointing_matches_eager(name: str, tmp_path: Any) -> None:
+    eager, recorded = (
+        train(tmp_path, "llama", name, CAPTURED[name][0], step, gradient_checkpointing=True)
+        for step in ("eager", "captured")
+    )
+    for key, value in weights_of(eager).items():
+        assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
+
+
 def test_tape_refuses_what_a_graph_cannot_have() -> None:
     x = torch.arange(4.0)
     for work in (

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from attendrop.errors import UserError
 from attendrop.study.engines import make_engine
 from attendrop.study.engines.places import Device, find_devices
 from attendrop.study.spec import RunSpec
+from helpers.cli_tools import ENVIRONMENT
 from helpers.study_workers import BROKEN, LIGHT, light_specs, real_specs
 
 GIB = 1 << 30
@@ -125,24 +128,6 @@ def test_results_that_nobody_waits_for_end_their_workers() -> None:
         assert len(list(engine.results(lambda: next(again, None)))) == 2
 
 
-@pytest.fixture
-def child(tmp_path: Path) -> Iterator[int]:
-    """A process with an engine and two workers, which have left their process ids in files."""
-    pid = os.fork()
-    if pid == 0:
-        specs = iter(light_specs(2, seconds=60, marks=str(tmp_path)))
-        engine: Any = make_engine(workers=2, device="cpu", make_worker=LIGHT)
-        for _ in engine.results(lambda: next(specs, None)):
-            pass
-        os._exit(0)
-    deadline = time.monotonic() + 30
-    while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    yield pid
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
 def children_of(pid: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -156,14 +141,23 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
-def test_workers_end_with_their_driver(child: int) -> None:
-    workers = children_of(child)
+def test_workers_end_with_their_driver(tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "scripts" / "kill_driver.py")
+    words = [sys.executable, script, str(tmp_path), "--drive", "--runs", "2", "--seconds", "60"]
+    driver = subprocess.Popen(words, env=ENVIRONMENT)
+    wait_until(lambda: len(list(tmp_path.glob("marks/*"))) == 2)  # both train
+    workers = children_of(driver.pid)
     assert len(workers) == 2
-    os.kill(child, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+    driver.kill()
+    driver.wait()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
 # ---- how many fit ----------------------------------------------------------------------------------------------
@@ -213,7 +207,7 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
         ({"gpus_per_worker": 0.5}, "gpus_per_worker is 0.5, which only --engine ray uses"),
         ({"device": "tpu"}, "device is 'tpu'; it must be one of None, 'cpu', 'cuda'"),
         ({"name": "ray", "workers": 0}, "workers is 0, .* with --engine ray it must be"),
-        ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0"),
+        ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0 to 1"),
     ],
 )
 def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> None:
@@ -243,6 +237,7 @@ def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
             found[workers] = {record["id"]: record for record in results}
     assert found[0].keys() == found[1].keys() == {spec.id for spec in specs}
     assert [record["id"] for record in found[1].values() if "lost_workers" in record] == killed
+    assert len({record["scores"]["validation"]["loss"] for record in found[0].values()}) == len(specs)
     for name, record in found[0].items():
         assert record["status"] == "finished"
         assert all(record[key] == found[1][name][key] for key in ("scores", "curves", "predictions", "data"))

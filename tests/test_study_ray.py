@@ -112,9 +112,10 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentenc
     assert time.monotonic() - start < 15
 
 
-def test_the_port_of_another_program_is_one_sentence() -> None:
+def test_the_port_of_another_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray itself would wait for minutes."""
     pytest.importorskip("ray")
+    monkeypatch.setattr("attendrop.study.engines.ray._PATIENCE", 0.5)
     refused = pytest.raises(UserError, match="where no Ray cluster answers")
     with socket.create_server(("127.0.0.1", 0)) as server, refused:  # it accepts, and says nothing
         make_engine("ray", address=f"127.0.0.1:{server.getsockname()[1]}", make_worker=LIGHT)

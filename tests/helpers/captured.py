@@ -10,7 +10,11 @@ from .settings import SETTINGS
 
 # A usual setting of each method, other ways in which it works, and strengths that change from step to step.
 CAPTURED = {
-    "addrop": ["addrop:p=0.4,q=0.5,layers=all", "addrop:attribution=rd,layers=all,cross_tuning=False"],
+    "addrop": [
+        "addrop:p=0.4,q=0.5,layers=all",
+        "addrop:attribution=rd,layers=all,cross_tuning=False",
+        "addrop:p=0.2..0.6,q=0..0.5,layers=all,cross_tuning=False",
+    ],
     "attendout": ["attendout:T=3,samples=6,reward_on=cached,active=0.5,init_drop=0.4"],
     "attention_dropout": ["attention_dropout:p=0.3", "attention_dropout:p=0.1..0.5,renormalise=True,pattern=span"],
     "attention_layerdrop": ["attention_layerdrop:p=0.5", "attention_layerdrop:p=0..0.8"],

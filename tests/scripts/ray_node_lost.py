@@ -72,6 +72,8 @@ def compare(folder: Path, seeds: int) -> dict[str, int]:
     """
     specs = real_specs(folder, seeds)
     expected = local_records(folder / "local", specs)
+    losses = {record["scores"]["validation"]["loss"] for record in expected.values()}
+    assert len(losses) == len(specs), "runs with other methods and seeds must have other scores"
     found, lost = ray_records(folder / "ray", specs)
     equal = [name for name, record in expected.items() if all(record[key] == found[name][key] for key in _OUTCOME)]
     return {"runs": len(specs), "records": len(found), "equal": len(equal), "lost": lost}

@@ -1,8 +1,12 @@
-"""Batches in fixed shapes: lengths are rounded up to a few values, so that few graphs are captured."""
+"""Batches in fixed shapes: lengths are rounded up to a few values, so that few graphs are captured.
+
+A batch without padding needs no mask: without one attention takes its fastest kernel. A captured step cannot look at
+the values of a mask, so the collator notes it, where the batch is still on the CPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -18,6 +22,33 @@ from ..utils.batches import padded_length
 _TOKEN_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 
 Shapes = dict[str, tuple[int, ...]]
+
+_HAS_NO_PADDING = "_attendrop_has_no_padding"
+
+
+class NotesPadding:
+    """A collator that adds to each batch whether it has no padding; `take_note` removes the note.
+
+    Args:
+        collator: makes the batches.
+    """
+
+    def __init__(self, collator: Callable[[Any], Any]) -> None:
+        self._collator = collator
+
+    def __call__(self, examples: Any) -> Any:
+        batch = self._collator(examples)
+        mask = batch.get("attention_mask") if isinstance(batch, MutableMapping) else None
+        if isinstance(mask, Tensor) and mask.dim() == 2 and mask.device.type == "cpu":
+            batch[_HAS_NO_PADDING] = bool(mask.all())
+        return batch
+
+
+def take_note(batch: Any) -> tuple[Any, bool]:
+    """The batch without the note of `NotesPadding`, and whether it says that there is no padding."""
+    if not isinstance(batch, Mapping) or _HAS_NO_PADDING not in batch:
+        return batch, False
+    return {name: value for name, value in batch.items() if name != _HAS_NO_PADDING}, bool(batch[_HAS_NO_PADDING])
 
 
 class ExactShapes:
@@ -37,7 +68,8 @@ class PaddedShapes(ExactShapes):
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         self._trainer = trainer
-        self._is_harmless: bool | None = None
+        self._is_harmless: bool | None = None  # more padding
+        self._ignores_ones: bool | None = None  # whether a mask of ones and no mask are the same
 
     def shapes(self, tensors: Mapping[str, Tensor]) -> Shapes:
         exact = super().shapes(tensors)
@@ -45,14 +77,29 @@ class PaddedShapes(ExactShapes):
         if padded is None or padded == exact:
             return exact
         if self._is_harmless is None:
-            self._is_harmless = self._leaves_the_loss(tensors, padded)
+            self._is_harmless = self._have_same_loss(tensors, self._longer(tensors, padded))
         return padded if self._is_harmless else exact
+
+    def without_mask(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A batch without padding, without its mask, where its length stays as it is and the loss does too."""
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
+        if "attention_mask" not in tensors or self.shapes(tensors) != ExactShapes.shapes(self, tensors):
+            return batch
+        rest = {name: value for name, value in batch.items() if name != "attention_mask"}
+        if self._ignores_ones is None:
+            self._ignores_ones = self._have_same_loss(batch, rest)
+        return rest if self._ignores_ones else batch
 
     def fill(self) -> dict[str, int]:
         pad = getattr(self._trainer.processing_class, "pad_token_id", None)
         if pad is None:
             pad = getattr(self._config, "pad_token_id", None) or 0
         return {"input_ids": int(pad), "attention_mask": 0, "token_type_ids": 0, "labels": IGNORED}
+
+    @property
+    def _columns(self) -> frozenset[str]:
+        """The columns that methods read and the model does not get."""
+        return frozenset(name for method in self._trainer.regularizers for name in method.columns)
 
     @property
     def _config(self) -> Any:
@@ -78,17 +125,22 @@ class PaddedShapes(ExactShapes):
         rounded = padded_length(length)
         return rounded if rounded <= getattr(self._config, "max_position_embeddings", rounded) else length
 
-    @torch.no_grad()
-    def _leaves_the_loss(self, tensors: Mapping[str, Tensor], shapes: Shapes) -> bool:
-        """Whether more padding leaves the loss unchanged, tried on one batch. A head may read every position."""
-        trainer, fill = self._trainer, self.fill()
-        longer = dict(tensors)
+    def _longer(self, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
+        """The tensors padded to these shapes."""
+        fill, longer = self.fill(), dict(tensors)
         for name, value in tensors.items():
             if shapes[name] != value.shape:
                 longer[name] = nn.functional.pad(value, (0, shapes[name][-1] - value.shape[-1]), value=fill[name])
+        return longer
+
+    @torch.no_grad()
+    def _have_same_loss(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether two forms of a batch have the same loss. A head may read every position, padding included."""
+        trainer = self._trainer
+        one, other = ({k: x for k, x in batch.items() if k not in self._columns} for batch in (one, other))
         parameter = next(trainer.model.parameters())
         with preserved(parameter.device), evaluating(trainer.model):
-            losses = [trainer.compute_loss(trainer.model, dict(batch)).float() for batch in (tensors, longer)]
+            losses = [trainer.compute_loss(trainer.model, dict(batch)).float() for batch in (one, other)]
         before, after = (float(loss) for loss in losses)
         is_half = trainer.args.fp16 or trainer.args.bf16 or parameter.dtype != torch.float32
         return abs(before - after) <= (3e-2 if is_half else 1e-4) * max(1.0, abs(before))

@@ -46,6 +46,8 @@ STEPS = ("auto", "eager", "captured")
 
 TrainingStep = Callable[..., Tensor]
 
+_FEW_EPOCHS = 3
+
 
 class Steps:
     """How a Trainer runs its training steps: captured where that is wanted and possible, otherwise eagerly.
@@ -94,12 +96,17 @@ class Steps:
         """
         self._kept, self._scope = kept, scope
 
+    @property
+    def may_capture(self) -> bool:
+        """Whether steps may be captured in this run."""
+        return self._mode != "eager" and self._trainer.args.device.type == "cuda"
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """To be entered for the whole of training."""
         loading = self._trainer.accelerator.dataloader_config
         before = loading.non_blocking
-        if self._mode != "eager" and self._trainer.args.device.type == "cuda":
+        if self.may_capture:
             loading.non_blocking = True  # otherwise the CPU would wait for the GPU at every batch
         try:
             yield
@@ -122,7 +129,8 @@ class Steps:
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        self._captured = CapturedSteps(self._trainer, engine, self._make_graphs())
+        shapes = PaddedShapes(self._trainer)
+        self._captured = CapturedSteps(self._trainer, engine, self._make_graphs(shapes), shapes)
         if self._trainer.accelerator.scaler is None:  # a loss scaler reads gradients on the CPU before each step
             optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
             graph = OptimizerGraph(optimizer, self._captured.graphs)
@@ -131,14 +139,18 @@ class Steps:
             self._resources.enter_context(replaying_steps(optimizer, graph))
         self._filter.start()
 
-    def _make_graphs(self) -> Graphs:
-        shapes = PaddedShapes(self._trainer)
+    def _make_graphs(self, shapes: PaddedShapes) -> Graphs:
         if self._kept is not None:
             return self._kept.begin_run(self._trainer.model, shapes, self._scope)
         return Graphs(next(self._trainer.model.parameters()).device, shapes)
 
     def try_captured(
-        self, run: TrainingStep, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
+        self,
+        run: TrainingStep,
+        inputs: Mapping[str, Any],
+        items: Tensor | int | None,
+        batch: MicroBatch | None,
+        has_no_padding: bool = False,
     ) -> Tensor | None:
         """The loss of a micro-batch, its gradients added; None where it must run eagerly.
 
@@ -147,10 +159,13 @@ class Steps:
             inputs: the batch.
             items: the Trainer's `num_items_in_batch`.
             batch: the micro-batch of the engine, where there is one.
+            has_no_padding: whether all of the attention mask is known to be 1.
         """
         if self._captured is None:
             return None
         try:
+            if has_no_padding:
+                inputs = self._captured.shapes.without_mask(inputs)
             loss = self._captured.loss(run, inputs, items, batch)
         except NotCaptured as reason:
             self._give_up(str(reason))
@@ -191,9 +206,9 @@ class Steps:
 class CapturedSteps:
     """Captures and replays the micro-batches of a Trainer whose model and optimizer have been created."""
 
-    def __init__(self, trainer: TrainerProtocol, engine: Engine | None, graphs: Graphs) -> None:
+    def __init__(self, trainer: TrainerProtocol, engine: Engine | None, graphs: Graphs, shapes: PaddedShapes) -> None:
         self._trainer, self._engine, self._model = trainer, engine, trainer.model
-        self.graphs = graphs
+        self.graphs, self.shapes = graphs, shapes
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self._known: set[Hashable] = set()
@@ -265,8 +280,9 @@ class CapturedSteps:
     ) -> tuple[dict[str, Any], Any, Hashable]:
         """The inputs and the number of items in buffers, and the key of the graphs for them."""
         size = self._trainer._train_batch_size
-        if batch_size(inputs) != size:
-            raise RunEagerly(f"batches of other than {size} examples")
+        # The last batch of an epoch may be smaller. Its graphs must be worth the time that it takes to capture them.
+        if batch_size(inputs) != size and self._trainer.state.num_train_epochs < _FEW_EPOCHS:
+            raise RunEagerly(f"batches of other than {size} examples, in fewer than {_FEW_EPOCHS} epochs")
         static, shapes = self.graphs.static_batch(inputs)
         if isinstance(items, Tensor):
             items = self.graphs.static("items", {"items": items})["items"]

@@ -153,6 +153,8 @@ def print_verdicts(analysis: Mapping[str, Any]) -> None:
         outcomes = list(cells[0]["outcomes"])
         title = f"{task}" if size == "all" else f"{task}, {size}"
         table = plain_table(shown(title), *(analysis["metric"] if name == "score" else name for name in outcomes))
+        table.columns[0].overflow = "fold"
+        table.columns[0].min_width = min(30, max(len(cell["method"]) for cell in cells))
         for cell in cells:
             table.add_row(shown(cell["method"]), *(_cell(cell["outcomes"][name], name) for name in outcomes))
         console.print(table)
@@ -181,7 +183,7 @@ def _cell(outcome: Mapping[str, Any], name: str) -> str:
         verdict = {"helps": "cheaper", "hurts": "dearer"}.get(verdict, verdict)
     colour = _COLOURS.get(comparison["verdict"])
     shown_verdict = f"[{colour}]{verdict}[/{colour}]" if colour else f"[dim]{verdict}[/dim]"
-    return f"{mean} ({comparison['difference']:+.4f}) {shown_verdict}"
+    return f"{mean} ({comparison['difference']:+.3f})\n{shown_verdict}"
 
 
 def _write_report(analysis: Mapping[str, Any], folder: Path) -> None:

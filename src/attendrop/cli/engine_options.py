@@ -13,8 +13,8 @@ import typer
 _PANEL = "Workers"  # of these options in --help
 
 
-def _option(help_text: str) -> Any:
-    return typer.Option(help=help_text, rich_help_panel=_PANEL)
+def _option(help_text: str, *names: str) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=_PANEL)
 
 
 EngineName = Annotated[str, _option("Where runs are trained: local, on this machine, or ray, on a Ray cluster.")]
@@ -22,6 +22,4 @@ Workers = Annotated[int | None, _option("Runs at the same time; by default as ma
 Address = Annotated[str | None, _option("Ray: host:port of the head node, or auto. By default, this machine alone.")]
 GpusPerWorker = Annotated[float | None, _option("Ray: the share of a GPU that a worker reserves, such as 0.25.")]
 CpusPerWorker = Annotated[float, _option("Ray: the processors that a worker reserves.")]
-RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="Run the runs again that failed.", rich_help_panel=_PANEL)
-]
+RetryFailed = Annotated[bool, _option("Run the runs again that failed in an earlier start.", "--retry-failed")]

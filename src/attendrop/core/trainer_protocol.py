@@ -23,6 +23,7 @@ class TrainerProtocol(Protocol):
     lr_scheduler: Any
     processing_class: Any
     compute_loss_func: Any
+    data_collator: Any
     train_dataset: Any
     eval_dataset: Any
     state: Any

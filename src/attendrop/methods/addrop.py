@@ -18,10 +18,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
-from ..core.schedule import END_ON, Schedule, Strength, as_strength, is_method_epoch, value_at
+from ..core.schedule import END_ON, Strength, as_strength, is_method_epoch, value_at
 from ..core.step import MicroBatch, Step
 from ..kernels.attention_mask import Mask, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, DropRule, candidates
@@ -34,7 +35,9 @@ from ..model.sites import Layers
 from ..utils.checks import check_choice, check_whole
 
 
-def random_keep_mask(shape: tuple[int, ...], valid: Tensor, p: float, q: float, uniform: Tensor) -> Tensor:
+def random_keep_mask(
+    shape: tuple[int, ...], valid: Tensor, p: float | Tensor, q: float | Tensor, uniform: Tensor
+) -> Tensor:
     """RD, the random control of the paper: each valid position is dropped with probability p · q.
 
     Args:
@@ -108,8 +111,6 @@ class ADDrop(Regularizer):
             )
 
     def capture_key(self, step: Step) -> Hashable:
-        if isinstance(self.p, Schedule) or isinstance(self.q, Schedule):
-            return None
         return self._is_on(step)
 
     def probes(self, step: Step) -> bool:
@@ -127,7 +128,8 @@ class ADDrop(Regularizer):
         if not self._is_on(step):
             return Plan()
         sites = step.seams.select(self.layers, "ADDrop.layers")
-        p, q = value_at(self.p, step.progress), value_at(self.q, step.progress)
+        # In float64, in which the rank of the threshold is rounded down.
+        p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
         integration = IntegrationRule(self.ig_rule, self.ig_steps)
         keep: dict[int, Tensor | Mask] = {}
         for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, integration):

@@ -34,6 +34,7 @@ from ._shared.weights import bernoulli_mask, end_mixing, in_graph, reason_agains
 
 VARIANTS = ("F", "D")
 _SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that the division is exact
+ChildWeight = tuple[nn.Parameter, Tensor, Tensor]  # a weight, its values before the optimizer's step, its child
 _ALL = 1 << 62  # more examples than any data set has
 
 
@@ -94,7 +95,8 @@ class ChildTuning(Regularizer):
 
     def reset(self) -> None:
         self._child: dict[str, Tensor] = {}  # True where a weight is trained
-        self._before: list[Before] = []
+        self._weights: list[ChildWeight] = []
+        self._before: list[ChildWeight] = []  # those whose values outside of the child are to be restored
 
     @property
     def _chooses_child(self) -> bool:
@@ -130,12 +132,17 @@ class ChildTuning(Regularizer):
         if not self._child:
             # Not in `on_step_begin`, where another method may still change the weights before training starts.
             self._child = self._choose_child(step)
-        parameters = {name: p for name, p in step.model.named_parameters() if name in self._child}
-        for name, parameter in parameters.items():
-            self._child[name] = self._child[name].to(parameter.device)
-        weights = [(parameter, self._child[name]) for name, parameter in parameters.items()]
-        tensors = [x for parameter, child in weights for x in (parameter, parameter.grad, child) if x is not None]
-        self._before = in_graph(step, (self.name, "child"), tensors, lambda step: _mask_outside(weights))
+        if not self._weights:
+            parameters = dict(step.model.named_parameters())
+            self._child = {name: child.to(parameters[name].device) for name, child in self._child.items()}
+            self._weights = [
+                (parameters[name], torch.empty_like(parameters[name]), child) for name, child in self._child.items()
+            ]
+        weights = self._weights
+        gradients = [parameter.grad for parameter, _, _ in weights if parameter.grad is not None]
+        tensors = [x for weight in weights for x in weight] + gradients
+        in_graph(step, (self.name, "child"), tensors, lambda step: _mask_outside(weights))
+        self._before = weights
 
     def _mask_at_random(self, step: Step) -> None:
         gradients = {name: p.grad for name, p in step.model.named_parameters() if p.grad is not None}
@@ -181,22 +188,19 @@ class ChildTuning(Regularizer):
         self._child = tensors
 
 
-Before = tuple[nn.Parameter, Tensor, Tensor]  # a weight, its values before the optimizer's step, its child
-
-
 @torch.no_grad()
-def _mask_outside(weights: list[tuple[nn.Parameter, Tensor]]) -> list[Before]:
+def _mask_outside(weights: list[ChildWeight]) -> None:
     """Sets gradients outside of the child to zero, and keeps the values of the weights."""
-    for parameter, child in weights:
+    for parameter, values, child in weights:
         if parameter.grad is not None:
             parameter.grad.mul_(child)
-    return [(parameter, parameter.detach().clone(), child) for parameter, child in weights]
+        values.copy_(parameter)
 
 
 @torch.no_grad()
-def _undo(before: list[Before]) -> None:
+def _undo(weights: list[ChildWeight]) -> None:
     """Weights outside of the child get the values back that they had before the optimizer's step."""
-    for parameter, values, child in before:
+    for parameter, values, child in weights:
         parameter.copy_(torch.where(child, parameter, values))
 
 

@@ -3,14 +3,17 @@
 An adapter is a class that comes before the class of the attention module. Under an empty plan the module's own code
 runs, so that nothing changes; under a plan the same scores go through our attention function.
 
-`capturable` is for models whose forward does something that a CUDA graph cannot: DeBERTa-v2 copies numbers from the CPU
-in TorchScript, and its head for classification looks for labels that are not negative.
+`capturable` is for models whose forward does something that a CUDA graph cannot: MPNet and DeBERTa-v2 copy numbers from
+the CPU, and DeBERTa's head for classification looks for labels that are not negative; gradient checkpointing reads the
+state of the random generator.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +23,7 @@ from transformers import AttentionInterface
 
 from .attention import projected
 from .dry_run import is_traced
+from .sites import unwrapped
 
 
 def _follows_plan(module: Any) -> bool:
@@ -116,7 +120,23 @@ def capturable(model: nn.Module) -> Iterator[None]:
             adapter = _CAPTURABLE.get((type(module).__module__, type(module).__qualname__))
             if adapter is not None:
                 stack.enter_context(adapter(module))
+            if isinstance(getattr(module, "_gradient_checkpointing_func", None), partial):
+                stack.enter_context(_random_state_not_read(module))
         yield
+
+
+def _random_state_not_read(module: Any) -> AbstractContextManager[None]:
+    """Gradient checkpointing without the state of the generator, which only dropout needs (see `has_dropout`)."""
+    function = module._gradient_checkpointing_func
+    return _replaced(module, "_gradient_checkpointing_func", partial(function, preserve_rng_state=False))
+
+
+def has_dropout(model: Any) -> bool:
+    """Whether ordinary dropout may act in the model, by its modules and its configuration."""
+    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
+        return True
+    settings = unwrapped(model).config.to_dict()
+    return any("drop" in name and isinstance(value, (int, float)) and value > 0 for name, value in settings.items())
 
 
 # Relative positions of an encoder, by lengths and device. They stay in memory, where graphs read them.
@@ -124,7 +144,21 @@ _positions: WeakKeyDictionary[nn.Module, dict[Any, Tensor]] = WeakKeyDictionary(
 
 
 @contextmanager
-def _positions_kept(encoder: Any) -> Iterator[None]:
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """`owner` has this attribute inside; afterwards it is as before."""
+    missing = object()
+    before = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+def _deberta_positions_kept(encoder: Any) -> AbstractContextManager[None]:
     """The relative positions of DeBERTa-v2 are computed once for each length, before a step is captured."""
     compute, kept = encoder.get_rel_pos, _positions.setdefault(encoder, {})
 
@@ -136,27 +170,46 @@ def _positions_kept(encoder: Any) -> Iterator[None]:
             kept[key] = compute(hidden_states)
         return kept[key]
 
-    encoder.get_rel_pos = get_rel_pos
-    try:
-        yield
-    finally:
-        del encoder.get_rel_pos
+    return _replaced(encoder, "get_rel_pos", get_rel_pos)
+
+
+def _mpnet_positions_kept(encoder: Any) -> AbstractContextManager[None]:
+    """The same for MPNet: some versions of transformers compute its relative positions on the CPU."""
+    compute, kept = encoder.relative_position_bucket, _positions.setdefault(encoder, {})
+    device = next(encoder.parameters()).device
+
+    def relative_position_bucket(relative_position: Tensor, **options: Any) -> Tensor:
+        key = (*relative_position.shape, device, *sorted(options.items()))
+        if key not in kept:
+            kept[key] = compute(relative_position, **options).to(device)
+        return kept[key]
+
+    return _replaced(encoder, "relative_position_bucket", relative_position_bucket)
+
+
+class _CrossEntropy(nn.CrossEntropyLoss):
+    """In float32, in which DeBERTa computes it."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return super().forward(logits.float(), labels)
 
 
 @contextmanager
-def _labels_all_counted(head: Any) -> Iterator[None]:
+def _deberta_labels_all_counted(head: Any) -> Iterator[None]:
     """With a problem type, DeBERTa's loss ignores labels of -100 instead of looking for those that are not negative."""
-    config, before = head.config, head.config.problem_type
-    if before is None and head.num_labels > 1:
-        config.problem_type = "single_label_classification"
-    try:
+    if head.config.problem_type is not None or head.num_labels == 1:
         yield
-    finally:
-        config.problem_type = before
+        return
+    with (
+        _replaced(head.config, "problem_type", "single_label_classification"),
+        _replaced(sys.modules[type(head).__module__], "CrossEntropyLoss", _CrossEntropy),
+    ):
+        yield
 
 
 _DEBERTA = "transformers.models.deberta_v2.modeling_deberta_v2"
 _CAPTURABLE: dict[tuple[str, str], Callable[[Any], AbstractContextManager[None]]] = {
-    (_DEBERTA, "DebertaV2Encoder"): _positions_kept,
-    (_DEBERTA, "DebertaV2ForSequenceClassification"): _labels_all_counted,
+    (_DEBERTA, "DebertaV2Encoder"): _deberta_positions_kept,
+    (_DEBERTA, "DebertaV2ForSequenceClassification"): _deberta_labels_all_counted,
+    ("transformers.models.mpnet.modeling_mpnet", "MPNetEncoder"): _mpnet_positions_kept,
 }

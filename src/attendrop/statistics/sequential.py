@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from .paired import Floats
+from .paired import Floats, power_of
 
 _CELLS = 64
 _ALPHAS = np.concatenate([np.geomspace(1e-6, 0.05, 12), [0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99]])
@@ -69,6 +69,16 @@ class SequentialDesign:
         if p > levels[-1]:
             return 1.0
         return float(np.exp(np.interp(math.log(p), np.log(levels), np.log(_ALPHAS))))
+
+    def power_at_least(self, effect: float, deviation: float, alpha: float = 0.05) -> float:
+        """Probability that a true difference is found, at least: that of the last look alone.
+
+        Args:
+            effect: The true mean difference.
+            deviation: Standard deviation of the differences, above 0.
+            alpha: Error rate of all looks together.
+        """
+        return power_of(effect, deviation, self.max_seeds, self.level(self.max_seeds, alpha))
 
     def _levels(self, seeds: int) -> Floats:
         """The levels of a look, for each of `_ALPHAS`."""

@@ -1,9 +1,9 @@
 """The verdict on a method: helps, hurts, no difference, undecided, or too few seeds; with a sentence that says why.
 
-It rests on the interval of the mean difference and on the t tests that belong to it, corrected for the number of methods
-and, while seeds are being added, for the number of looks. The exact sign-flip test is shown beside it and decides
-nothing: with five seeds its p is at least 1/16, so that no verdict would ever be possible, and with six to eight seeds
-it finds a difference much less often.
+It rests on the interval of the mean difference and on the t tests that belong to it, corrected for the number of
+methods and, while seeds are being added, for the number of looks. The exact sign-flip test is shown beside it and
+decides nothing: with five seeds its p is at least 1/16, so that no verdict would ever be possible, and with six to
+eight seeds it finds a difference much less often.
 """
 
 from __future__ import annotations
@@ -201,9 +201,13 @@ def judge_family(
 
 
 def _figures(
-    pairs: Pairs, question: Question, level: float, corrected: tuple[float, float] | tuple[None, None]
+    pairs: Pairs,
+    question: Question,
+    level: float,
+    power_level: float,
+    corrected: tuple[float, float] | tuple[None, None],
 ) -> Figures:
-    """The figures of the pairs, with an interval of confidence 1 - `level`."""
+    """The figures of the pairs, with an interval of confidence 1 - `level`, and the effect found at `power_level`."""
     differences, resolution, n = pairs.differences, pairs.resolution, len(pairs)
     sign = 1 if question.greater_is_better else -1
     improvement = probability_of_improvement(sign * differences, question.confidence) if n else (None, None)
@@ -216,9 +220,9 @@ def _figures(
         p_equivalence=corrected[1],
         probability_of_improvement=improvement[0],
         probability_interval=improvement[1],
-        minimum_detectable_effect=minimum_detectable_effect(deviation_of(differences, resolution), n, alpha=level)
-        if n > 1
-        else None,
+        minimum_detectable_effect=(
+            minimum_detectable_effect(deviation_of(differences, resolution), n, alpha=power_level) if n > 1 else None
+        ),
         pairs=n,
         failed=pairs.failed,
         unpaired=pairs.unpaired,
@@ -226,7 +230,7 @@ def _figures(
 
 
 def _without_verdict(name: str, pairs: Pairs, question: Question, fewest: int) -> Comparison:
-    figures = _figures(pairs, question, question.alpha, (None, None))
+    figures = _figures(pairs, question, question.alpha, question.alpha, (None, None))
     return Comparison(
         **vars(figures),
         verdict="too few seeds",
@@ -245,7 +249,7 @@ def _judge_pairs(
 ) -> Comparison:
     n, alpha = len(pairs), question.alpha
     level = alpha if design is None else design.level(n, alpha / methods)
-    figures = _figures(pairs, question, level, corrected)
+    figures = _figures(pairs, question, level, alpha / methods if design is None else level, corrected)
     verdict = verdict_of(float(pairs.differences.mean()), *corrected, question)
     needed = None
     if verdict == "undecided":

@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.utils import logging
 
 from .. import __version__
+from ..capture.batches import NotesPadding, take_note
 from ..capture.steps import Steps
 from ..core.engine import Engine, as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.regularizer import Regularizer
@@ -61,6 +62,7 @@ class RegularizerMixin(_Base):
     """
 
     _signature_columns: list[str]
+    data_collator: Any
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class RegularizerMixin(_Base):
             return None
         with all_preserved():
             loader = self.get_train_dataloader()
-            return loader.collate_fn([loader.dataset[0]])
+            return take_note(loader.collate_fn([loader.dataset[0]]))[0]
 
     # ---- columns that methods read -----------------------------------------------------------------------------
 
@@ -142,9 +144,19 @@ class RegularizerMixin(_Base):
         super()._set_signature_columns_if_needed()
         self._signature_columns = list(dict.fromkeys([*self._signature_columns, *sorted(self._columns)]))
 
+    def get_train_dataloader(self) -> Any:
+        """As the Trainer's; where steps may be captured, its batches carry a note whether they have no padding."""
+        collator = self.data_collator
+        if self.steps.may_capture:
+            self.data_collator = NotesPadding(collator)
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = collator
+
     def _prepare_inputs(self, inputs: Any) -> Any:
         """Removes the methods' columns from what goes into a model. `training_step` reads them before that."""
-        prepared = super()._prepare_inputs(inputs)
+        prepared, _ = take_note(super()._prepare_inputs(inputs))
         columns = self._columns
         return {k: v for k, v in prepared.items() if k not in columns} if columns else prepared
 
@@ -248,13 +260,13 @@ class RegularizerMixin(_Base):
             return self._seen(run(model, inputs, num_items_in_batch))
         if not (model.training and self.model.training):  # after an evaluation DDP's wrapper alone is in train mode
             model.train()
-        inputs = super()._prepare_inputs(inputs)
+        inputs, has_no_padding = take_note(super()._prepare_inputs(inputs))
         batch = None
         if self.engine is not None:
             batch = self.engine.begin_micro_batch(
                 inputs, backward=lambda network, examples: run(network, examples, num_items_in_batch)
             )
-        loss = self.steps.try_captured(run, inputs, num_items_in_batch, batch)
+        loss = self.steps.try_captured(run, inputs, num_items_in_batch, batch, has_no_padding)
         if loss is None:
             loss = self._eager_step(run, model, inputs, num_items_in_batch, batch)
         if self.engine is not None and self.accelerator.sync_gradients:

@@ -16,7 +16,7 @@ _CHUNK = 1 << 16  # entries that a thread works on at once
 
 def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule) -> Tensor:
     batch, heads, queries, keys = scores.shape
-    limit = draws_reference.largest_word_below(rule.q)
+    limit = draws_reference.largest_word_below(float(rule.q))
     if limit < 0 or not scores.numel():
         return torch.ones(scores.shape, dtype=torch.bool)
     scores = scores.detach()

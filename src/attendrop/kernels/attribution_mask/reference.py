@@ -20,8 +20,8 @@ from ..draws import uniform
 class DropRule(NamedTuple):
     """Which positions of a map of scores are dropped."""
 
-    p: float  # size of the candidate region, as a share of the row
-    q: float  # probability with which a candidate is dropped
+    p: float | Tensor  # size of the candidate region, as a share of the row; a tensor has no dimensions and is float64
+    q: float | Tensor  # probability with which a candidate is dropped
     key: int | Tensor  # of the draws; in a captured graph an int32 of no dimensions on the device
     positions: Tensor  # of the examples in the global batch, [B]
     direction: str = "high"  # "high" drops the highest scores, "low" the lowest
@@ -43,13 +43,13 @@ def scores(gradient: Tensor, value: Tensor) -> Tensor:
 ROUNDING = 5e-10
 
 
-def rank(n: Tensor, p: float, direction: str = "high") -> Tensor:
+def rank(n: Tensor, p: float | Tensor, direction: str = "high") -> Tensor:
     """The index of the threshold in a row of n ascending entries; there is none where it is not from 0 to n − 1."""
     high = direction == "high"
     return (n.double() * ((1 - p) if high else p) + ROUNDING).floor().long() - (0 if high else 1)
 
 
-def candidates(scores: Tensor, valid: Tensor, p: float, direction: str = "high") -> Tensor:
+def candidates(scores: Tensor, valid: Tensor, p: float | Tensor, direction: str = "high") -> Tensor:
     """The positions that may be dropped: bool, of the shape of `scores` [B, H, Q, K].
 
     In each row of n valid entries, "high" takes those at or above the entry at index ⌊n(1−p)⌋ in ascending order,
@@ -68,8 +68,8 @@ def candidates(scores: Tensor, valid: Tensor, p: float, direction: str = "high")
 def keep_mask(
     scores: Tensor,
     valid: Tensor,
-    p: float,
-    q: float,
+    p: float | Tensor,
+    q: float | Tensor,
     uniform: Tensor | None = None,
     direction: str = "high",
 ) -> Tensor:

@@ -261,7 +261,7 @@ def _launch(
     attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
         left, right, valid.view(torch.uint8), keep.view(torch.uint8), positions.to(left.device),
         key if isinstance(key, Tensor) else None, 0 if isinstance(key, Tensor) else key,
-        float(1 - p if high else p), largest_word_below(q),
+        float(1 - p if high else p), largest_word_below(float(q)),
         queries, keys, width, 1 if value is None else heads // value.shape[1],
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         v_strides[0], v_strides[1], v_strides[2], v_strides[3], *valid.stride(),

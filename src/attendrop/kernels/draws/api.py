@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from .. import has_triton
-from .reference import uniform_numpy, uniform_torch, words_torch
+from .reference import signed, uniform_numpy, uniform_torch, words_torch
+
+_CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
 
 
 def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
@@ -24,9 +26,12 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
     if kind == "cpu":
         return uniform_numpy(key, positions, shape)
     if kind == "cuda" and has_triton():
-        from .triton import uniform as in_one_kernel
+        from .triton import uniform as of_words
+        from .triton import uniform_at
 
-        return in_one_kernel(words_torch(key, positions, shape[:-1], device), shape[-1])
+        if len(shape) <= 3 and not (isinstance(key, Tensor) and key.dim()):
+            return uniform_at(_on_device(key, device), positions.to(device), shape)
+        return of_words(words_torch(key, positions, shape[:-1], device), shape[-1])
     return uniform_torch(key, positions, shape, device)
 
 
@@ -38,3 +43,34 @@ def bernoulli(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
 
         return are_below(words_torch(key, positions, shape[:-1], p.device), p)
     return uniform(key, positions, shape, p.device) < p
+
+
+def bernoulli_rows(
+    p: float | Tensor, key: int | Tensor, rows: int, n: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """True with probability `p`, for n draws of each of the positions 0 … rows − 1: bool [rows, n].
+
+    It is `uniform(key, torch.arange(rows), (n,), device) < p`, without the draws in memory.
+
+    Args:
+        p: the probability, or a float32 tensor of no dimensions on `device`.
+        key: a 32-bit key, or an int32 tensor of no dimensions on `device`.
+        rows: the number of positions.
+        n: the number of draws of each.
+        device: where they are needed.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and has_triton():
+        from .triton import rows_below
+
+        return rows_below(_on_device(key, device), p, rows, n)
+    found = torch.empty(rows, n, dtype=torch.bool, device=device)
+    size = max(1, _CHUNK // max(1, n))
+    for first in range(0, rows, size):
+        positions = torch.arange(first, min(first + size, rows), device=device)
+        found[first : first + size] = uniform(key, positions, (n,), device) < p
+    return found
+
+
+def _on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
+    return key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)

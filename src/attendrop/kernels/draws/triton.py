@@ -45,6 +45,84 @@ def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
     tl.store(out_ptr + at, draw, mask=there)
 
 
+@triton.jit
+def uniform_kernel(  # type: ignore[no-untyped-def]
+    key_ptr, positions_ptr, out_ptr, ROWS, D1, D2, N, AXES: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Draws [examples, D1, D2, N] from the positions of the examples, without (AXES = 0) or with D1 alone (1), or both.
+
+    ROWS is the number of rows of N draws. Grid: (rows, places in them).
+    """
+    rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    position = tl.load(positions_ptr + rows // (D1 * D2), mask=rows < ROWS, other=0).to(tl.uint32)
+    word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + position * GOLDEN)
+    if AXES > 0:
+        word = mix(word + (rows // D2 % D1).to(tl.uint32) * GOLDEN)
+    if AXES > 1:
+        word = mix(word + (rows % D2).to(tl.uint32) * GOLDEN)
+    word = mix(word[:, None] + places.to(tl.uint32)[None, :] * GOLDEN)
+    draw = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
+    there = (rows[:, None] < ROWS) & (places[None, :] < N)
+    tl.store(out_ptr + rows[:, None] * N + places[None, :], draw, mask=there)
+
+
+def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
+
+    Args:
+        key: int32 of no dimensions on the device.
+        positions: of the examples, on the device.
+        shape: the shape of the draws of one example.
+    """
+    found = torch.empty((len(positions), *shape), device=positions.device)
+    *axes, n = shape
+    if found.numel():
+        d1, d2 = (*axes, 1, 1)[:2]
+        rows, width = found.numel() // n, min(1024, triton.next_power_of_2(n))
+        block = 1024 // width
+        uniform_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
+            key, positions, found, rows, d1, d2, n,
+            AXES=len(axes), BLOCK=block, WIDTH=width,
+        )  # fmt: skip
+    return found
+
+
+@triton.jit
+def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Whether the N draws of each of the positions 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
+    rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    there = (rows[:, None] < ROWS) & (places[None, :] < N)
+    if p_ptr is not None:
+        p = tl.load(p_ptr)
+    word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + rows.to(tl.uint32) * GOLDEN)
+    word = mix(word[:, None] + places.to(tl.uint32)[None, :] * GOLDEN)
+    draw = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
+    tl.store(out_ptr + rows[:, None] * N + places[None, :], (draw < p).to(tl.int8), mask=there)
+
+
+def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
+    """Whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n]
+
+    Args:
+        key: int32 of no dimensions on the device.
+        p: a number, or float32 of no dimensions on the device.
+        rows: the number of positions.
+        n: the number of draws of each.
+    """
+    found = torch.empty(rows, n, dtype=torch.bool, device=key.device)
+    if found.numel():
+        width = min(1024, triton.next_power_of_2(n))
+        block = 1024 // width
+        is_tensor = isinstance(p, Tensor)
+        rows_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
+            key, p if is_tensor else None, 0.0 if is_tensor else float(p), found.view(torch.uint8), rows, n,
+            BLOCK=block, WIDTH=width,
+        )  # fmt: skip
+    return found
+
+
 def uniform(words: Tensor, n: int) -> Tensor:
     """Draws in [0, 1) for rows with these words, int32 [...]: [..., n]"""
     found = torch.empty((*words.shape, n), device=words.device)

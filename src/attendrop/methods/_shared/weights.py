@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +25,7 @@ from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
 from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
 from ...core.step import Step
-from ...kernels.draws import uniform
+from ...kernels.draws import bernoulli_rows, uniform
 from ...model.seams import Seams
 from ...model.sites import unwrapped
 
@@ -47,26 +47,27 @@ def bernoulli_mask(
     step: Step, stream: str, shape: torch.Size, probability: float | Tensor, device: torch.device
 ) -> Tensor:
     """bool of `shape`: each element is True with `probability`."""
-    mask = torch.empty(shape or (1,), dtype=torch.bool, device=device)
-    for rows, values in draws(step, stream, mask.shape, device):
-        mask[rows] = values < probability
-    return mask.view(shape)
+    rows, n = (shape or (1,))[0], max(1, torch.Size(shape[1:]).numel())
+    return bernoulli_rows(probability, step.key(0, stream), rows, n, device).view(shape)
 
 
-def in_graph(step: Step, name: Hashable, tensors: Sequence[Tensor], work: Callable[[Step], Any]) -> Any:
+def in_graph(step: Step, name: Hashable, tensors: Sequence[Tensor], work: Callable[[Step], None]) -> None:
     """Runs `work(step)`, which changes tensors in place; where steps are captured, as a CUDA graph.
+
+    What it leaves for later work must be in `tensors`: other graphs overwrite what it creates itself.
 
     Args:
         step: the step.
         name: names the work.
-        tensors: all tensors that it reads or writes and that other code creates.
+        tensors: all tensors that it reads or writes.
         work: the work, on a step whose keys and numbers are in device memory where it is captured.
     """
     graphs = step.loop.graphs
     if graphs is None or not tensors:
-        return work(step)
+        work(step)
+        return
     key = name, tuple(tensor.data_ptr() for tensor in tensors)
-    return graphs.run_once(key, lambda: work(graphs.static_step(step)), step)
+    graphs.run_once(key, lambda: work(graphs.static_step(step)), step)
 
 
 @dataclass(frozen=True)
@@ -174,12 +175,25 @@ def end_mixing(step: Step) -> None:
         method.on_gradients(step)
 
 
-class _Mixed(NamedTuple):
-    """A weight that is mixed for the present step."""
+@dataclass(frozen=True)
+class _Mixed:
+    """A weight that is mixed in each step, and what is kept for the length of the step."""
 
-    weight: nn.Parameter
+    linear: LinearWeight
     trained: Tensor  # its trained values
-    keep: Tensor
+    keep: Tensor  # bool, of the weight's shape or with one column or row of it
+
+    @classmethod
+    def of(cls, linear: LinearWeight, pattern: str) -> _Mixed:
+        shape = linear.weight.shape
+        if pattern == "column":
+            shape = torch.Size(n if dim == linear.input_dim else 1 for dim, n in enumerate(shape))
+        weight = linear.weight.detach()
+        return cls(linear, torch.empty_like(weight), torch.empty(shape, dtype=torch.bool, device=weight.device))
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.linear.weight
 
 
 def _restore(changed: list[_Mixed]) -> None:
@@ -198,7 +212,7 @@ class MixedWeights(Regularizer):
     def reset(self) -> None:
         self._model: nn.Module | None = None
         self._mixed: list[_Mixed] = []
-        self._linear: tuple[nn.Module, list[LinearWeight]] | None = None
+        self._all: tuple[nn.Module, list[_Mixed]] | None = None
 
     def weights(self, model: nn.Module) -> list[LinearWeight]:
         """The weights that are mixed."""
@@ -227,17 +241,24 @@ class MixedWeights(Regularizer):
         self._model = step.model
         _mixing[step.model] = self
         weights = self._weights_of(step.model)
-        targets = [self.target(linear, step) for linear in weights]
+        targets = [self.target(entry.linear, step) for entry in weights]
         if value_at(self.p, step.progress) == 0:
             return
-        tensors = [linear.weight for linear in weights] + [target for target in targets if target is not None]
-        self._mixed = list(in_graph(step, (self.name, "mix"), tensors, lambda step: self._mix(step, weights, targets)))
+        tensors = [x for entry in weights for x in (entry.weight, entry.trained, entry.keep)]
+        tensors += [target for target in targets if target is not None]
+        in_graph(step, (self.name, "mix"), tensors, lambda step: self._mix(step, weights, targets))
+        self._mixed = weights
 
-    def _weights_of(self, model: nn.Module) -> list[LinearWeight]:
-        if self._linear is None or self._linear[0] is not model:
+    def _weights_of(self, model: nn.Module) -> list[_Mixed]:
+        """The weights that are mixed, with memory that stays where it is: graphs read it there."""
+        if (
+            self._all is None
+            or self._all[0] is not model
+            or any(x.weight.device != x.keep.device for x in self._all[1])
+        ):
             refuse_sharded(type(self).__name__, model)
-            self._linear = model, self.weights(model)
-        return self._linear[1]
+            self._all = model, [_Mixed.of(linear, self.pattern) for linear in self.weights(model)]
+        return self._all[1]
 
     def _share(self, step: Step) -> float | Tensor:
         """1 − p"""
@@ -246,18 +267,15 @@ class MixedWeights(Regularizer):
         return step.number((self.name, "share"), lambda step: 1 - value_at(self.p, step.progress))
 
     @torch.no_grad()
-    def _mix(self, step: Step, weights: list[LinearWeight], targets: list[Tensor | None]) -> list[_Mixed]:
-        """Writes the mixed weights over the trained ones, which it returns."""
-        share, found = self._share(step), []
-        for linear, target in zip(weights, targets, strict=True):
-            weight, shape = linear.weight, linear.weight.shape
-            if self.pattern == "column":
-                shape = torch.Size(n if dim == linear.input_dim else 1 for dim, n in enumerate(shape))
-            keep = bernoulli_mask(step, f"{self.name} {linear.name}", shape, share, weight.device)
-            found.append(_Mixed(weight, weight.detach().clone(), keep))
+    def _mix(self, step: Step, weights: list[_Mixed], targets: list[Tensor | None]) -> None:
+        """Writes the mixed weights over the trained ones, which are kept."""
+        share = self._share(step)
+        for entry, target in zip(weights, targets, strict=True):
+            weight, keep = entry.weight, entry.keep
+            entry.trained.copy_(weight)
+            keep.copy_(bernoulli_mask(step, f"{self.name} {entry.linear.name}", keep.shape, share, keep.device))
             # In place, because a captured graph reads the weight at its address.
             weight.copy_(mixed(weight, target, keep_factor(keep, share, weight.dtype)))
-        return found
 
     @torch.no_grad()
     def restore_weights(self) -> None:
@@ -272,7 +290,7 @@ class MixedWeights(Regularizer):
     def on_gradients(self, step: Step) -> None:
         changed = self._mixed
         gradients = [entry.weight.grad for entry in changed if entry.weight.grad is not None]
-        tensors = [entry.weight for entry in changed] + [entry.trained for entry in changed] + gradients
+        tensors = [x for entry in changed for x in (entry.weight, entry.trained, entry.keep)] + gradients
         in_graph(step, (self.name, "unmix"), tensors, lambda step: self._unmix(step, changed))
         self._mixed = []
         self.restore_weights()
@@ -281,9 +299,10 @@ class MixedWeights(Regularizer):
     def _unmix(self, step: Step, changed: list[_Mixed]) -> None:
         """Restores the trained weights, and makes the gradients of the mixed weights theirs."""
         share = self._share(step)
-        for weight, _, keep in changed:
-            if weight.grad is not None:
-                weight.grad.mul_(keep_factor(keep, share, weight.grad.dtype))
+        for entry in changed:
+            gradient = entry.weight.grad
+            if gradient is not None:
+                gradient.mul_(keep_factor(entry.keep, share, gradient.dtype))
         _restore(changed)
 
     def on_close(self) -> None:

@@ -50,8 +50,8 @@ def make_engine(
         workers: How many; None = as many as fit. 0 runs everything in this process, for debugging and notebooks.
         address: The address of the head node of a Ray cluster, `host:port`; None starts Ray on this machine.
         device: "cpu" or "cuda"; None = the GPUs if there are any.
-        gpus_per_worker: The share of a GPU that a Ray worker reserves, such as 0.25. None = one GPU if the cluster has
-            any, otherwise none.
+        gpus_per_worker: The share of a GPU that a Ray worker reserves, such as 0.25; at most 1. None = one GPU if the
+            cluster has any, otherwise none.
         cpus_per_worker: How many processors a Ray worker reserves.
         make_worker: Where the class of the workers is, written `module:name`.
 
@@ -74,7 +74,7 @@ def make_engine(
             )
         check_number("cpus_per_worker", cpus_per_worker)
         if gpus_per_worker is not None:
-            check_number("gpus_per_worker", gpus_per_worker)
+            check_number("gpus_per_worker", gpus_per_worker, high=1)
         from .ray import RayEngine
 
         wanted_gpus = 0.0 if device == "cpu" else gpus_per_worker
