@@ -28,6 +28,7 @@ from attendrop.report.page import (
     runs_csv,
     write_report,
 )
+from attendrop.study.analysis import analyse
 from attendrop.study.configuration import write_configuration
 from attendrop.study.design import RunSpec, parse_contender
 from attendrop.study.records import read_records, write_record
@@ -256,6 +257,8 @@ def test_command_writes_the_report_of_a_real_study(study: Path, capsys: pytest.C
     shown = {(row["method"], int(row["seed"])): float(row["value"]) for row in runs if row["score"] == "accuracy"}
     records = [record for record in read_records(study).values() if record["status"] == "finished"]
     assert shown == {(r["method"], r["seed"]): r["scores"]["validation"]["accuracy"] for r in records}
+    data = json.loads(re.search(r'id="analysis">(.*?)</script>', page)[1])  # type: ignore[index]
+    assert len(data["explorer"]["examples"]) == 3
     assert run(["report", str(study), "--output", str(study / "elsewhere")]) == 0
     assert sorted(path.name for path in (study / "elsewhere").iterdir()) == FILES
 
@@ -353,6 +356,14 @@ def test_sections_without_data_are_left_out(opened: Any, pages: dict[str, Path])
         "seeds", "cost", "runs", "origin"
     ]  # fmt: skip
     assert page.locator("#filters").is_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_page_of_a_real_study(opened: Any, study: Path) -> None:
+    page = opened(write_report(analyse(study), study), 390)
+    figures = page.locator("#figures figure").evaluate_all("f => f.map(x => x.parentElement.id)")
+    assert figures == ["seeds", "cost", "curves", "rates", "explorer", "agreement"]
+    assert page.locator("#figures .canvas .empty").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 

@@ -29,12 +29,12 @@ from ..experiments.run import Listener, Run, make_regularizers, prepare_run, tra
 from ..experiments.settings import RunConfig, make_config
 from ..experiments.tokens import token_in_environment
 from ..trainer.fingerprint import data_fingerprint, model_fingerprint
-from .scoring import MAX_PREDICTIONS, Scorer
+from .details import details_of
+from .scoring import Scorer
 from .spec import RunSpec
 
 DATA_SEED = 42  # of splits and samples that all seeds share
 FOLD_SHARE, SELECTION_SHARE = 0.2, 0.1  # of the training data, split off for `fold` and for `keep="split"`
-TEXT_LENGTH = 300  # characters of a validation text that a record holds
 SELECTION = "selection"  # the part of the training data on which `keep="split"` chooses the epoch
 
 # Training arguments that are not fixed in a captured graph or an optimizer. Runs that differ in others share neither.
@@ -100,7 +100,7 @@ class Worker:
             scores, predictions = training.scores()
         finally:
             model.after_run(trainer, key)
-        details = {"texts": _texts(data), "explorer": None} if spec.details else {}
+        details = details_of(model.model, run.tokenizer, data) if spec.details else {}
         return {
             **describe(spec),
             **details,
@@ -368,14 +368,6 @@ def describe(spec: RunSpec) -> dict[str, Any]:
         name: getattr(spec, name) for name in ("id", "method", "task", "size", "seed", "keep", "resample", "fold")
     }
     return {"format": 1, **values, "trial": spec.trial}
-
-
-def _texts(data: tasks.Data) -> list[str]:
-    """The beginnings of the validation texts, for a report that shows single examples."""
-    assert data.validation is not None
-    first = data.validation.select(range(min(MAX_PREDICTIONS, len(data.validation))))
-    columns = [first[name] for name in data.task.text if name in first.column_names]
-    return [" ‖ ".join(map(str, row))[:TEXT_LENGTH] for row in zip(*columns, strict=True)]
 
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, float]:
