@@ -1,4 +1,4 @@
-"""What the record of a method's first run holds for the report: validation texts, and attention maps of a few of them."""
+"""What the first run of a method records for the report: validation texts, and attention maps of a few of them."""
 
 from __future__ import annotations
 
