@@ -103,8 +103,9 @@ function costFigure() {
           ...rows.map((r) => isNumber(r.y1) ? Plot.ruleX([r], { x: "x", y1: "y1", y2: "y2", stroke: r.method.color, strokeWidth: 2 }) : null),
           ...rows.map((r) => isNumber(r.x1) ? Plot.ruleY([r], { y: "y", x1: "x1", x2: "x2", stroke: r.method.color, strokeWidth: 2 }) : null),
           ...rows.map((r) => Plot.dot([r], { x: "x", y: "y", r: 7, symbol: r.method.symbol, fill: r.method.color, stroke: "var(--panel)", strokeWidth: 1.5 })),
-          ...[[(r) => r.x <= middle, "start", 12], [(r) => r.x > middle, "end", -12]].map(([side, textAnchor, dx]) =>
-            Plot.text(rows.filter(side), { x: "x", y: "y", text: (r) => short(r.method.label, width * 0.6), textAnchor, dx, dy: -12, fontWeight: 600, fill: "var(--ink)", stroke: "var(--panel)", strokeWidth: 4 })),
+          // Labels of neighbours are above and below in turn, and lie on the side that has more room.
+          ...d3.sort(rows, (r) => r.x).map((r, i) => Plot.text([r], { x: "x", y: "y", text: [short(r.method.label, width * 0.6)], fontWeight: 600, fill: "var(--ink)",
+            textAnchor: r.x <= middle ? "start" : "end", dx: r.x <= middle ? 12 : -12, dy: i % 2 ? 14 : -12, stroke: "var(--panel)", strokeWidth: 4 })),
           tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOME_NAMES.score} ${fmt(r.y)}\n${fmt(r.x)} × the time of ${labelOf(A.baseline)}` }),
         ].filter(Boolean),
       });
