@@ -76,9 +76,9 @@ def test_a_record_holds_what_a_study_needs(worker: Worker, settings: dict[str, A
     assert sum(right) / 24 == pytest.approx(record["scores"]["validation"]["accuracy"])
     assert set(record["scores"]["validation"]) == {"loss", "accuracy", "macro_f1", "brier", "ece", "majority"}
     assert len(record["texts"]) == 24
-    examples = record["explorer"]["examples"]
-    assert all(example["text"] in record["texts"] and len(example["tokens"]) <= 16 for example in examples)
-    assert {example["gold"] for example in examples} <= set(record["labels"])
+    layers = record["explorer"]["examples"][0]["layers"]
+    assert {"attention", "attribution", "candidates", "dropped"} <= set(layers[0]["heads"][0])
+    assert record["explorer"]["examples"][0]["pruned"] is not None
     assert record["cost"]["steps"] == 18
     assert record["cost"]["seconds"] > 0 <= record["cost"]["overhead_seconds"]
     assert record["method_metrics"]

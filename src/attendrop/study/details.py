@@ -1,46 +1,73 @@
-"""What the first run of a method records for the report: validation texts, and attention maps of a few of them."""
+"""What the record of one run of each method holds besides scores: validation texts, and attention maps to explore."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
-
 from .. import tasks
+from ..core.regularizer import Regularizer
+from ..errors import UserError
+from ..methods.addrop import ADDrop
+from ..prune import prune, score_layers
 from ..report.explorer import explore
-from .scoring import MAX_PREDICTIONS
 
 TEXT_LENGTH = 300  # characters of a validation text that a record holds
-EXAMPLES, TOKENS = 3, 16  # of the attention maps: 2 MB in a record of a model with 12 layers and 12 heads
+EXAMPLES = 3  # texts whose attention maps a record holds
+_POOL = 200  # texts of which the shortest ones are taken
 
 
-def details_of(model: nn.Module, tokenizer: Any, data: tasks.Data) -> dict[str, Any]:
-    """The texts and the attention maps.
+def texts_of(data: tasks.Data, count: int) -> list[str]:
+    """The beginnings of the first validation texts, for a report that shows single examples.
 
     Args:
+        data: The data of the run.
+        count: The number of texts.
+    """
+    return [" ‖ ".join(parts)[:TEXT_LENGTH] for parts in _rows(data, count)]
+
+
+def explorer_of(
+    data: tasks.Data, model: Any, tokenizer: Any, regularizers: Sequence[Regularizer]
+) -> dict[str, Any] | None:
+    """The attention explorer of a trained classifier; None for other models, and where no method is AD-DROP.
+
+    Args:
+        data: The data of the run.
         model: The trained model.
         tokenizer: Its tokenizer.
-        data: The data of the run.
+        regularizers: The methods of the run.
     """
-    assert data.validation is not None
-    first = data.validation.select(range(min(MAX_PREDICTIONS, len(data.validation))))
-    columns = [first[name] for name in data.task.text if name in first.column_names]
-    rows = [tuple(map(str, row)) for row in zip(*columns, strict=True)]
-    labels = first[data.task.label] if data.task.label in first.column_names else None
-    return {
-        "texts": [" ‖ ".join(row)[:TEXT_LENGTH] for row in rows],
-        "explorer": _attention(model, tokenizer, rows, labels) if data.task.kind == "classification" else None,
-    }
-
-
-def _attention(model: nn.Module, tokenizer: Any, rows: list[tuple[str, ...]], labels: Any) -> dict[str, Any] | None:
-    """The maps of the examples that come closest to the number of tokens which can be shown whole."""
-    lengths = {i: len(tokenizer(*row)["input_ids"]) for i, row in enumerate(rows[:200])}
-    fitting = [i for i, length in lengths.items() if length <= TOKENS] or list(lengths)
-    chosen = sorted(fitting, key=lambda i: abs(lengths[i] - TOKENS))[:EXAMPLES]
-    texts = [row[0] if len(row) == 1 else (row[0], row[1]) for row in (rows[i] for i in chosen)]
-    gold = [int(labels[i]) for i in chosen] if labels is not None else None
-    try:
-        return explore(model, tokenizer, texts, gold=gold, max_examples=EXAMPLES, max_tokens=TOKENS)
-    except (ValueError, TypeError, RuntimeError):  # a model without maps; the run itself has succeeded
+    method = next((method for method in regularizers if isinstance(method, ADDrop)), None)
+    if method is None or method.attribution == "rd" or data.task.kind != "classification" or data.validation is None:
         return None
+    rows = _rows(data, _POOL)
+    chosen = sorted(range(len(rows)), key=lambda i: (sum(map(len, rows[i])), i))[:EXAMPLES]
+    gold = [data.task.labels[data.validation[i][str(data.task.label)]] for i in chosen]
+    texts = [rows[i][0] if len(rows[i]) == 1 else (rows[i][0], rows[i][1]) for i in chosen]
+    try:
+        return explore(model, tokenizer, texts, method, gold, _half_pruned(model, tokenizer, texts))
+    except (UserError, ValueError):  # a model whose attention cannot be shown
+        return None
+
+
+def _half_pruned(model: Any, tokenizer: Any, texts: Sequence[Any]) -> Any:
+    """A copy of the model with half of its attention layers pruned; None where that is not possible."""
+    pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
+    batch = tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, truncation=True, return_tensors="pt")
+    pruned = copy.deepcopy(model)
+    try:
+        scores = score_layers(pruned, [batch.to(model.device)])
+        order = sorted(range(len(scores)), key=lambda layer: -scores[layer])
+        prune(pruned, order[: len(order) // 2])
+    except ValueError:
+        return None
+    return pruned
+
+
+def _rows(data: tasks.Data, count: int) -> list[tuple[str, ...]]:
+    assert data.validation is not None
+    first = data.validation.select(range(min(count, len(data.validation))))
+    columns = [first[name] for name in data.task.text if name in first.column_names]
+    return [tuple(map(str, row)) for row in zip(*columns, strict=True)]

@@ -29,8 +29,8 @@ from ..experiments.run import Listener, Run, make_regularizers, prepare_run, tra
 from ..experiments.settings import RunConfig, make_config
 from ..experiments.tokens import token_in_environment
 from ..trainer.fingerprint import data_fingerprint, model_fingerprint
-from .details import details_of
-from .scoring import Scorer
+from .details import explorer_of, texts_of
+from .scoring import MAX_PREDICTIONS, Scorer
 from .spec import RunSpec
 
 DATA_SEED = 42  # of splits and samples that all seeds share
@@ -100,7 +100,10 @@ class Worker:
             scores, predictions = training.scores()
         finally:
             model.after_run(trainer, key)
-        details = details_of(model.model, run.tokenizer, data) if spec.details else {}
+        details: dict[str, Any] = {}
+        if spec.details:
+            details["texts"] = texts_of(data, MAX_PREDICTIONS)
+            details["explorer"] = explorer_of(data, model.model, model.tokenizer, regularizers)
         return {
             **describe(spec),
             **details,

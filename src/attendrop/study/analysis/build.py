@@ -65,7 +65,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         "delta": deltas,
         "confidence": confidence,
         "sequential": None if looks is None else {"max_seeds": looks.max_seeds, "first_look": looks.first},
-        "model": example.get("model", {}).get("name"),
+        "model": Path(str(example.get("model", {}).get("name") or "")).name or None,
         "metric": example.get("metric"),
         "greater_is_better": example.get("greater_is_better"),
         "versions": example.get("versions", {}),
