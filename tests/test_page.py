@@ -28,6 +28,7 @@ from attendrop.report.page import (
     runs_csv,
     write_report,
 )
+from attendrop.study.analysis import analyse
 from attendrop.study.configuration import write_configuration
 from attendrop.study.design import RunSpec, parse_contender
 from attendrop.study.records import read_records, write_record
@@ -152,6 +153,16 @@ def test_headline_names_all_methods_of_a_verdict() -> None:
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut make no difference."
 
 
+def test_a_grid_of_settings_stays_readable() -> None:
+    analysis = make_analysis(tasks=("glue/rte",), sizes=("all",))
+    (cell,) = (cell for cell in analysis["cells"] if cell["method"] == "addrop:p=0.3,q=0.3")
+    for number in range(1, 41):
+        analysis["methods"].append({"name": f"addrop:p=0.3,q={number}"})
+        analysis["cells"].append({**cell, "method": f"addrop:p=0.3,q={number}"})
+    assert headline(checked_analysis(analysis)) == "41 methods help; AttendOut hurts (−0.020); R-Drop is undecided."
+    assert 'class="scroll tall"' in render_page(analysis)
+
+
 def broken(change: Any) -> dict[str, Any]:
     analysis = make_analysis(seeds=5)
     change(analysis)
@@ -246,6 +257,8 @@ def test_command_writes_the_report_of_a_real_study(study: Path, capsys: pytest.C
     shown = {(row["method"], int(row["seed"])): float(row["value"]) for row in runs if row["score"] == "accuracy"}
     records = [record for record in read_records(study).values() if record["status"] == "finished"]
     assert shown == {(r["method"], r["seed"]): r["scores"]["validation"]["accuracy"] for r in records}
+    data = json.loads(re.search(r'id="analysis">(.*?)</script>', page)[1])  # type: ignore[index]
+    assert len(data["explorer"]["examples"]) == 3
     assert run(["report", str(study), "--output", str(study / "elsewhere")]) == 0
     assert sorted(path.name for path in (study / "elsewhere").iterdir()) == FILES
 
@@ -343,6 +356,14 @@ def test_sections_without_data_are_left_out(opened: Any, pages: dict[str, Path])
         "seeds", "cost", "runs", "origin"
     ]  # fmt: skip
     assert page.locator("#filters").is_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_page_of_a_real_study(opened: Any, study: Path) -> None:
+    page = opened(write_report(analyse(study), study), 390)
+    figures = page.locator("#figures figure").evaluate_all("f => f.map(x => x.parentElement.id)")
+    assert figures == ["seeds", "cost", "curves", "rates", "explorer", "agreement"]
+    assert page.locator("#figures .canvas .empty").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 

@@ -26,6 +26,7 @@ from .words import (
 
 # The width and height of a drawn interval, in the units of its own coordinate system.
 _WIDTH, _HEIGHT = 200, 26
+_MANY = 12  # rows of a table, from which on it scrolls
 
 
 def verdict_blocks(analysis: Mapping[str, Any]) -> str:
@@ -68,11 +69,14 @@ def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], 
         hint = "baseline" if name == baseline else name if name != labels[name] else ""
         shown = f'{escape(labels[name])}<span class="hint">{escape(hint).replace(",", ",<wbr>")}</span>'
         rows.append(f'<tr{mark}><th scope="row">{shown}</th>{cells}</tr>')
-    sentences = "".join(_sentences(analysis, results, outcomes))
-    return (
-        f'<section {attributes}><h3>{escape(title)}</h3><table class="verdicts"><thead><tr><th scope="col">Method</th>'
-        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{_key(analysis, results)}{sentences}</section>"
+    table = (
+        f'<table class="verdicts"><thead><tr><th scope="col">Method</th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
     )
+    if len(rows) > _MANY:
+        table = f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(title)}">{table}</div>'
+    sentences = "".join(_sentences(analysis, results, outcomes))
+    return f"<section {attributes}><h3>{escape(title)}</h3>{table}{_key(analysis, results)}{sentences}</section>"
 
 
 def _cell(analysis: Mapping[str, Any], outcome: str, result: Any, label: str, domain: tuple[float, float]) -> str:
@@ -155,11 +159,13 @@ def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes
             if comparison and (sentence := explanation(comparison)):
                 line = f"<li>{escape(sentence)}{_power(outcome, comparison)}</li>"
                 found["score" if outcome == "score" else "other"].append(line)
-    if found["score"]:
+    if len(found["score"]) > _MANY:
+        found["other"] = found.pop("score") + found["other"]
+    if found.get("score"):
         yield f'<ul class="sentences">{"".join(found["score"])}</ul>'
     if found["other"]:
         yield (
-            "<details><summary>The other outcomes in words</summary>"
+            f"<details><summary>{'The other' if found.get('score') else 'All'} outcomes in words</summary>"
             f'<ul class="sentences">{"".join(found["other"])}</ul></details>'
         )
 

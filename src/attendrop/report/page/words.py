@@ -130,13 +130,16 @@ def headline(analysis: Mapping[str, Any]) -> str:
     parts = []
     for verdict, (one, many) in _PHRASES.items():
         if names := groups.get(verdict):
-            shown = _listed([labels.get(name, name) for name in names])
-            sizes = _listed([number(results[name].get("difference"), signed=True) for name in names])
-            size = f" ({sizes})" if verdict in ("helps", "hurts") else ""
+            shown, size = f"{len(names)} methods", ""
+            if len(names) <= MOST_NAMED:
+                shown = _listed([labels.get(name, name) for name in names])
+                sizes = _listed([number(results[name].get("difference"), signed=True) for name in names])
+                size = f" ({sizes})" if verdict in ("helps", "hurts") else ""
             parts.append(f"{shown} {one if len(names) == 1 else many}{size}")
     return f"{'; '.join(parts)}." if parts else "There is no comparison with the baseline yet."
 
 
+MOST_NAMED = 4  # more methods with the same verdict are counted, not named
 _PHRASES = {
     "helps": ("helps", "help"),
     "hurts": ("hurts", "hurt"),

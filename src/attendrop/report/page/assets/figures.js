@@ -8,6 +8,11 @@ const GRID_Y = () => Plot.gridY({ stroke: "var(--line)", strokeOpacity: 1 });
 const tipOf = (rows, options) => Plot.tip(rows, Plot.pointer({
   ...options, fill: "var(--panel)", stroke: "var(--line)", fontSize: 12, lineHeight: 1.3, textPadding: 9, maxRadius: 30,
 }));
+/** The options of an axis on which all values are the same: without a range of its own, it would have none. */
+const spread = (values) => {
+  const [low, high] = d3.extent(values.filter(isNumber));
+  return high - low > 1e-9 ? {} : { domain: [low - 0.05, high + 0.05] };
+};
 const outcomesHere = () => ["score", "loss", "ece", "brier", "cost"].filter((o) => A.cells.some((c) => c.outcomes[o]));
 const cellOf = (method) => cellsHere().find((c) => c.method === method);
 
@@ -27,9 +32,9 @@ function seedsFigure() {
     const methods = shownMethods().filter((m) => cellOf(m.name)?.outcomes[view.outcome] && !(isDifference && m.isBaseline));
     const place = new Map(methods.map((m, i) => [m.name, i]));
     const seeds = unique(rowsOf().map((r) => r.seed));
-    const spread = (seed) => 0.12 + 0.22 * ((seeds.indexOf(seed) * 0.618) % 1);
+    const offset = (seed) => 0.12 + 0.22 * ((seeds.indexOf(seed) * 0.618) % 1);
     const rows = rowsOf().filter((r) => place.has(r.method.name)).map((r) => ({
-      ...r, x: isDifference ? r.difference : r.value, y: place.get(r.method.name) + spread(r.seed),
+      ...r, x: isDifference ? r.difference : r.value, y: place.get(r.method.name) + offset(r.seed),
     })).filter((r) => isNumber(r.x));
     if (!rows.length) return null;
     const means = methods.map((m) => {
@@ -41,7 +46,7 @@ function seedsFigure() {
     const lines = isDifference ? [] : d3.sort(rows, (r) => r.y);
     const svg = Plot.plot({
       ...BASE, width, height: 62 * methods.length + 56, marginLeft: 14, marginRight: 20, marginTop: 6, marginBottom: 40,
-      x: { ...AXIS, label: isDifference ? `difference in ${name} from ${labelOf(A.baseline)}` : name + (view.outcome === "cost" ? ` (× ${labelOf(A.baseline)})` : ""), ticks: width < 500 ? 4 : 7 },
+      x: { ...AXIS, ...spread([...rows.map((r) => r.x), ...means.flatMap((m) => [m.low, m.high])]), label: isDifference ? `difference in ${name} from ${labelOf(A.baseline)}` : name + (view.outcome === "cost" ? ` (× ${labelOf(A.baseline)})` : ""), ticks: width < 500 ? 4 : 7 },
       y: { axis: null, domain: [methods.length - 0.5, -0.5] },
       marks: [
         isDifference && delta ? Plot.rect([0], { x1: -delta, x2: delta, y1: -0.5, y2: methods.length - 0.5, fill: "var(--flat-bg)" }) : null,
@@ -91,14 +96,16 @@ function costFigure() {
       const middle = d3.mean(d3.extent(rows, (r) => r.x));
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(280, width * 0.45)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
-        x: { ...AXIS, label: `training time (× ${labelOf(A.baseline)})`, insetLeft: 16, insetRight: 16 }, y: { ...AXIS, label: OUTCOME_NAMES.score, inset: 12 },
+        x: { ...AXIS, label: `training time (× ${labelOf(A.baseline)})`, insetLeft: 16, insetRight: 16, ...spread(rows.flatMap((r) => [r.x, r.x1, r.x2])) },
+        y: { ...AXIS, label: OUTCOME_NAMES.score, inset: 12, ...spread(rows.flatMap((r) => [r.y, r.y1, r.y2])) },
         marks: [
           GRID_Y(), PLAIN_GRID(),
           ...rows.map((r) => isNumber(r.y1) ? Plot.ruleX([r], { x: "x", y1: "y1", y2: "y2", stroke: r.method.color, strokeWidth: 2 }) : null),
           ...rows.map((r) => isNumber(r.x1) ? Plot.ruleY([r], { y: "y", x1: "x1", x2: "x2", stroke: r.method.color, strokeWidth: 2 }) : null),
           ...rows.map((r) => Plot.dot([r], { x: "x", y: "y", r: 7, symbol: r.method.symbol, fill: r.method.color, stroke: "var(--panel)", strokeWidth: 1.5 })),
-          ...[[(r) => r.x <= middle, "start", 12], [(r) => r.x > middle, "end", -12]].map(([side, textAnchor, dx]) =>
-            Plot.text(rows.filter(side), { x: "x", y: "y", text: (r) => short(r.method.label, width * 0.6), textAnchor, dx, dy: -12, fontWeight: 600, fill: "var(--ink)", stroke: "var(--panel)", strokeWidth: 4 })),
+          // Labels of neighbours are above and below in turn, and lie on the side that has more room.
+          ...d3.sort(rows, (r) => r.x).map((r, i) => Plot.text([r], { x: "x", y: "y", text: [short(r.method.label, width * 0.6)], fontWeight: 600, fill: "var(--ink)",
+            textAnchor: r.x <= middle ? "start" : "end", dx: r.x <= middle ? 12 : -12, dy: i % 2 ? 14 : -12, stroke: "var(--panel)", strokeWidth: 4 })),
           tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOME_NAMES.score} ${fmt(r.y)}\n${fmt(r.x)} × the time of ${labelOf(A.baseline)}` }),
         ].filter(Boolean),
       });
@@ -123,7 +130,8 @@ function lineChart(width, series, { x, y, xTicks }) {
   marks.push(tipOf(all, { x: "x", y: "y", title: (r) => `${r.s.label}\n${x}: ${+(+r.x).toPrecision(4)}\n${y}: ${fmt(r.y)}${isNumber(r.low) ? ` [${fmt(r.low)}, ${fmt(r.high)}]` : ""}` }));
   return Plot.plot({
     ...BASE, width, height: Math.min(380, Math.max(260, width * 0.42)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
-    x: { ...AXIS, label: x, ticks: xTicks ?? (width < 500 ? 4 : 8), tickFormat: xTicks ? (v) => String(v) : undefined, nice: false, insetLeft: 6, insetRight: 6 }, y: { ...AXIS, label: y }, marks,
+    x: { ...AXIS, label: x, ticks: xTicks ?? (width < 500 ? 4 : 8), tickFormat: xTicks ? (v) => String(v) : undefined, nice: false, insetLeft: 6, insetRight: 6 },
+    y: { ...AXIS, ...spread(all.flatMap((r) => [r.y, r.low, r.high])), label: y }, marks,
   });
 }
 const series3 = (xs, mean, low, high) => xs.map((x, i) => ({ x, y: mean?.[i], low: low?.[i], high: high?.[i] })).filter((r) => isNumber(r.y));
@@ -172,7 +180,7 @@ function sizesFigure() {
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(260, width * 0.42)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
         x: { label: "training data", labelArrow: "none", domain: [-0.3, sizes.length - 0.7], ticks: d3.range(sizes.length), tickFormat: (i) => sizeLabel(sizes[i] ?? "") },
-        y: { ...AXIS, label: OUTCOME_NAMES.score },
+        y: { ...AXIS, ...spread(rows.flatMap((r) => [r.y, r.low, r.high])), label: OUTCOME_NAMES.score },
         marks: [
           GRID_Y(),
           ...METHODS.flatMap((m) => {
