@@ -48,17 +48,12 @@ def score_of(metric: str, predictions: Any, labels: Any) -> float:
     return float(metrics[metric](labels, predictions.argmax(-1)))
 
 
-def calibration_of(logits: Any, labels: Any, bins: int = 15) -> dict[str, float]:
-    """Brier score and expected calibration error (equal-width bins of the confidence, in percent) of a classifier."""
-    import numpy as np
+def calibration_of(logits: Any, labels: Any) -> dict[str, float]:
+    """Brier score and expected calibration error (in percent) of a classifier."""
+    from attendrop.statistics.calibration import brier_score, calibration_error, softmax
 
-    shifted = np.exp(logits.astype(float) - logits.max(-1, keepdims=True))
-    probabilities = shifted / shifted.sum(-1, keepdims=True)
-    truth = np.eye(probabilities.shape[-1])[labels]
-    confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
-    which = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs((right - confidence)[which == b].sum()) for b in range(bins)]
-    return {"brier": float(((probabilities - truth) ** 2).sum(-1).mean()), "ece": float(100 * sum(gaps) / len(labels))}
+    probabilities = softmax(logits)
+    return {"brier": brier_score(probabilities, labels), "ece": 100 * calibration_error(probabilities, labels)}
 
 
 def read_columns(folder: Path, split: str) -> dict[str, list[Any]]:

@@ -209,6 +209,18 @@ def _section(name: str, title: str) -> str:
     return rest.partition("\n## ")[0].strip()
 
 
+def simulated(quantity: str) -> str:
+    """Shares of simulated studies, in percent: a row for each kind of differences, a column for each kind of study."""
+    shares: dict[str, dict[str, str]] = {}
+    for row in rows("statistics.csv", ("seeds", "methods", "differences"), quantity=quantity):
+        study = f"{row['seeds']} seeds" if row["seeds"].isdigit() else row["seeds"]
+        study += f", {row['methods']} methods" if row["methods"] != "1" else ""
+        shares.setdefault(row["differences"], {})[study] = f"{100 * float(row['measured']):.1f}"
+    studies = list(dict.fromkeys(study for of in shares.values() for study in of))
+    lines = [[name, *(of.get(study, "") for study in studies)] for name, of in shares.items()]
+    return table(["differences", *studies], lines)
+
+
 def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
@@ -224,6 +236,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods": methods,
     "method-links": method_links,
     "recipes": recipes,
+    "simulated-alarms": lambda: simulated("false alarms"),
+    "simulated-coverage": lambda: simulated("coverage"),
+    "simulated-bca": lambda: simulated("coverage of BCa"),
+    "simulated-power": lambda: simulated("power"),
+    "simulated-equivalence": lambda: simulated('false "no difference"'),
 }
 
 

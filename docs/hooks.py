@@ -80,7 +80,7 @@ GROUPS = (
     ),
     Group("pruning", "Pruning", "Attention layers, heads and blocks removed from a model.", ("prune",), "prune"),
     Group("tasks", "Tasks", "Data sets by name or from files, their metrics, tokenizers and models.", (), "tasks"),
-    Group("report", "Report", "Figures and model cards.", (), "report"),
+    Group("report", "Report", "Figures, model cards, and the report of a study.", (), "report"),
     Group(
         "experiments",
         "Experiments",
@@ -133,7 +133,10 @@ def _package_names(package: str) -> Iterator[str]:
     if root.exports is not None:
         yield from (f"{root.path}.{name}" for name in root.exports)
         return
-    for module in root.modules.values():
+    for module in (module for name, module in root.modules.items() if not name.startswith("_")):
+        if module.exports is not None:
+            yield from (f"{module.path}.{name}" for name in module.exports)
+            continue
         for name, member in module.members.items():
             is_api = not name.startswith("_") and name != "main" and not member.is_alias
             if is_api and (member.is_function or member.is_class):

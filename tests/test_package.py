@@ -89,9 +89,11 @@ def run(environment: Path, folder: Path, *command: str) -> str:
 def test_wheel_holds_every_module_and_the_type_information(wheel: Path) -> None:
     package = ROOT / "src" / "attendrop"
     modules = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
+    page = {str(path.relative_to(package.parent)) for path in package.glob("report/page/*/*") if path.is_file()}
+    page = {name for name in page if "__pycache__" not in name}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == modules | {"attendrop/py.typed", "attendrop/__init__.pyi"}
+    assert names == modules | page | {"attendrop/py.typed", "attendrop/__init__.pyi"}
     assert wheel.name.startswith(f"attendrop-{attendrop.__version__}-")
 
 

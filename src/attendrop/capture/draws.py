@@ -65,6 +65,10 @@ class DrawKeys:
         """The position of the micro-batch's first example in the global batch."""
         return self._table[0]
 
+    def forget(self) -> None:
+        """Writes everything again before the next replay: another run begins, whose steps have the same numbers."""
+        self._step = self._written = None
+
     def write(self, work: MicroBatch | Step) -> None:
         """Updates the tables before a replay: all keys and numbers become those of this micro-batch or step."""
         if isinstance(work, MicroBatch):

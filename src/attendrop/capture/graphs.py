@@ -51,7 +51,11 @@ class Graphs:
         self.ignores_cpu_draws = False  # whether numbers that a forward draws on the CPU have no effect
         self._shapes = shapes or ExactShapes()
         self._draw_keys = DrawKeys(device)
-        self._graphs: dict[Hashable, _Graph] = {}
+        self._draw_keys_of: dict[Hashable, DrawKeys] = {
+            None: self._draw_keys
+        }  # scope -> keys and numbers of its methods
+        self._scope: Hashable = None
+        self._graphs: dict[tuple[Hashable, Hashable, bool], _Graph] = {}  # scope, key, whether it adds to gradients
         self._loaded: set[Hashable] = set()  # keys of `run_once` whose kernels are loaded
         self._static: dict[Hashable, dict[str, Tensor]] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
@@ -63,6 +67,29 @@ class Graphs:
     def is_full(self) -> bool:
         """Whether the limit is reached."""
         return len(self._graphs) >= self.limit
+
+    def has(self, key: Hashable) -> bool:
+        """Whether there is a graph for this key."""
+        return any((self._scope, key, adds) in self._graphs for adds in (False, True))
+
+    def begin_run(self, shapes: ExactShapes, scope: Hashable) -> None:
+        """To be called when another run begins to use these graphs.
+
+        Args:
+            shapes: which shapes the buffers of batches have in this run.
+            scope: graphs of other scopes are not used in this run. It names what is fixed in a graph and is not part
+                of the keys: the methods and the training arguments.
+        """
+        self.failure, self._shapes, self._scope = None, shapes, scope
+        if scope not in self._draw_keys_of:
+            self._draw_keys_of[scope] = DrawKeys(self.device)
+        self._draw_keys = self._draw_keys_of[scope]
+        self._draw_keys.forget()
+
+    def drop_scope(self) -> None:
+        """Frees the graphs of the present scope."""
+        del self._draw_keys_of[self._scope]
+        self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != self._scope}
 
     # ---- tensors that stay at their addresses ------------------------------------------------------------------
 
@@ -128,6 +155,7 @@ class Graphs:
         batch: MicroBatch | Step | None = None,
         network: nn.Module | None = None,
         warm_up: bool = True,
+        all_scopes: bool = False,
     ) -> Any:
         """Returns what `function` returns, in tensors that the next run with the same key overwrites.
 
@@ -140,18 +168,20 @@ class Graphs:
             batch: the micro-batch or step whose draws and numbers the function reads.
             network: the network whose backward the function runs. The gradients are added to those of its parameters.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
+            all_scopes: use this graph in runs of all scopes (`begin_run`).
         """
         if batch is not None:
             self._draw_keys.write(batch)
         if self.failure is not None:
             return function()
         adds = any(parameter.grad is not None for parameter in self._trained(network))
-        graph = self._graphs.get((key, adds))
+        name = (None if all_scopes else self._scope, key, adds)
+        graph = self._graphs.get(name)
         if graph is None:
             graph = self._try_to_capture(function, network, adds, warm_up)
             if graph is None:
                 return function()
-            self._graphs[key, adds] = graph
+            self._graphs[name] = graph
             if batch is not None:
                 self._draw_keys.write(batch)  # the capture has added keys
         if adds:
@@ -172,7 +202,7 @@ class Graphs:
             function: the work. It reads tensors that stay at their addresses.
             step: the step whose draws and numbers the function reads.
         """
-        if key in self._loaded and not (self.is_full and (key, False) not in self._graphs):
+        if key in self._loaded and not (self.is_full and not self.has(key)):
             return self.run(key, function, batch=step, warm_up=False)
         self._loaded.add(key)
         self._draw_keys.write(step)

@@ -26,14 +26,14 @@ def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @contextmanager
-def replaying_steps(optimizer: torch.optim.Optimizer, graphs: Graphs) -> Iterator[None]:
-    """Inside, `optimizer.step()` replays a graph where it can.
+def replaying_steps(optimizer: torch.optim.Optimizer, graph: OptimizerGraph) -> Iterator[None]:
+    """Inside, `optimizer.step()` replays the graph where it can.
 
     The Trainer calls `step` of the optimizer deep inside its loop, through accelerate's wrapper, and learning rate
     schedulers have replaced it on the instance already. So it is replaced on the instance here too, and restored at
     the end. This is the only function of another library's object that capture replaces.
     """
-    graph, eager_step, is_on_instance = OptimizerGraph(optimizer, graphs), optimizer.step, "step" in vars(optimizer)
+    eager_step, is_on_instance = optimizer.step, "step" in vars(optimizer)
 
     @functools.wraps(eager_step)
     def step(closure: Any = None) -> Any:
@@ -59,17 +59,22 @@ class OptimizerGraph:
 
     def step(self, eager_step: Callable[[], Any]) -> None:
         """Takes a step: a replay, or `eager_step` where that is not possible."""
+        if not self._allows:
+            eager_step()
+            return
+        for rate, group in zip(self._learning_rates, self._optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
         state = self._optimizer.state
-        # The first step creates the state.
-        if not self._allows or not all(self._graphs.owns_gradient(p) and p in state for p in parameters):
-            eager_step()
+        # The first step creates the state, and gradients of an eager pass are elsewhere. These steps compute in the
+        # same way, so that a run with graphs of an earlier run gives the same bits as one without.
+        if not all(self._graphs.owns_gradient(p) and p in state for p in parameters):
+            self._capturable(eager_step)
             return
         if not self._is_warm:
             self._warm_up_kernels()
-        for rate, group in zip(self._learning_rates, self._optimizer.param_groups, strict=True):
-            rate.fill_(group["lr"])
-        self._graphs.run(self._key(parameters), lambda: self._capturable(eager_step), warm_up=False)
+        key = self._key(parameters)
+        self._graphs.run(key, lambda: self._capturable(eager_step), warm_up=False, all_scopes=True)
 
     def _key(self, parameters: list[nn.Parameter]) -> tuple[Any, ...]:
         """Everything that is fixed in a graph: the settings of the groups and the addresses of the tensors."""

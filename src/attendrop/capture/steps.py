@@ -36,8 +36,9 @@ from .draws import StaticMicroBatch
 from .eligibility import reason_against, reason_against_auto
 from .errors import NotCaptured, RunEagerly
 from .graphs import Graphs
+from .kept import KeptGraphs
 from .losses import NonfiniteFilter
-from .optimizers import replaying_steps
+from .optimizers import OptimizerGraph, replaying_steps
 
 logger = logging.get_logger(__name__)
 
@@ -62,7 +63,10 @@ class Steps:
         self._captured: CapturedSteps | None = None
         self._filter = NonfiniteFilter(trainer)
         self._resources = ExitStack()
+        self._kept: KeptGraphs | None = None
+        self._scope: Hashable = None
         self.gave_up: str | None = None  # why steps are not captured any more
+        self.were_captured = False  # whether steps of the last training were captured
 
     @property
     def are_captured(self) -> bool:
@@ -82,6 +86,15 @@ class Steps:
                 f"step is 'captured', which is not possible, because {reason}; it must be 'auto' or 'eager'."
             )
         return reason
+
+    def keep_graphs(self, kept: KeptGraphs, scope: Hashable) -> None:
+        """Uses graphs of earlier runs, and leaves those of this run for later ones. To be called before training.
+
+        Args:
+            kept: the graphs. All runs that use them train the same model object, one after the other.
+            scope: names what is fixed in a graph and not seen by it: the methods and the training arguments.
+        """
+        self._kept, self._scope = kept, scope
 
     @property
     def may_capture(self) -> bool:
@@ -105,7 +118,7 @@ class Steps:
     def begin(self, engine: Engine | None) -> None:
         """To be called when the model, the optimizer and the engine of this run have been created."""
         self._stop()
-        self.gave_up = None
+        self.gave_up, self.were_captured = None, False
         if self._mode == "eager":
             return
         reason = self.check()
@@ -116,11 +129,20 @@ class Steps:
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        self._captured = CapturedSteps(self._trainer, engine)
+        shapes = PaddedShapes(self._trainer)
+        self._captured = CapturedSteps(self._trainer, engine, self._make_graphs(shapes), shapes)
         if self._trainer.accelerator.scaler is None:  # a loss scaler reads gradients on the CPU before each step
             optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
-            self._resources.enter_context(replaying_steps(optimizer, self._captured.graphs))
+            graph = OptimizerGraph(optimizer, self._captured.graphs)
+            if self._kept is not None:
+                graph = self._kept.optimizer_graph(optimizer, graph)
+            self._resources.enter_context(replaying_steps(optimizer, graph))
         self._filter.start()
+
+    def _make_graphs(self, shapes: PaddedShapes) -> Graphs:
+        if self._kept is not None:
+            return self._kept.begin_run(self._trainer.model, shapes, self._scope)
+        return Graphs(next(self._trainer.model.parameters()).device, shapes)
 
     def try_captured(
         self,
@@ -150,6 +172,8 @@ class Steps:
             return None
         if self._captured.graphs.failure is not None:
             self._give_up(self._captured.graphs.failure)
+        else:
+            self.were_captured = self.were_captured or loss is not None
         return loss
 
     def _give_up(self, reason: str) -> None:
@@ -164,7 +188,10 @@ class Steps:
             for reason, count in self._captured.skipped.items():
                 logger.info(f"{count} micro-batches were not captured: {reason}.")
             self._resources.close()
-            self._captured.graphs.clear()
+            if self._kept is None:
+                self._captured.graphs.clear()
+            else:
+                self._kept.end_run(self._trainer.regularizers)
             self._captured = None
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:
@@ -179,10 +206,9 @@ class Steps:
 class CapturedSteps:
     """Captures and replays the micro-batches of a Trainer whose model and optimizer have been created."""
 
-    def __init__(self, trainer: TrainerProtocol, engine: Engine | None) -> None:
+    def __init__(self, trainer: TrainerProtocol, engine: Engine | None, graphs: Graphs, shapes: PaddedShapes) -> None:
         self._trainer, self._engine, self._model = trainer, engine, trainer.model
-        self.shapes = PaddedShapes(trainer)
-        self.graphs = Graphs(next(trainer.model.parameters()).device, self.shapes)
+        self.graphs, self.shapes = graphs, shapes
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self._known: set[Hashable] = set()
@@ -207,7 +233,8 @@ class CapturedSteps:
         if self._parameter_addresses() != self._addresses:
             raise NotCaptured("the model's weights have moved to other tensors")
         if self._engine is None or batch is None:
-            found = self.graphs.run(("pass", key), lambda: run(self._model, dict(static), items), network=self._model)
+            work = _capturable(self._model, lambda: run(self._model, dict(static), items))
+            found = self.graphs.run(("pass", key), work, network=self._model)
         else:
             found = self._regularized_loss(self._engine, run, static, items, key, batch)
         return found.clone()
@@ -264,7 +291,7 @@ class CapturedSteps:
         else:
             shapes = (shapes, items)
         key = (shapes, self._kind(batch), self._trainer.current_gradient_accumulation_steps)
-        if self.graphs.is_full and key not in self._known:
+        if self.graphs.is_full and key not in self._known and not self.graphs.has(("pass", key)):
             raise RunEagerly(f"more than {self.graphs.limit} graphs")
         self._known.add(key)
         return static, items, key

@@ -1,4 +1,4 @@
-"""The command line: `attendrop train | predict | curves | robustness | demo | methods | tasks`."""
+"""The command line: the program `attendrop`, with one module for each command."""
 
 from __future__ import annotations
 

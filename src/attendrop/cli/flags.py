@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -30,19 +30,23 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
     return arguments
 
 
-def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_flags(function: Callable[..., Any], without: Collection[str] = ()) -> Callable[..., Any]:
     """Turns `function(settings, ...)` into a command with a flag for every setting.
 
     Args:
-        function: Called with the settings that the user gave, as a dictionary, and with its own parameters.
+        function: Called with the settings that the user gave, as a dictionary, and with its own parameters. A
+            parameter with the name of a setting replaces its flag.
+        without: Settings that are no flags of this command.
     """
-    settings = all_settings()
+    own = own_parameters(function)
+    hidden = {*without, *(parameter.name for parameter in own)}
+    settings = {name: setting for name, setting in all_settings().items() if name not in hidden}
 
     def command(**values: Any) -> Any:
         given = {name: values.pop(name) for name in settings}
         return function({name: value for name, value in given.items() if value not in (None, [])}, **values)
 
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own_parameters(function)]
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
     signature = inspect.Signature([*keyword_only, *map(_parameter, settings.values())])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UserError
+from ..utils.processes import end_with_parent
 
 _IS_WATCHED = "ATTENDROP_END_WITH_LAUNCHER"  # set for the processes that `launch` starts
-_PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
-
-
-def end_with_parent() -> None:
-    """Ends this process when its parent has ended, however it ended. A killed launcher leaves no workers behind."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_wait_for_parent, args=(os.getppid(),), daemon=True).start()
-
-
-def _wait_for_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def watch_launcher() -> None:

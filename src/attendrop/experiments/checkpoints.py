@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +15,9 @@ from transformers import TrainerCallback
 from ..errors import UserError
 from ..trainer.manifest import newest_checkpoint
 from ..utils.distributed import sum_over_processes
+from ..utils.files import is_no_space
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# safetensors and torch wrap the error of the operating system in their own error, or lose it
-_NO_SPACE = ("No space left on device", "File too large", "unexpected pos", "iostream error", "Disk quota exceeded")
 
 
 @contextmanager
@@ -28,7 +26,7 @@ def full_disk_explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not _is_no_space(error):
+        if not is_no_space(error):
             raise
         last = newest_checkpoint(folder)
         if last is None:
@@ -36,11 +34,6 @@ def full_disk_explained(folder: Path) -> Iterator[None]:
         else:
             state = f"{last.name} is complete: free some space and continue with --resume"
         raise UserError(f"{str(folder)!r} could not be written to, because the disk is full; {state}.") from None
-
-
-def _is_no_space(error: BaseException) -> bool:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return getattr(error, "errno", None) in codes or any(phrase in str(error) for phrase in _NO_SPACE)
 
 
 class Interruption(TrainerCallback):

@@ -9,8 +9,15 @@ from ..errors import UserError
 from .settings import RunConfig
 
 
-def load_data(config: RunConfig, seed: int) -> tasks.Data:
-    """Load the task or the files, make a validation split if there is none, and reduce the splits as configured."""
+def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> tasks.Data:
+    """Load the task or the files, make a validation split if there is none, and reduce the splits as configured.
+
+    Args:
+        config: The configuration.
+        seed: The seed of the validation split, and of `shots` and `fraction`.
+        sample_seed: The seed of `shots` and `fraction`, if it differs.
+    """
+    sample_seed = seed if sample_seed is None else sample_seed
     if config.task:
         data = tasks.load_task(config.task, config.data_dir)
         if "mlm" in (config.kind, data.task.kind):
@@ -27,9 +34,9 @@ def load_data(config: RunConfig, seed: int) -> tasks.Data:
     data.test = _first(data.test, config.max_eval_samples)
     data.others = {name: _first(split, config.max_eval_samples) for name, split in data.others.items()}
     if config.shots is not None:
-        data = tasks.few_shots(data, config.shots, seed)
+        data = tasks.few_shots(data, config.shots, sample_seed)
     if config.fraction is not None:
-        data = tasks.fraction(data, config.fraction, seed)
+        data = tasks.fraction(data, config.fraction, sample_seed)
     return data
 
 

@@ -130,7 +130,7 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
 def _train(config: RunConfig, listener: Listener) -> Result:
     check_folder(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
-    regularizers = _make_regularizers(config, listener)
+    regularizers = make_regularizers(config, listener)
     arguments = training_arguments(config)
     data = load_data(config, arguments.seed)
     notes: list[str] = []
@@ -138,25 +138,47 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     model = tasks.load_model(
         config.model, data.task, trust_remote_code=config.trust_remote_code, tokenizer=tokenizer, notes=notes
     )
-    max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
-    listener.described(tasks.describe(data, tokenizer, max_length))
-    prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
-    others = load_other_tasks(config, data, tokenizer, max_length)
-    for note in [*data.notes, *prepared.notes, *notes]:
-        listener.note(note)
-    if "metric_for_best_model" in config.explicit:
-        check_metric(arguments.metric_for_best_model, data.task.metrics)
-    else:  # the default of TrainingArguments is the loss
-        arguments.metric_for_best_model = prepared.metric
-        arguments.greater_is_better = prepared.greater_is_better
-    run = _Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
+    run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
     with empty_folders_removed(config.output_dir):
         trainer = run.make_trainer(model, regularizers)
         with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
             return run.train(trainer)
 
 
-def _make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
+def prepare_run(
+    config: RunConfig,
+    arguments: Any,
+    data: tasks.Data,
+    model: Any,
+    tokenizer: Any,
+    listener: Listener,
+    notes: Sequence[str] = (),
+) -> Run:
+    """Tokenise the data for a model and check them against it.
+
+    Args:
+        config: The configuration.
+        arguments: The training arguments, from `training_arguments`.
+        data: The data, from `load_data`.
+        model: The model that will be trained.
+        tokenizer: Its tokenizer.
+        listener: Receives the notes and the description of the data.
+        notes: Sentences for the listener.
+    """
+    notes = list(notes)
+    max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
+    listener.described(tasks.describe(data, tokenizer, max_length))
+    prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
+    others = load_other_tasks(config, data, tokenizer, max_length)
+    for note in [*data.notes, *prepared.notes, *notes]:
+        listener.note(note)
+    run = Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
+    run.choose_metric()
+    return run
+
+
+def make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
+    """Make the methods of a configuration, after its preset has been applied."""
     if config.preset:
         model = AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
         for note in apply_preset(config, model.model_type):
@@ -188,7 +210,7 @@ def training_arguments(config: RunConfig) -> Any:
 
 
 @dataclass
-class _Run:
+class Run:
     """A run whose input has been checked: trains, evaluates, predicts and writes the output folder."""
 
     config: RunConfig
@@ -205,7 +227,22 @@ class _Run:
         """Whether the task is masked language modelling."""
         return self.data.task.kind == "mlm"
 
-    def make_trainer(self, model: Any, regularizers: list[Regularizer]) -> Any:
+    def choose_metric(self) -> None:
+        """Set the metric that selects the best model, where the user did not; the Trainer's default is the loss."""
+        if "metric_for_best_model" in self.config.explicit:
+            check_metric(self.arguments.metric_for_best_model, self.data.task.metrics)
+        else:
+            self.arguments.metric_for_best_model = self.prepared.metric
+            self.arguments.greater_is_better = self.prepared.greater_is_better
+
+    def make_trainer(self, model: Any, regularizers: list[Regularizer], optimizer: Any = None) -> Any:
+        """Make the Trainer.
+
+        Args:
+            model: The model.
+            regularizers: The methods.
+            optimizer: The optimizer; None = the one that the training arguments describe.
+        """
         is_translation = self.data.task.kind == "translation"
         self.arguments.predict_with_generate = is_translation
         if is_translation:
@@ -229,6 +266,7 @@ class _Run:
                 compute_metrics=self.prepared.compute_metrics,
                 preprocess_logits_for_metrics=self.prepared.reduce_outputs,
                 callbacks=callbacks,
+                optimizers=(optimizer, None),
                 regularizers=regularizers,
                 step=self.config.step,
             )

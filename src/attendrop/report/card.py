@@ -6,7 +6,6 @@ Metadata and scores are written by `huggingface_hub`, in the format that the Hub
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..tasks import METRICS, TASKS, Task, find_task
 from ..tasks.hub import is_hub_name
 from ..tasks.models import MODEL_CLASSES
+from ._markdown import markdown_code, markdown_text
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -128,24 +128,24 @@ def _text(record: Mapping[str, Any]) -> str:
     data = config.get("task") or Path(config["train_file"]).name
     rows = ", ".join(f"{count} {split}" for split, count in record["rows"].items())
     methods = _bullets(_method(fields) for fields in record["regularizers"])
-    settings = _bullets(f"{name}: {_escape(config[name])}" for name in _SHOWN_SETTINGS if name in config)
-    scores = "".join(f"| {_escape(name)} | {_number(value)} |\n" for name, value in record["metrics"].items())
-    caveats = "".join(f"\n{_escape(caveat)}\n" for caveat in record["caveats"])
+    settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
+    scores = "".join(f"| {markdown_text(name)} | {_number(value)} |\n" for name, value in record["metrics"].items())
+    caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
     kind = record["task"]["kind"]
     model_class = MODEL_CLASSES[kind]
     use = (
         '`attendrop predict FOLDER "a text"`' if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
     )
     cut = "divided into pieces of at most" if kind == "mlm" else "truncated to"
-    return f"""# {_escape(Path(config["model"]).name)} on {_escape(data)}
+    return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(data)}
 
 Fine-tuned with attendrop {versions["attendrop"]}.
 
 ## Data
 
-Examples of {_code(data)}: {rows}. Texts are {cut} {record["max_length"]} tokens.
+Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]} tokens.
 
-{_bullets(map(_escape, record["notes"]))}
+{_bullets(map(markdown_text, record["notes"]))}
 ## Method
 
 {methods or "Plain fine-tuning without a regulariser." + chr(10)}
@@ -182,7 +182,7 @@ or {use}.
 
 def _method(fields: Mapping[str, Any]) -> str:
     values = ", ".join(f"{name}={value}" for name, value in fields.items() if name != "method")
-    return f"{_code(fields['method'])}: {_code(values)}" if values else _code(fields["method"])
+    return f"{markdown_code(fields['method'])}: {markdown_code(values)}" if values else markdown_code(fields["method"])
 
 
 def _bullets(items: Iterable[str]) -> str:
@@ -191,21 +191,3 @@ def _bullets(items: Iterable[str]) -> str:
 
 def _number(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _one_line(text: Any) -> str:
-    """The text on one line. Bytes of a file name that are not UTF-8 are written as escapes."""
-    return " ".join(str(text).encode("utf-8", "backslashreplace").decode().split())
-
-
-def _escape(text: Any) -> str:
-    """The text with every character escaped that would be Markdown or HTML. An underscore inside a word is neither."""
-    return re.sub(r"([\\`*\[\]<>|~#&$]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", _one_line(text))
-
-
-def _code(text: Any) -> str:
-    """The text as a Markdown code span, delimited by more backticks than it contains in a row."""
-    line = _one_line(text)
-    ticks = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
-    space = " " if line.startswith("`") or line.endswith("`") else ""
-    return f"{ticks}{space}{line}{space}{ticks}"

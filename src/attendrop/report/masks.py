@@ -13,12 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.attribution_mask import candidates, keep_mask
-from ..kernels.draws import uniform
-from ..model.attribution import scores
-from ..model.probe import Probe
-from ..model.seams import bound
-from ..random import key_of
+from ..methods.addrop import ADDrop
+from .explorer import attention_maps
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -40,20 +36,14 @@ def panels(
     Returns:
         Attention, attribution, candidate region and kept positions, each `[Q, K]`.
     """
-    with bound(model) as seams:
-        site = seams.select([layer])[0]
-        _, score, record = next(scores(Probe(model, seams, batch), [site]))
-    assert score is not None
-    if not 0 <= head < score.shape[1]:
-        raise ValueError(f"head is {head}; this model has heads 0 to {score.shape[1] - 1}.")
-    draws = uniform(key_of(seed, 0, site), torch.zeros(1, dtype=torch.long), tuple(score.shape[1:]))
-    region = candidates(score, record.valid, p)
-    keep = keep_mask(score, record.valid, p, q, draws)
+    (maps,) = attention_maps(model, batch, ADDrop(p=p, q=q), [layer], seed)
+    if not 0 <= head < len(maps.attention):
+        raise ValueError(f"head is {head}; this model has heads 0 to {len(maps.attention) - 1}.")
     return {
-        "attention": record.attention()[0, head],
-        "attribution ∂F/∂A": score[0, head],
-        f"candidates, p = {p:g}": region[0, head],
-        f"kept, q = {q:g}": keep[0, head],
+        "attention": maps.attention[head],
+        "attribution ∂F/∂A": maps.attribution[head],
+        f"candidates, p = {p:g}": maps.candidates[head],
+        f"kept, q = {q:g}": ~maps.dropped[head],
     }
 
 
@@ -126,8 +116,6 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(options: argparse.Namespace) -> None:
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
-
-    from ..methods.addrop import ADDrop
 
     ADDrop(p=options.p, q=options.q)  # checks both numbers
     if not options.sentence.strip():

@@ -2,47 +2,154 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
-KEEP = ("last", "split", "dev")
+from ..errors import UserError, on_one_line
+from ..experiments.settings import make_config
+from ..methods import parse_method
+from ..utils.checks import check_choice
+from .spec import KEEP, RunSpec
+
+PLAIN = "plain"  # fine-tuning without a method
+
+# Settings that a study decides for each run.
+_OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume", "overwrite")
+
+
+class Contender(NamedTuple):
+    """One of the things that a study compares, as the user wrote it: `addrop:p=0.3,q=0.3+mixout@learning_rate=3e-5`.
+
+    Attributes:
+        name: The text itself.
+        methods: The methods that act together; none for `plain`.
+        settings: Settings of its own, which the others do not share.
+    """
+
+    name: str
+    methods: list[str]
+    settings: dict[str, str]
+
+
+def parse_contender(text: str) -> Contender:
+    """Read one `--method` of a study. `+` joins methods that act together, `@` begins settings of its own.
+
+    Args:
+        text: What the user wrote, such as `plain@learning_rate=5e-5`.
+    """
+    joined, has_settings, rest = text.strip().partition("@")
+    settings = {}
+    for part in rest.split(",") if has_settings else []:
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip() or name.strip() in _OF_THE_STUDY:
+            raise UserError(
+                f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
+                "between them, and are settings of `attendrop train` that describe no output and no seed."
+            )
+        settings[name.strip().replace("-", "_")] = value.strip()
+    methods = [] if joined.strip() == PLAIN else [part.strip() for part in re.split(r"\+(?=\s*[a-zA-Z])", joined)]
+    for method in methods:
+        try:
+            parse_method(method)
+        except ValueError as error:
+            raise UserError(f"{on_one_line(error)}.") from None
+    return Contender(text.strip(), methods, settings)
 
 
 @dataclass(frozen=True)
-class RunSpec:
-    """One run of a study.
+class Design:
+    """What a comparison consists of: every method on the same seeds, tasks and amounts of data.
 
     Attributes:
-        settings: The settings of `attendrop train`, for `make_config`, without `output_dir`. `method` and `seed` are
-            among them.
-        method: What the run is compared by: the method as the user wrote it, or `plain`.
-        task: The name of the task, or of the training file.
-        size: How much is trained on: "all", "fraction=0.1" or "shots=16".
-        seed: The seed of the head, of the order of examples and of all draws.
-        keep: Which epoch is scored: "last"; "split", the best on a part of the training data that is not trained on;
-            "dev", the best on the validation data itself, as papers often do.
-        resample: Whether the seed decides too which examples are trained on.
-        fold: Number of a random stratified split of the training data. The run is then scored on the part that is
-            split off, and never sees the validation data. None = no such split.
+        settings: Settings of `attendrop train` that all runs share.
+        methods: The contenders, as the user wrote them. The first one is the baseline.
+        tasks: Names of tasks. Empty if the data are the user's files.
+        sizes: Amounts of training data: "all", "fraction=0.1" or "shots=16".
+        keep: Which epoch is scored, see `RunSpec`.
+        resample: Whether the seed decides which examples are trained on.
+        first_seed: The first seed; the others follow it.
     """
 
     settings: Mapping[str, Any]
-    method: str
-    task: str
-    seed: int
-    size: str = "all"
+    methods: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ("all",)
     keep: str = "last"
     resample: bool = False
-    fold: int | None = None
-    trial: int | None = field(default=None, compare=False)  # number of the trial of a tuning study
+    first_seed: int = 0
 
     @property
-    def id(self) -> str:
-        """Name of the run, made of everything that decides its result."""
-        values = asdict(self)
-        del values["trial"]
-        text = json.dumps(values, sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def baseline(self) -> str:
+        return self.methods[0]
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Every task with every amount of data."""
+        names = self.tasks or (Path(str(self.settings["train_file"])).name,)
+        return [(task, size) for task in names for size in self.sizes]
+
+    def runs(self, cell: tuple[str, str], seed: int) -> list[RunSpec]:
+        """The runs of one seed on one task and amount of data: one for each method.
+
+        Args:
+            cell: Task and size, one of `cells`.
+            seed: Number of the seed, from 0.
+        """
+        return [self._run(cell, self.first_seed + seed, parse_contender(method)) for method in self.methods]
+
+    def all_runs(self, seeds: int) -> list[RunSpec]:
+        """All runs with this number of seeds. Those of one task come together, so that workers change their model
+        rarely; those of one seed come together, so that complete pairs come early."""
+        return [run for cell in self.cells for seed in range(seeds) for run in self.runs(cell, seed)]
+
+    def _run(self, cell: tuple[str, str], seed: int, contender: Contender) -> RunSpec:
+        task, size = cell
+        settings = {**self.settings, **contender.settings, "method": contender.methods, "seed": seed}
+        if self.tasks:
+            settings["task"] = task
+        if size != "all":
+            name, _, value = size.partition("=")
+            settings[name] = value
+        return RunSpec(
+            settings, contender.name, task, seed, size, self.keep, self.resample, details=seed == self.first_seed
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The design as values that JSON can hold."""
+        return asdict(self)
+
+
+def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:
+    """Make and check the design of a comparison.
+
+    Args:
+        settings: Settings of `attendrop train` that all runs share.
+        methods: The contenders, as the user wrote them.
+        **fields: Other fields of `Design`, and `baseline`, the name of one of the methods. Without it the baseline is
+            `plain`, which is added if it is not among the methods.
+    """
+    baseline = fields.pop("baseline", None)
+    names = [parse_contender(method).name for method in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"method {name!r} is listed {names.count(name)} times; every method is compared once.")
+    if baseline is not None and baseline not in names:
+        raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
+    first = baseline or PLAIN
+    design = Design(dict(settings), (first, *(name for name in names if name != first)), **fields)
+    if len(design.methods) < 2:
+        raise UserError("there is one method only; give at least two with --method, such as plain and addrop.")
+    check_choice("keep", design.keep, KEEP)
+    if design.resample and design.sizes == ("all",):
+        raise UserError(
+            "resample is on, but all examples are trained on; it needs --fraction or --shots to choose from them."
+        )
+    for name in ("method", "seed", *(("task",) if design.tasks else ())):
+        if name in design.settings:
+            raise UserError(f"{name} is decided by the study and cannot be a shared setting.")
+    for run in {(run.method, run.size, run.task): run for run in design.all_runs(1)}.values():
+        make_config(run.settings)
+    return design

@@ -1,0 +1,141 @@
+"""The report as Markdown, and its short form for a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .._markdown import markdown_code, markdown_text
+from .check import OUTCOMES, checked_analysis
+from .words import (
+    PAPER_LABEL,
+    VERDICT_SIGNS,
+    cells_of,
+    difference,
+    explanation,
+    facts,
+    has_summary,
+    headline,
+    interval,
+    labels_of,
+    mean_value,
+    outcome_name,
+    p_value,
+    protocol_label,
+    settings_of_cells,
+    summary_title,
+    verdict_word,
+)
+
+MARK = "<!-- written by attendrop report -->"
+
+
+def render_markdown(analysis: Mapping[str, Any]) -> str:
+    """The report as Markdown: the answer, the verdict tables, the failures, and how it was made.
+
+    Args:
+        analysis: The analysis of a study.
+    """
+    analysis = checked_analysis(analysis)
+    parts = [MARK, f"# {markdown_text(analysis['title'] or 'Comparison')}", f"**{markdown_text(headline(analysis))}**"]
+    if analysis["protocol"] == "paper":
+        parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and judged.")
+    parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
+    if has_summary(analysis):
+        parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
+    parts += [_cell_part(analysis, setting) for setting in settings_of_cells(analysis)]
+    if analysis["failures"]:
+        parts.append("## Failed runs\n\n" + _failures(analysis))
+    parts.append("## How this was made\n\n" + _origin(analysis))
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def card_section(analysis: Mapping[str, Any]) -> str:
+    """A Markdown section for a model card: what the comparison of methods found.
+
+    Args:
+        analysis: The analysis of a study.
+    """
+    analysis = checked_analysis(analysis)
+    label = f" ({PAPER_LABEL})" if analysis["protocol"] == "paper" else ""
+    parts = [f"## Comparison of methods{label}", markdown_text(headline(analysis))]
+    if has_summary(analysis):
+        parts.append(_summary_table(analysis))
+    else:
+        parts += [_verdict_table(analysis, setting) for setting in settings_of_cells(analysis)[:1]]
+    parts.append(
+        f"Differences are paired by seed, against {markdown_code(analysis['baseline'])}; intervals have a confidence "
+        f"of {100 * analysis['confidence']:.0f} %, p values are adjusted for the number of methods (Holm)."
+    )
+    if analysis["failures"]:
+        parts.append(f"{len(analysis['failures'])} runs failed; they are counted, not left out.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell_part(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> str:
+    task, size, part = map(markdown_text, setting)
+    title = f"{task}, {'all training data' if size == 'all' else size}, scored on {part}"
+    sentences = []
+    for cell in cells_of(analysis, setting).values():
+        comparison = (cell["outcomes"].get("score") or {}).get("comparison")
+        if comparison and (sentence := explanation(comparison)):
+            sentences.append(markdown_text(sentence))
+    return f"## {title}\n\n{_verdict_table(analysis, setting)}\n\n{_bullets(sentences)}"
+
+
+def _verdict_table(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> str:
+    rows = []
+    for name, cell in cells_of(analysis, setting).items():
+        for outcome in OUTCOMES:
+            if result := cell["outcomes"].get(outcome):
+                comparison = result.get("comparison")
+                values = _comparison(outcome, comparison) if comparison else ("baseline", "", "", "")
+                mean = mean_value(outcome, result.get("mean"))
+                rows.append((labels_of(analysis)[name], outcome_name(outcome, analysis["metric"]), mean, *values))
+    return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p"), rows)
+
+
+def _summary_table(analysis: Mapping[str, Any]) -> str:
+    rows = []
+    for entry in analysis["summary"]:
+        label, outcome = labels_of(analysis).get(entry["method"], entry["method"]), entry["outcome"]
+        rows.append((label, outcome_name(outcome, analysis["metric"]), *_comparison(outcome, entry)))
+    return _table(("method", "outcome", "verdict", "difference", "interval", "p"), rows)
+
+
+def _comparison(outcome: str, comparison: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    verdict = comparison["verdict"]
+    return (
+        f"{VERDICT_SIGNS.get(verdict, '')} {verdict_word(outcome, verdict)}".strip(),
+        difference(outcome, comparison.get("difference")),
+        interval(outcome, comparison.get("interval")),
+        p_value(comparison.get("p_adjusted", comparison.get("p"))),
+    )
+
+
+def _failures(analysis: Mapping[str, Any]) -> str:
+    rows = [
+        (labels_of(analysis).get(f["method"], f["method"]), f.get("task", ""), f.get("seed", ""), f["message"])
+        for f in analysis["failures"]
+    ]
+    return _table(("method", "task", "seed", "what happened"), rows)
+
+
+def _origin(analysis: Mapping[str, Any]) -> str:
+    lines = [f"command: {markdown_code(analysis['command'])}"] if analysis["command"] else []
+    lines.append(f"protocol: {protocol_label(analysis)}")
+    lines += [f"{name}: {markdown_text(version)}" for name, version in analysis["versions"].items()]
+    lines += [markdown_text(note) for note in analysis["notes"]]
+    if analysis["created"]:
+        lines.append(f"created: {markdown_text(analysis['created'])}")
+    return _bullets(lines)
+
+
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    lines += [f"| {' | '.join(markdown_text(value) for value in row)} |" for row in rows]
+    return "\n".join(lines)

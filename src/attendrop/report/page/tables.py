@@ -1,0 +1,78 @@
+"""The CSV tables of a report: one row for each run, and one for each comparison with the baseline."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+RUN_COLUMNS = ("id", "method", "task", "size", "seed", "status", "seconds", "part", "score", "value", "error")
+COMPARISON_COLUMNS = (
+    "method", "task", "size", "part", "outcome", "pairs", "mean", "baseline_mean", "difference", "low", "high", "p",
+    "p_adjusted", "probability_of_improvement", "verdict", "minimum_detectable_effect", "seeds_needed", "protocol",
+    "sentence",
+)  # fmt: skip
+
+
+def runs_csv(analysis: Mapping[str, Any]) -> str:
+    """A long table of the runs: one row for each score of each run, and one for a run without scores.
+
+    Args:
+        analysis: A checked analysis.
+    """
+    rows = []
+    for run in analysis["runs"]:
+        for part, score, value in _scores(run.get("scores") or {}) or [("", "", "")]:
+            rows.append([*(run.get(name, "") for name in RUN_COLUMNS[:7]), part, score, value, run.get("error")])
+    return _csv(RUN_COLUMNS, rows)
+
+
+def _scores(scores: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """Part, name and value of each score. The scores of a run are in one dictionary, or in one for each part."""
+    found: list[tuple[str, str, Any]] = []
+    for name, value in scores.items():
+        if isinstance(value, Mapping):
+            found += [(name, score, number) for score, number in value.items()]
+        else:
+            found.append(("validation", name, value))
+    return found
+
+
+def comparisons_csv(analysis: Mapping[str, Any]) -> str:
+    """One row for each outcome of each method on each task, size and part, with its comparison to the baseline.
+
+    Args:
+        analysis: A checked analysis.
+    """
+    baselines = {
+        (cell["task"], cell["size"], cell["part"]): cell["outcomes"]
+        for cell in analysis["cells"]
+        if cell["method"] == analysis["baseline"]
+    }
+    rows = []
+    for cell in analysis["cells"]:
+        baseline = baselines.get((cell["task"], cell["size"], cell["part"]), {})
+        for outcome, result in cell["outcomes"].items():
+            comparison = result.get("comparison")
+            if comparison:
+                low, high = comparison.get("interval") or (None, None)
+                known = {
+                    **cell, **comparison, "outcome": outcome, "mean": result.get("mean"), "low": low, "high": high,
+                    "baseline_mean": baseline.get(outcome, {}).get("mean"), "protocol": analysis["protocol"],
+                }  # fmt: skip
+                rows.append([known.get(column) for column in COMPARISON_COLUMNS])
+    return _csv(COMPARISON_COLUMNS, rows)
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_safe(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
+def _safe(value: Any) -> Any:
+    """A text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -1,0 +1,174 @@
+"""The verdict tables of the page, as HTML that needs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from .check import OUTCOMES
+from .words import (
+    VERDICT_SIGNS,
+    cells_of,
+    difference,
+    explanation,
+    has_summary,
+    interval,
+    labels_of,
+    mean_value,
+    number,
+    outcome_name,
+    p_value,
+    settings_of_cells,
+    summary_title,
+    verdict_word,
+)
+
+# The width and height of a drawn interval, in the units of its own coordinate system.
+_WIDTH, _HEIGHT = 200, 26
+
+
+def verdict_blocks(analysis: Mapping[str, Any]) -> str:
+    """All verdict tables: over the tasks, where there are several, and for each task, size and part.
+
+    The scripts of the page show one of the latter at a time; without scripts all are shown.
+
+    Args:
+        analysis: A checked analysis.
+    """
+    blocks = [_summary_block(analysis)] if has_summary(analysis) else []
+    for task, size, part in settings_of_cells(analysis):
+        cells = cells_of(analysis, (task, size, part))
+        results = {name: cell["outcomes"] for name, cell in cells.items()}
+        data = "data size " + size if size != "all" else "all training data"
+        title = f"{task}, {data}, scored on {part}"
+        keys = f'data-task="{escape(task)}" data-size="{escape(size)}" data-part="{escape(part)}"'
+        blocks.append(_block(analysis, title, results, f'class="cell-block" {keys}'))
+    return "".join(blocks) or '<p class="empty">No run has finished: there is nothing to compare yet.</p>'
+
+
+def _summary_block(analysis: Mapping[str, Any]) -> str:
+    results: dict[str, dict[str, Any]] = {analysis["baseline"]: {}}
+    for entry in analysis["summary"]:
+        results.setdefault(entry["method"], {})[entry["outcome"]] = {"mean": None, "comparison": entry}
+    return _block(analysis, summary_title(analysis), results, 'class="summary-block"')
+
+
+def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], attributes: str) -> str:
+    outcomes = [outcome for outcome in OUTCOMES if any(outcome in result for result in results.values())]
+    labels, baseline, metric = labels_of(analysis), analysis["baseline"], analysis["metric"]
+    domain = _domain(analysis, results)
+    head = "".join(f'<th scope="col">{escape(outcome_name(outcome, metric))}</th>' for outcome in outcomes)
+    rows = []
+    for name in sorted((name for name, result in results.items() if result), key=lambda name: name != baseline):
+        cells = "".join(
+            _cell(analysis, outcome, results[name].get(outcome), labels[name], domain) for outcome in outcomes
+        )
+        mark = ' class="baseline"' if name == baseline else ""
+        hint = "baseline" if name == baseline else name if name != labels[name] else ""
+        shown = f'{escape(labels[name])}<span class="hint">{escape(hint).replace(",", ",<wbr>")}</span>'
+        rows.append(f'<tr{mark}><th scope="row">{shown}</th>{cells}</tr>')
+    sentences = "".join(_sentences(analysis, results, outcomes))
+    return (
+        f'<section {attributes}><h3>{escape(title)}</h3><table class="verdicts"><thead><tr><th scope="col">Method</th>'
+        f"{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{_key(analysis, results)}{sentences}</section>"
+    )
+
+
+def _cell(analysis: Mapping[str, Any], outcome: str, result: Any, label: str, domain: tuple[float, float]) -> str:
+    name = escape(outcome_name(outcome, analysis["metric"]))
+    if not result:
+        return f'<td data-label="{name}"><span class="none">–</span></td>'
+    comparison, mean = result.get("comparison"), result.get("mean")
+    shown = f'<span class="mean">{mean_value(outcome, mean)}</span>' if mean is not None else ""
+    if not comparison:
+        return f'<td data-label="{name}">{shown or "–"}</td>'
+    verdict = comparison["verdict"]
+    css = verdict.replace(" ", "-")
+    adjusted = comparison.get("p_adjusted")
+    p = f"Holm p {p_value(adjusted)}" if adjusted is not None else f"p {p_value(comparison.get('p'))}"
+    if comparison.get("p") is None and adjusted is None:
+        p = ""
+    forest = _forest(analysis, comparison, label, domain) if outcome == "score" else ""
+    return (
+        f'<td data-label="{name}" data-outcome="{outcome}"><span class="chip {css}"><span aria-hidden="true">'
+        f"{VERDICT_SIGNS[verdict]}</span> {verdict_word(outcome, verdict)}</span>{forest}"
+        f'<span class="numbers"><span class="diff">{difference(outcome, comparison.get("difference"))}</span> '
+        f'<span class="ci">{interval(outcome, comparison.get("interval"))}</span> <span class="p">{p}</span> {shown}'
+        "</span></td>"
+    )
+
+
+def _domain(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> tuple[float, float]:
+    """The range of score differences that the drawn intervals of one table share."""
+    comparisons = [result.get("score", {}).get("comparison") or {} for result in results.values()]
+    bounds = [bound for c in comparisons for bound in (c.get("interval") or ()) if bound is not None]
+    delta = analysis["delta"].get("score") or 0.0
+    limit = max([abs(bound) for bound in bounds] + [1.5 * delta], default=0.0) or 1.0
+    return -1.08 * limit, 1.08 * limit
+
+
+def _forest(analysis: Mapping[str, Any], comparison: Mapping[str, Any], label: str, domain: tuple[float, float]) -> str:
+    """The difference and its interval as a small drawing; the band in its middle is ±δ."""
+    bounds, middle = comparison.get("interval"), comparison.get("difference")
+    if not bounds or None in bounds or middle is None:
+        return ""
+
+    def x(value: float) -> str:
+        return f"{_WIDTH * (value - domain[0]) / (domain[1] - domain[0]):.1f}"
+
+    delta, y = analysis["delta"].get("score") or 0.0, _HEIGHT / 2
+    width = float(x(delta)) - float(x(-delta))
+    band = f'<rect x="{x(-delta)}" y="3" width="{width:.1f}" height="{_HEIGHT - 6}" class="band"/>'
+    about = f"{label}: difference {number(middle, True)}, interval {interval('score', bounds)}"
+    return (
+        f'<svg class="forest" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(about)}">{band}'
+        f'<line x1="{x(0)}" x2="{x(0)}" y1="0" y2="{_HEIGHT}" class="zero"/>'
+        f'<line x1="{x(bounds[0])}" x2="{x(bounds[1])}" y1="{y}" y2="{y}" class="whisker"/>'
+        f'<circle cx="{x(middle)}" cy="{y}" r="4.5" class="middle"/></svg>'
+    )
+
+
+def _key(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    delta = analysis["delta"].get("score")
+    comparisons = [o.get("comparison") or {} for result in results.values() for o in result.values()]
+    holm = any(comparison.get("p_adjusted") is not None for comparison in comparisons)
+    parts = [
+        f"Differences are paired by seed, against {labels_of(analysis)[analysis['baseline']]}. Brackets hold the "
+        f"{100 * analysis['confidence']:.0f} % interval{'; Holm p allows for the number of methods' if holm else ''}."
+    ]
+    if delta:
+        parts.append(f"The shaded band is ±{number(delta)}: differences that are too small to matter.")
+    if analysis["sequential"]:
+        parts.append(
+            "Seeds were added until the comparisons were decided; the error rates allow for the repeated looks."
+        )
+    return f'<p class="key">{escape(" ".join(parts))}</p>'
+
+
+def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes: list[str]) -> Iterator[str]:
+    """The verdicts as sentences: those on the score in sight, the others below a line that opens."""
+    found: dict[str, list[str]] = {"score": [], "other": []}
+    for result in results.values():
+        for outcome in outcomes:
+            comparison = (result.get(outcome) or {}).get("comparison")
+            if comparison and (sentence := explanation(comparison)):
+                line = f"<li>{escape(sentence)}{_power(outcome, comparison)}</li>"
+                found["score" if outcome == "score" else "other"].append(line)
+    if found["score"]:
+        yield f'<ul class="sentences">{"".join(found["score"])}</ul>'
+    if found["other"]:
+        yield (
+            "<details><summary>The other outcomes in words</summary>"
+            f'<ul class="sentences">{"".join(found["other"])}</ul></details>'
+        )
+
+
+def _power(outcome: str, comparison: Mapping[str, Any]) -> str:
+    """What the comparison could have found, for readers who wonder about the number of seeds."""
+    parts = []
+    if (chance := comparison.get("probability_of_improvement")) is not None:
+        parts.append(f"Probability of improvement {chance:.2f}")
+    if (effect := comparison.get("minimum_detectable_effect")) is not None:
+        parts.append(f"smallest detectable effect {difference(outcome, effect).lstrip('+')}")
+    return f' <span class="power">{escape("; ".join(parts))}.</span>' if parts else ""

@@ -1,0 +1,125 @@
+"""How far a study is: what is done, running, failed and left, and when it will end."""
+
+from __future__ import annotations
+
+import calendar
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .configuration import STUDY_FILE as STUDY_FILE
+from .configuration import read_configuration
+from .records import Record, read_records
+
+PROGRESS_FILE = "progress.json"
+_STALE = 60.0  # seconds after which the driver on another machine counts as gone; it writes every few seconds
+_RECENT = 30  # runs whose durations tell how long the next ones take
+
+
+@dataclass
+class Status:
+    """How far a study is.
+
+    Attributes:
+        folder: The folder of the study.
+        kind: "compare" or "tune".
+        total: How many runs there will be; None if that is not known yet.
+        records: The records of all runs that have ended.
+        running: What runs now: dictionaries with "id", "method", "task", "size", "seed", "worker", "epoch", "epochs",
+            "score" and "since", the time of its start in seconds.
+        is_active: Whether a driver is at work.
+        broken: One sentence for each file that should be a record and is none.
+    """
+
+    folder: Path
+    kind: str
+    total: int | None
+    records: Mapping[str, Record]
+    running: Sequence[Mapping[str, Any]]
+    is_active: bool
+    broken: Sequence[str] = field(default_factory=list)
+
+    def of(self, status: str) -> list[Record]:
+        """The records of the runs that ended with this status, in the order of their ends."""
+        found = [record for record in self.records.values() if record["status"] == status]
+        return sorted(found, key=lambda record: str(record.get("ended")))
+
+    @property
+    def done(self) -> int:
+        """How many runs have a result."""
+        return len(self.records) - len(self.of("failed"))
+
+    @property
+    def left(self) -> int | None:
+        """How many runs have not been started."""
+        if self.total is None:
+            return None
+        return max(0, self.total - len({*self.records, *(run["id"] for run in self.running)}))
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until the end, from the durations of the last runs; None if they are not known or nothing runs."""
+        durations = [seconds for record in self.of("finished")[-_RECENT:] if (seconds := duration(record)) is not None]
+        if self.left is None or not durations or not self.running:
+            return None
+        mean, now = sum(durations) / len(durations), time.time()
+        remaining = self.left * mean + sum(max(0.0, mean - (now - run["since"])) for run in self.running)
+        return remaining / len(self.running)
+
+
+def duration(record: Mapping[str, Any]) -> float | None:
+    """How many seconds a run took, everything included."""
+    try:
+        begin, end = (time.strptime(record[name], "%Y-%m-%dT%H:%M:%SZ") for name in ("started", "ended"))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return float(calendar.timegm(end) - calendar.timegm(begin))
+
+
+def read_status(folder: str | Path) -> Status:
+    """Reads how far a study is, while its driver runs or afterwards.
+
+    Args:
+        folder: The folder of the study.
+
+    Raises:
+        UserError: The folder has no study.
+    """
+    folder = Path(folder)
+    study = read_configuration(folder)
+    broken: list[str] = []
+    records = read_records(folder, broken.append)
+    progress = _read_json(folder / PROGRESS_FILE)
+    is_active = _is_alive(progress)
+    return Status(
+        folder, str(study.get("kind", "study")), progress.get("total"), records,
+        progress.get("running", []) if is_active else [], is_active, broken,
+    )  # fmt: skip
+
+
+def _is_alive(progress: Mapping[str, Any]) -> bool:
+    """Whether the driver that wrote the progress is at work."""
+    if not progress.get("pid"):
+        return False
+    if progress.get("host") != socket.gethostname():
+        return time.time() - float(progress.get("updated", 0)) < _STALE
+    try:
+        os.kill(int(progress["pid"]), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it belongs to another user
+    return True
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

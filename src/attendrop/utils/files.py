@@ -1,0 +1,52 @@
+"""Files that are written whole or not at all, and the errors of a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+UNFINISHED = ".unfinished"  # the ending of a file that is being written
+
+_NO_SPACE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# safetensors and torch wrap the error of the operating system in their own error, or lose it
+_NO_SPACE = ("No space left on device", "File too large", "unexpected pos", "iostream error", "Disk quota exceeded")
+
+
+def is_no_space(error: BaseException | str) -> bool:
+    """Whether an error, or its message, says that the disk is full."""
+    return getattr(error, "errno", None) in _NO_SPACE_CODES or any(phrase in str(error) for phrase in _NO_SPACE)
+
+
+def write_whole(path: Path, text: str, flush: bool = True) -> None:
+    """Writes a text file so that it is there whole or not at all, whatever stops the process.
+
+    Args:
+        path: The file. An existing one is replaced.
+        text: Its content.
+        flush: Whether it is on the disk when this returns, so that it also survives the end of the machine.
+    """
+    unfinished = path.with_name(path.name + UNFINISHED)
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            if flush:
+                os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
+    if flush:
+        _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """The new name of a file is on the disk when its folder is."""
+    if os.name == "nt":  # Windows cannot open a folder
+        return
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

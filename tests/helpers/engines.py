@@ -1,0 +1,80 @@
+"""Engines for the tests of tuning: one that trains in this process, and one whose scores are a function of the run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attendrop.study.spec import RunSpec
+from attendrop.study.worker import Worker, describe
+
+NextSpec = Callable[[], RunSpec | None]
+OnProgress = Callable[[dict[str, Any]], bool]
+
+
+class WorkerEngine:
+    """Trains every run in this process, one after the other."""
+
+    def __init__(self) -> None:
+        self.worker = Worker("cpu")
+        self.specs: list[RunSpec] = []
+
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+        while (spec := next_spec()) is not None:
+            self.specs.append(spec)
+            yield self.worker.run(spec, on_progress)
+
+    def close(self) -> None:
+        pass
+
+
+class FunctionEngine:
+    """Scores every run with a function instead of training it, so that only the search is tested.
+
+    Args:
+        score: The score of a run after its last epoch. A string is the message of a run that fails.
+        workers: How many runs are under way at once.
+        epochs: How many evaluations a run reports. Scores rise in equal steps.
+        greater_is_better: What the records say about the metric.
+    """
+
+    def __init__(
+        self,
+        score: Callable[[RunSpec], float | str],
+        workers: int = 1,
+        epochs: int = 3,
+        greater_is_better: bool = True,
+    ) -> None:
+        self.score, self.workers, self.epochs, self.greater_is_better = score, workers, epochs, greater_is_better
+        self.specs: list[RunSpec] = []
+
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+        running: deque[RunSpec] = deque()
+        while True:
+            while len(running) < self.workers and (spec := next_spec()) is not None:
+                self.specs.append(spec)
+                running.append(spec)
+            if not running:
+                return
+            yield self._run(running.popleft(), on_progress)
+
+    def close(self) -> None:
+        pass
+
+    def _run(self, spec: RunSpec, on_progress: OnProgress | None) -> dict[str, Any]:
+        score = self.score(spec)
+        record = {
+            **describe(spec), "status": "finished", "settings": dict(spec.settings), "metric": "accuracy",
+            "greater_is_better": self.greater_is_better, "versions": {"attendrop": "0"}, "device": "cpu", "error": None,
+        }  # fmt: skip
+        if isinstance(score, str):
+            return {**record, "status": "failed", "error": {"type": "DivergedError", "message": score}}
+        curves: list[dict[str, float]] = []
+        for epoch in range(1, self.epochs + 1):
+            value = score * epoch / self.epochs
+            curves.append({"epoch": epoch, "accuracy": value})
+            if on_progress is not None and on_progress({"id": spec.id, "epoch": epoch, "score": value}):
+                record["status"] = "stopped"
+                break
+        return {**record, "curves": curves, "scores": {"validation": {"accuracy": curves[-1]["accuracy"]}}}
