@@ -133,6 +133,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers with step="captured" record and replay on the CPU."""
     monkeypatch.setattr(steps, "reason_against", lambda trainer: None)
     monkeypatch.setattr(steps, "Graphs", RecordedGraphs)
+    monkeypatch.setattr(steps.Steps, "may_capture", property(lambda self: self._mode != "eager"))
     monkeypatch.setattr(steps, "replaying_steps", lambda *_: nullcontext())
     monkeypatch.setattr(optimizers, "allows_capture", lambda optimizer: False)
     # numpy is not recorded; torch gives the same numbers

@@ -233,7 +233,8 @@ class CapturedSteps:
         if self._parameter_addresses() != self._addresses:
             raise NotCaptured("the model's weights have moved to other tensors")
         if self._engine is None or batch is None:
-            found = self.graphs.run(("pass", key), lambda: run(self._model, dict(static), items), network=self._model)
+            work = _capturable(self._model, lambda: run(self._model, dict(static), items))
+            found = self.graphs.run(("pass", key), work, network=self._model)
         else:
             found = self._regularized_loss(self._engine, run, static, items, key, batch)
         return found.clone()

@@ -154,7 +154,9 @@ class ChildTuning(Regularizer):
                 if isinstance(p, Tensor):  # not in place, where the number would be rounded to the gradient's precision
                     gradient.copy_(gradient.to(torch.promote_types(gradient.dtype, p.dtype)) * mask / p)
                 else:
-                    gradient.mul_(mask).mul_(1 / p)
+                    gradient.mul_(mask)
+            if gradients and not isinstance(p, Tensor):
+                torch._foreach_mul_(list(gradients.values()), 1 / p)
 
         in_graph(step, (self.name, "random"), list(gradients.values()), work)
 

@@ -69,6 +69,11 @@ class DropHead(Regularizer):
         p = value_at(self.p, step.progress)
         return v_shape(p, self.warmup, step.progress.fraction) if self.schedule == "v" else p
 
+    def on_step_begin(self, step: Step) -> None:
+        p = self.probability(step)
+        if step.measure and p > 0:
+            step.metrics["drophead/p"] = torch.tensor(p, device=step.device)
+
     def capture_key(self, step: Step) -> Hashable:
         return self.probability(step) > 0
 
@@ -84,8 +89,3 @@ class DropHead(Regularizer):
             draws = batch.uniform_of_views(site.index, (rows, 1, 1, site.heads), device, self.name)
             scale[site.index] = head_factors(draws, p).transpose(2, 3)  # [B, 1, H, 1]
         return Plan(scale=scale)
-
-    def on_step_end(self, step: Step) -> None:
-        p = self.probability(step)
-        if step.measure and p > 0:
-            step.metrics["drophead/p"] = torch.tensor(p, device=step.device)
