@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UserError
-from .files import plural
+from .findings import plural
 
 if TYPE_CHECKING:
     from datasets import Dataset
