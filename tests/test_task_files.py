@@ -341,8 +341,8 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
         ({"text_pair": "pair"}, "--text-pair is 'pair', but"),
         ({"text": "label", "label": "label"}, "name the same column 'label'"),
         ({"text_pair": "text"}, "so --text must name the first text"),
-        ({"kind": "ranking"}, "--kind is 'ranking'; .* classification, regression, tokens, translation"),
-        ({"kind": "choice"}, "--kind is 'choice'"),
+        ({"kind": "ranking"}, "--kind is 'ranking'; .* classification, regression, multilabel, tokens, choice"),
+        ({"kind": "choice"}, "a multiple choice needs at least two answers; name them with --choices"),
         (
             {"kind": "regression"},
             "line 2 of .* has the label 'a' in column 'label' .6 such rows in total.; a regression",

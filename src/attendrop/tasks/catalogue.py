@@ -19,9 +19,10 @@ class Task:
     Attributes:
         name: The name in the catalogue, such as `glue/rte`, or the name of the user's file.
         kind: One of `KINDS`.
-        text: The text columns: one or two for `classification`, `regression` and `multilabel`; the context and then the endings for
-            `choice`; the column of words for `tokens`; source and target for `translation`; one for `mlm`.
-        label: The label column, of `multilabel` with several labels for an example; None for `translation` and `mlm` (masked language modelling).
+        text: The text columns: one or two for `classification`, `regression` and `multilabel`; the context and then the
+            endings for `choice`; the column of words for `tokens`; source and target for `translation`; one for `mlm`.
+        label: The label column, which has several labels for each example of `multilabel`; None for `translation` and
+            `mlm` (masked language modelling).
         labels: The label names, in the order of the Hub; empty if they are read from the data.
         metrics: Names from `METRICS`. The first one selects the best model.
         hub: The data set on the Hub; None if it is not there, and `missing` says why.

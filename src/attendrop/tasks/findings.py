@@ -13,7 +13,8 @@ class Finding:
     """One sentence about the data.
 
     Attributes:
-        level: "error": the result would be wrong, so that a run stops; "warning": worth a look; "note": what was chosen.
+        level: "error": the result would be wrong, so that a run stops; "warning": worth a look; "note": what was
+            chosen.
         text: The sentence, without its full stop.
     """
 

@@ -327,8 +327,8 @@ class _Codec:
         if self.task.kind == "multilabel":
             return [[self.task.labels[i] for i in np.flatnonzero(row)] for row in predicted[:, self.to_model]]
         if self.task.kind == "choice":
-            names = self.task.labels or range(int(predicted.max(initial=0)) + 1)
-            return [int(name) if str(name).isdigit() else name for name in (names[index] for index in predicted)]
+            chosen = [self.task.labels[index] for index in predicted]
+            return [int(name) if name.isdigit() else name for name in chosen]
         return predicted.tolist()
 
     def _predicted(self, predictions: Any) -> np.ndarray:

@@ -237,8 +237,8 @@ def choice_names(table: Table, column: str, names: set[str], count: int) -> tupl
             return known, f"the answers are {how} {known[0]} to {known[-1]} in column {column!r}"
     wrong = sorted(names - set(from_zero) - set(from_one) - set(letters))
     raise UserError(
-        f"column {column!r} of {table.path} has the label {(wrong or sorted(names))[0]!r}; a multiple choice of {count} "
-        f"answers needs numbers from 0 to {count - 1}, from 1 to {count}, or the letters A to {letters[-1]}."
+        f"column {column!r} of {table.path} has the label {(wrong or sorted(names))[0]!r}; a multiple choice of "
+        f"{count} answers needs numbers from 0 to {count - 1}, from 1 to {count}, or the letters A to {letters[-1]}."
     )
 
 

@@ -10,7 +10,7 @@ from ..files import Table
 from ..findings import ERROR, WARNING, Finding, plural
 from ..values import as_number, label_names, words_of
 
-_MOST_SHARED = 0.5  # of the rows of an evaluation file; with more of them its scores say nothing
+_MOST_SHARED = 0.5  # of the rows of a validation file; with more of them its scores say nothing
 _PLACEHOLDERS = ("nan", "null", "none", "n/a", "na", "#n/a", "?")
 
 
@@ -24,7 +24,9 @@ def examine_texts(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
             findings += _repeated(task, table, keys[name])
     for name, table in tables.items():
         if name != "train":
-            findings += _shared(table, keys[name], tables["train"], keys["train"])
+            # Texts to learn masked words from, and a test file that is only predicted, may be those of training.
+            stops = name == "validation" and task.kind != "mlm"
+            findings += _shared(table, keys[name], tables["train"], keys["train"], _MOST_SHARED if stops else 1.0)
     return findings
 
 
@@ -80,14 +82,15 @@ def _shown(label: Any) -> str:
     return repr(sorted(label)) if isinstance(label, frozenset) else f"{label!r:.60}"
 
 
-def _shared(table: Table, keys: list[Hashable], train: Table, train_keys: list[Hashable]) -> list[Finding]:
+def _shared(table: Table, keys: list[Hashable], train: Table, train_keys: list[Hashable], most: float) -> list[Finding]:
+    """Rows that are also in the training data: an error if their share is above `most`."""
     known = {key: row for row, key in reversed(list(enumerate(train_keys)))}
     shared = [row for row, key in enumerate(keys) if key in known]
     if not shared:
         return []
     where = f"first: {table.place(shared[0])} is {train.place(known[keys[shared[0]]])} of {train.path}"
     text = f"{len(shared):,} of {plural(len(keys), 'row')} of {table.path} are also in the training data ({where})"
-    if len(shared) > _MOST_SHARED * len(keys):
+    if len(shared) > most * len(keys):
         return [Finding(ERROR, f"{text}, so that its scores would say nothing; give other data")]
     return [Finding(WARNING, f"{text}; scores on them are too good")]
 
@@ -99,6 +102,6 @@ def _placeholders(task: Task, table: Table) -> list[Finding]:
         rows = [row for row, value in enumerate(values) if value.strip().lower() in _PLACEHOLDERS]
         if rows:
             shown = f"such as {values[rows[0]]!r} in {table.place(rows[0])}"
-            text = f"{plural(len(rows), 'text')} in column {column!r} of {table.path} may stand for a missing value, {shown}"
-            findings.append(Finding(WARNING, text))
+            text = f"{plural(len(rows), 'text')} in column {column!r} of {table.path} may stand for a missing value"
+            findings.append(Finding(WARNING, f"{text}, {shown}"))
     return findings

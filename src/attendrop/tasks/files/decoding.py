@@ -59,8 +59,8 @@ def decode(source: Source) -> str:
         source.findings.append(
             Finding(
                 WARNING,
-                f"{path} has {plural(count, 'replacement character')} (�, first in line {line}): letters were lost when "
-                "it was saved",
+                f"{path} has {plural(count, 'replacement character')} (�, first in line {line}): letters were lost "
+                "when it was saved",
             )
         )
     return text
