@@ -1,4 +1,4 @@
-"""Assembles the commands of the `attendrop` program: train, predict, curves, robustness, demo, methods, tasks.
+"""Assembles the commands of the `attendrop` program: train, check, predict, curves, robustness, demo, methods, tasks.
 
 The module of a command is imported only when that command is called: most of them need torch and transformers, which
 take seconds to import. `attendrop --help`, `attendrop --version` and `attendrop methods` do without.
@@ -24,6 +24,7 @@ _UsageError: Any = typer.BadParameter.__base__  # an unknown flag, a missing arg
 # The help text of each command. The module of the same name in this folder defines the function `command`.
 COMMANDS = {
     "train": "Fine-tune a model on a task or on your own files, with any of the methods.",
+    "check": "Look at your own files before training: what is wrong with them, and what is unusual.",
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",

@@ -15,7 +15,7 @@ from .metrics import METRICS
 from .models import load_model, load_tokenizer
 from .own_files import Inspection, inspect_files, load_files, load_inputs
 from .positions import check_length
-from .predictions import write_predictions, write_submission
+from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, keep_logits, prepare
 from .split import few_shots, fraction, split_validation
 
@@ -32,6 +32,7 @@ __all__ = [
     "ReadOptions",
     "Task",
     "as_corpus",
+    "as_text",
     "check_length",
     "describe",
     "few_shots",

@@ -33,6 +33,7 @@ PAIR_NAMES = (
     ("text1", "text2"),
     ("text_a", "text_b"),
     ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
     ("question1", "question2"),
     ("premise", "hypothesis"),
     ("question", "sentence"),

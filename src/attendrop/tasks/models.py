@@ -84,6 +84,19 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
+def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Load the configuration of a model.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    import transformers
+
+    source = _locate(name)
+    return _load(name, lambda: transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
+
+
 def load_model(
     name: str | Path,
     task: Task,
@@ -117,7 +130,7 @@ def load_model(
 
     notes = [] if notes is None else notes
     source, options = _locate(name), {"trust_remote_code": trust_remote_code}
-    config = _load(name, lambda: transformers.AutoConfig.from_pretrained(source, **options))
+    config = load_config(name, trust_remote_code=trust_remote_code)
     old_labels = dict(getattr(config, "id2label", None) or {})
     new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
     _set_head(config, task, new_labels)

@@ -36,7 +36,7 @@ class Inspection:
     """What `inspect_files` found.
 
     Attributes:
-        data: The data; None if there are errors.
+        data: The data without bad rows; None if they cannot be read at all.
         findings: What was found, the errors first.
         rows: Split -> number of rows that were read, bad rows not counted.
     """
@@ -91,10 +91,11 @@ def load_files(
         ```
     """
     inspection = inspect_files(train, validation, test, options=options, **columns)
-    if inspection.data is None:
+    if inspection.errors:
         first, *others = inspection.errors
         more = f" ({len(others)} more: `attendrop check` lists them)" if others else ""
         raise UserError(f"{first}{more}.")
+    assert inspection.data is not None
     return inspection.data
 
 
@@ -146,10 +147,9 @@ class _Inspector:
     def result(self) -> Inspection:
         order = (ERROR, WARNING, NOTE)
         findings = sorted(self.findings, key=lambda finding: order.index(finding.level))
-        data = None if any(finding.level == ERROR for finding in findings) else self.data
-        if data is not None:
-            data = dataclasses.replace(data, notes=[finding.text for finding in findings])
-        return Inspection(data, findings, {name: len(table) for name, table in self.tables.items()})
+        if self.data is not None:
+            self.data.notes += [finding.text for finding in findings if finding.level != ERROR]
+        return Inspection(self.data, findings, {name: len(table) for name, table in self.tables.items()})
 
     def inspect(self, paths: dict[str, str | Path]) -> None:
         try:

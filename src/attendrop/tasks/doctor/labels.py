@@ -29,7 +29,9 @@ def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
         findings += _balance(task, train, counts)
         findings += _absent(task, tables, counts)
     if task.kind == "multilabel" and (empty := sum(not row for row in names)):
-        findings.append(Finding(NOTE, f"{plural(empty, 'row')} of {train.path} have none of the labels"))
+        findings.append(
+            Finding(NOTE, f"{empty:,} of {plural(len(names), 'row')} of {train.path} have none of the labels")
+        )
     return findings
 
 
@@ -41,7 +43,9 @@ def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
     findings = []
     for spellings in groups.values():
         if len(spellings) > 1:
-            shown = " and ".join(f"{name!r} ({counts[name]:,} times)" for name in spellings)
+            shown = " and ".join(
+                f"{name!r} ({plural(counts[name], 'row' if task.kind != 'tokens' else 'word')})" for name in spellings
+            )
             text = f"the labels {shown} in column {task.label!r} of {table.path} differ only by case or spaces"
             findings.append(Finding(ERROR, f"{text}, and would be different classes; write them alike"))
     return findings
@@ -74,7 +78,11 @@ def _merged(task: Task, table: Table) -> list[Finding]:
 
 
 def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    found = [f"{name!r} ({counts[name]:,} times)" for name in counts if name.lower() in _PLACEHOLDERS]
+    found = [
+        f"{name!r} ({plural(counts[name], 'row' if task.kind != 'tokens' else 'word')})"
+        for name in counts
+        if name.lower() in _PLACEHOLDERS
+    ]
     if not found or task.kind == "tokens":
         return []
     text = f"in column {task.label!r} of {table.path} the label {listed(found)} may stand for a missing value"

@@ -43,7 +43,8 @@ def _malformed(table: Table, rows: list[list[str]]) -> list[Finding]:
     ]
     if not places:
         return []
-    text = f"{plural(len(places), 'tag')} of {table.path} are neither O nor written as B-… or I-…: {listed(places, 3)}"
+    verb = "is" if len(places) == 1 else "are"
+    text = f"{plural(len(places), 'tag')} of {table.path} {verb} not written as O, B-… or I-…: {listed(places, 3)}"
     return [Finding(ERROR, f"{text}; write them as the others")]
 
 

@@ -64,9 +64,9 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
     if repeats:
         row, earlier = repeats[0]
         where = f"first: {table.place(row)} repeats {table.place(earlier)}"
-        findings.append(
-            Finding(WARNING, f"{plural(len(repeats), 'row')} of {table.path} repeat an earlier row ({where})")
-        )
+        verb = "repeats" if len(repeats) == 1 else "repeat"
+        text = f"{plural(len(repeats), 'row')} of {table.path} {verb} an earlier row ({where})"
+        findings.append(Finding(WARNING, text))
     if conflicts:
         row, earlier = next(iter(conflicts.values()))
         where = (
@@ -89,7 +89,8 @@ def _shared(table: Table, keys: list[Hashable], train: Table, train_keys: list[H
     if not shared:
         return []
     where = f"first: {table.place(shared[0])} is {train.place(known[keys[shared[0]]])} of {train.path}"
-    text = f"{len(shared):,} of {plural(len(keys), 'row')} of {table.path} are also in the training data ({where})"
+    verb = "is" if len(shared) == 1 else "are"
+    text = f"{len(shared):,} of {plural(len(keys), 'row')} of {table.path} {verb} also in the training data ({where})"
     if len(shared) > most * len(keys):
         return [Finding(ERROR, f"{text}, so that its scores would say nothing; give other data")]
     return [Finding(WARNING, f"{text}; scores on them are too good")]

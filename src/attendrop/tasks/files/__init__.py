@@ -18,20 +18,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ...errors import UserError
-from .decoding import check_encoding
-from .delimited import read_csv, read_tsv, separator_of
+from .delimited import read_csv, read_tsv
 from .formats import read_arrow, read_conll, read_json, read_lines, read_parquet, read_txt, read_xlsx
-from .table import Problem, ReadOptions, Source, Table, refusals
+from .options import ReadOptions
+from .table import Problem, Source, Table, refusals
 
 __all__ = [
     "Problem",
     "ReadOptions",
     "Table",
-    "check_encoding",
     "read_arrow",
     "read_table",
     "refusals",
-    "separator_of",
 ]
 
 _READERS: dict[str, Callable[[Source], Table]] = {

@@ -22,19 +22,6 @@ _MARKS = (
 )
 
 
-def check_encoding(name: str) -> None:
-    """Raise a `UserError` if Python does not know the encoding, or if it is none of text."""
-    try:
-        is_text = codecs.lookup(name)._is_text_encoding
-    except (LookupError, ValueError):
-        is_text = False
-    if not is_text:
-        raise UserError(
-            f"encoding is {name!r}, which Python does not know; it must be the name of a text encoding, such as utf-8, "
-            "latin-1, cp1252 or utf-16."
-        )
-
-
 def decode(source: Source) -> str:
     """Return the text of a file, and add to its findings what is unusual about its encoding."""
     path, raw = source.path, source.raw

@@ -15,18 +15,9 @@ from .decoding import decode
 from .table import Problem, Source, Table, checked_header
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-_NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
 _LOOKED_AT = 50  # lines that decide on the separator
 
 Row = tuple[int, list[str]]
-
-
-def separator_of(name: str) -> str:
-    """The sign that `--separator` means: itself, or one of the names tab, comma, semicolon, pipe and space."""
-    sign = _NAMED.get(name.lower(), name)
-    if len(sign) != 1 or sign in '\r\n"\0':
-        raise UserError(f"separator is {name!r}; it must be one sign, or one of {', '.join(_NAMED)}.")
-    return sign
 
 
 def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:

@@ -1,4 +1,4 @@
-"""The columns of a file, the options of reading it, and rows that cannot be used."""
+"""The columns of a file, and rows that cannot be used."""
 
 from __future__ import annotations
 
@@ -9,23 +9,7 @@ from typing import Any
 
 from ...errors import UserError
 from ..findings import Finding, listed, plural
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How files are read.
-
-    Attributes:
-        encoding: The encoding of text files; None = UTF-8, or UTF-16 if the file says so.
-        separator: The sign between the columns of a table; None = find it.
-        drop_bad_rows: Whether rows that cannot be used are left out and counted. Otherwise they are an error.
-        label_separator: The sign between the labels of one example; None = a label is one name, or a list.
-    """
-
-    encoding: str | None = None
-    separator: str | None = None
-    drop_bad_rows: bool = False
-    label_separator: str | None = None
+from .options import ReadOptions
 
 
 @dataclass(frozen=True)
