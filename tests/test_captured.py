@@ -17,6 +17,7 @@ from attendrop.capture.graphs import Graphs
 from attendrop.capture.optimizers import OptimizerGraph, allows_capture
 from attendrop.core.schedule import Progress
 from attendrop.core.step import MicroBatch, Step
+from attendrop.experiments.losses import LabelLoss
 from attendrop.kernels.draws import uniform
 from attendrop.kernels.draws.reference import signed
 from attendrop.random import key_of
@@ -322,6 +323,23 @@ def test_accumulation_clipping_and_a_smaller_last_batch_match_eager(tmp_path) ->
             tmp_path, regularizers=METHODS["addrop"](), step=step, model=model, data=data, max_steps=-1,
             num_train_epochs=4, gradient_accumulation_steps=2, max_grad_norm=0.1, learning_rate=2e-4,
         )  # fmt: skip
+        trainer.train()
+        found.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*found)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bert", "token"])
+def test_class_weights_and_the_focal_loss_match_eager(kind: str, tmp_path) -> None:
+    found = []
+    for step in ("eager", "captured"):
+        model = zoo.make_model(kind, dropout=False).double()
+        trainer = make_trainer(
+            tmp_path, kind, METHODS["addrop"](), step, model, gradient_accumulation_steps=2, learning_rate=2e-4
+        )
+        weights = torch.linspace(0.5, 2, model.config.num_labels, device=trainer.args.device)
+        trainer.compute_loss_func = LabelLoss(weights, gamma=2.0)
         trainer.train()
         found.append((losses_of(trainer), weights_of(model)))
     assert_same_run(*found)

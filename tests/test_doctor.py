@@ -124,7 +124,7 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("a.csv", sms(f'ham,"{HAM[1]}"', f'ham," {HAM[2]}"'), {}, "warning",
      "2 rows of .* repeat an earlier row .first: line 8 repeats line 3."),
     ("a.csv", sms(f'spam,"{HAM[1]}"'), {}, "warning",
-     "1 text of .* has different labels .* .first: 'ham' in line 3, 'spam' in line 8."),
+     "1 text of .* has different labels .* .first: line 3 has 'ham' and line 8 has 'spam'."),
     ("SICK.txt", SICK.replace("A man is doing tricks", "A man") + SICK.splitlines()[3].replace("3\tTwo", "5\tTwo"),
      {"label": "entailment_label"}, "warning", "1 row of .* repeats an earlier row .first: line 6 repeats line 4."),
     # tags

@@ -16,6 +16,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional
 
 from attendrop import R3F, RegularizedTrainer
+from attendrop.capture.eligibility import reason_against_auto
 from attendrop.errors import UserError
 from attendrop.experiments import fine_tune
 from attendrop.experiments.losses import LabelLoss, class_weights
@@ -78,6 +79,28 @@ def test_loss_of_several_labels_weighs_those_that_are_present(gamma: float) -> N
     if gamma == 0:
         expected = functional.binary_cross_entropy_with_logits(logits, present, pos_weight=WEIGHTS)
         assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+@pytest.mark.parametrize("has_several_labels", [False, True])
+def test_gradient_is_finite_where_a_prediction_is_certain(gamma: float, has_several_labels: bool) -> None:
+    logits = torch.tensor([[90.0, -90.0], [-90.0, 90.0]], requires_grad=True)
+    labels = torch.tensor([[1.0, 0.0], [1.0, 0.0]]) if has_several_labels else torch.tensor([0, 0])
+    LabelLoss(None, gamma, has_several_labels=has_several_labels)({"logits": logits}, labels).backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+    assert logits.grad[1].abs().max() > 0.1
+
+
+def test_own_loss_does_not_keep_steps_from_being_captured(tmp_path: Path) -> None:
+    reasons = []
+    for loss in (LabelLoss(None, 2.0), lambda outputs, labels, num_items_in_batch=None: outputs["logits"].sum()):
+        trainer = RegularizedTrainer(
+            model=zoo.make_model("bert"), args=make_arguments(tmp_path), train_dataset=make_examples("bert", 4),
+            data_collator=pad, compute_loss_func=loss,
+        )  # fmt: skip
+        reasons.append(reason_against_auto(trainer))
+    assert reasons == [None, "of compute_loss_func"]
 
 
 def data_of(values: list[Any], kind: str = "classification", labels: tuple[str, ...] = ("a", "b", "c")) -> Data:
@@ -164,8 +187,8 @@ def settings(place: Path, output: Path, **others: Any) -> dict[str, Any]:
         {"class_weights": ["balanced"], "method": ["rdrop"], "gradient_accumulation_steps": 2},
         {"focal_gamma": 2, "method": ["addrop:cross_tuning=False"], "balanced_sampling": True},
         {"label_smoothing_factor": 0.1, "method": ["rdrop", "addrop:cross_tuning=False"]},
-        {"label_smoothing_factor": 0.1, "class_weights": ["good=2"], "method": ["r3f:loss=both"], "balanced_sampling": True,
-         "train_sampling_strategy": "random"},
+        {"label_smoothing_factor": 0.1, "class_weights": ["good=2"], "method": ["r3f:loss=both"],
+         "balanced_sampling": True, "train_sampling_strategy": "random"},
         {"label_smoothing_factor": 0.1, "method": ["concrete_dropout"], "gradient_accumulation_steps": 2},
     ],
 )  # fmt: skip

@@ -69,17 +69,18 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
         findings.append(Finding(WARNING, text))
     if conflicts:
         row, earlier = next(iter(conflicts.values()))
-        where = (
-            f"first: {_shown(labels[earlier])} in {table.place(earlier)}, {_shown(labels[row])} in {table.place(row)}"
-        )
+        where = " and ".join(f"{table.place(r)}{_shown(task, labels[r])}" for r in (earlier, row))
         verb = "has" if len(conflicts) == 1 else "have"
-        text = f"{plural(len(conflicts), 'text')} of {table.path} {verb} different labels in different rows ({where})"
+        text = f"{plural(len(conflicts), 'text')} of {table.path} {verb} different labels in different rows (first: {where})"
         findings.append(Finding(WARNING, text))
     return findings
 
 
-def _shown(label: Any) -> str:
-    return repr(sorted(label)) if isinstance(label, frozenset) else f"{label!r:.60}"
+def _shown(task: Task, label: Any) -> str:
+    """A label after the place of its row; the tags of a sentence are too long to be shown."""
+    if task.kind == "tokens":
+        return ""
+    return f" has {sorted(label)!r}" if isinstance(label, frozenset) else f" has {label!r}"
 
 
 def _shared(table: Table, keys: list[Hashable], train: Table, train_keys: list[Hashable], most: float) -> list[Finding]:
