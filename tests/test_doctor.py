@@ -97,7 +97,7 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("lost.csv", sms('ham,"it costs 5�"'), {}, "warning", r"has 1 replacement character .*first in line 8"),
     ("SICK.txt", SICK, {"label": "entailment_label"}, "note", "is read as a table with tabs between its columns"),
     ("spam.csv", sms('ham,so,"then",', header="v1,v2,,").replace('"\n', '",,\n'), {}, "warning",
-     "1 row of .* .first: line 8. have values in columns without a name"),
+     "1 row of .* .first: line 8. has values in columns without a name"),
     # the header
     ("none.csv", sms("ham,see you").split("\n", 1)[1], {}, "error",
      "first line of .* looks like data and not like a header: its 'ham' is also the value of 4 rows below it"),
@@ -192,12 +192,13 @@ def test_examples_that_are_split_off_and_repeat_training_examples_are_counted(tm
 
 
 def test_all_errors_of_all_files_are_found_at_once(tmp_path: Path) -> None:
-    train = file(tmp_path, "train.csv", sms("ham,", "HAM,see you"))
+    train = file(tmp_path, "train.csv", sms("ham,", "HAM,see you", "ham,a,b", "c", "spam,d,e"))
     dev = file(tmp_path, "dev.csv", "label,text\nspam,\nham,so\n")
     inspection = inspect_files(train, dev, tmp_path / "gone.csv")
-    assert len(inspection.errors) == 4, inspection.errors
+    assert len(inspection.errors) == 5, inspection.errors
+    assert any("line 10 of" in error and "(3 such rows in total)" in error for error in inspection.errors)
     assert inspection.rows == {"train": 7, "validation": 1}
-    with pytest.raises(UserError, match="gone.csv does not exist .3 more: `attendrop check` lists them.."):
+    with pytest.raises(UserError, match="line 10 of .* has 3 fields, .* .4 more: `attendrop check` lists them.."):
         load_files(train, dev, tmp_path / "gone.csv")
 
 
@@ -249,8 +250,8 @@ def test_the_first_sheet_of_an_excel_file_is_read(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     sheet = book.active
     sheet.append(["text", "score"])
-    for text, score in (("it is nice", 4.5), (None, 3), ("it is bad", 1)):
-        sheet.append([text, score])
+    for text, score, more in (("it is nice", 4.5, None), (None, 3, None), ("it is bad", 1, "so they say")):
+        sheet.append([text, score, more])
     book.create_sheet("notes").append(["not", "these"])
     book.save(tmp_path / "a.xlsx")
     with pytest.raises(UserError, match="line 3 of .*a.xlsx has no text in column 'text'"):
@@ -259,6 +260,9 @@ def test_the_first_sheet_of_an_excel_file_is_read(tmp_path: Path) -> None:
     assert data.train is not None
     assert data.task.kind == "regression"
     assert data.train["score"][:] == [4.5, 1.0]
+    assert any(
+        "1 row of" in note and "(first: line 4) has values in columns without a name" in note for note in data.notes
+    )
     assert any("has 2 sheets, of which the first, 'Sheet', is read" in note for note in data.notes)
 
 

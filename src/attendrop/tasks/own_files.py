@@ -182,6 +182,8 @@ class _Inspector:
             self.tables[name] = table
             self.findings += table.findings
             self.findings += examine_header(table)
+            if not self.options.drop_bad_rows:
+                self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
 
     def _remove_bad_rows(self, task: Task) -> bool:
         """Leave bad rows out, and say so; return whether every file has other rows."""
@@ -301,9 +303,9 @@ def load_inputs(path: str | Path, task: Task, options: ReadOptions | None = None
     table = columns.split_lists(table) if task.kind == "choice" else table
     check_columns(task, table, needs_labels=False)
     problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
-    if problems and not options.drop_bad_rows:
-        raise UserError(f"{refusals(table.path, {table.place(row): p for row, p in problems.items()}, False)[0]}.")
     table = table.without(problems)
+    if table.dropped and not options.drop_bad_rows:
+        raise UserError(f"{refusals(table.path, table.dropped, can_drop=False)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
     return Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
 

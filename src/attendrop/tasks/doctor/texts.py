@@ -71,8 +71,8 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
         row, earlier = next(iter(conflicts.values()))
         where = " and ".join(f"{table.place(r)}{_shown(task, labels[r])}" for r in (earlier, row))
         verb = "has" if len(conflicts) == 1 else "have"
-        text = f"{plural(len(conflicts), 'text')} of {table.path} {verb} different labels in different rows (first: {where})"
-        findings.append(Finding(WARNING, text))
+        text = f"{plural(len(conflicts), 'text')} of {table.path} {verb} different labels in different rows"
+        findings.append(Finding(WARNING, f"{text} (first: {where})"))
     return findings
 
 

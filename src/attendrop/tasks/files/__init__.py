@@ -54,7 +54,7 @@ _ADVICE = {
 
 
 def read_table(path: str | Path, options: ReadOptions | None = None, has_plain_texts: bool = False) -> Table:
-    """Read a file in the format of its suffix.
+    """Read a file in the format of its suffix. Rows that cannot be read are in `Table.dropped`.
 
     Args:
         path: The file.
@@ -84,9 +84,10 @@ def read_table(path: str | Path, options: ReadOptions | None = None, has_plain_t
         raise UserError(f"{path} is empty.")
     read = read_lines if has_plain_texts and suffix == ".txt" else read
     table = read(Source(path, suffix, raw, options))
+    if not len(table) and table.dropped:
+        raise UserError(f"{refusals(path, table.dropped, can_drop=False)[0]}.")
     if not len(table):
-        reason = ", only a header" if table.columns and not table.dropped else ""
-        raise UserError(f"{path} has no examples{reason or (' that can be used' if table.dropped else '')}.")
+        raise UserError(f"{path} has no examples{', only a header' if table.columns else ''}.")
     return table
 
 

@@ -7,10 +7,11 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 
 from ...errors import UserError
-from ..findings import NOTE, WARNING, Finding, plural
+from ..findings import NOTE, Finding, plural
 from .decoding import decode
 from .table import Problem, Source, Table, checked_header
 
@@ -40,12 +41,7 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
         for name, value in zip(header, row, strict=True):
             if name:
                 columns[name].append(value)
-    if nameless:
-        text = (
-            f"{plural(len(nameless), 'row')} of {source.path} (first: line {nameless[0]}) have values in columns "
-            "without a name, which are not used; a text may be cut at the separator"
-        )
-        source.findings.append(Finding(WARNING, text))
+    source.warn_of_nameless(nameless)
     return source.table(dict(columns), lines, has_header=True)
 
 
@@ -121,13 +117,15 @@ def _read_tabs(source: Source, text: str) -> Table:
     quoted = [value for _, row in rows for value in row if value.startswith('"')]
     hint = "a field must not contain a tab"
     if quoted and (ragged or all(_QUOTED_FIELD.fullmatch(value) for value in quoted)):
+        attempt = replace(source, findings=list(source.findings), dropped={})
         try:
             with _allow_long_fields():
-                return make_table(source, _quoted_rows(source, text, "\t"), hint)
+                table = make_table(attempt, _quoted_rows(attempt, text, "\t"), hint)
+            if not table.dropped:
+                return table
         except UserError:
             if not ragged:
                 raise
-            source.dropped.clear()
     return make_table(source, rows, hint)
 
 

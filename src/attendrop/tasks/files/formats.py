@@ -23,30 +23,55 @@ def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _parse_json(text: str, path: Path, line: int) -> Any:
-    """Parse a text that begins on `line` of the file."""
+class _Unreadable(Exception):
+    """A text that is not JSON.
+
+    Attributes:
+        line: The line of the text, counted from 0; None if it is not known.
+        reason: What is wrong, as the end of a sentence.
+    """
+
+    def __init__(self, line: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.line, self.reason = line, reason
+
+
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_reject_repeated_keys)
     except json.JSONDecodeError as error:
-        raise UserError(f"line {line + error.lineno - 1} of {path} is not JSON: {error.msg}.") from None
+        raise _Unreadable(error.lineno - 1, f"is not JSON: {error.msg}") from None
     except KeyError as error:
-        location = f"line {line} of {path}" if "\n" not in text else path
-        raise UserError(f"{location} has the column {error.args[0]!r} twice; rename or remove one.") from None
+        reason = f"has the column {error.args[0]!r} twice; rename or remove one"
+        raise _Unreadable(None, reason) from None
     except RecursionError:
-        raise UserError(f"line {line} of {path} is nested too deeply.") from None
+        raise _Unreadable(0, "is nested too deeply") from None
 
 
-def _json_line(source: Source, text: str, line: int) -> Any:
-    """The value of one line of JSON Lines; None if the line is left out."""
+def _read_list(source: Source, text: str) -> list[dict[str, Any]]:
+    """The objects of one list."""
     try:
-        value = _parse_json(text, source.path, line)
-    except UserError as error:
-        if not source.options.drop_bad_rows:
-            raise
-        source.drop(line, Problem("is not JSON", str(error)))
+        records = _parse_json(text)
+    except _Unreadable as error:
+        place = "" if error.line is None else f"line {error.line + 1} of "
+        raise UserError(f"{place}{source.path} {error.reason}.") from None
+    for row, record in enumerate(records, 1):
+        if not isinstance(record, dict):
+            raise UserError(
+                f'row {row} of {source.path} is not an object with columns, like {{"text": …, "label": …}}.'
+            )
+    return records
+
+
+def _read_object(source: Source, text: str, line: int) -> dict[str, Any] | None:
+    """The object of one line; None if the line is left out."""
+    advice = 'write one object with columns on each line, like {"text": …, "label": …}'
+    try:
+        value = _parse_json(text)
+    except _Unreadable as error:
+        source.drop(line, Problem(error.reason, advice, "json"))
         return None
     if not isinstance(value, dict):
-        advice = 'write one object with columns on each line, like {"text": …, "label": …}'
         source.drop(line, Problem("is not an object with columns", advice))
         return None
     return value
@@ -56,15 +81,10 @@ def read_json(source: Source) -> Table:
     text = decode(source)
     lines: list[int] | None = None
     if text.lstrip().startswith("["):
-        records = _parse_json(text, source.path, 1)
-        for row, record in enumerate(records, 1):
-            if not isinstance(record, dict):
-                raise UserError(
-                    f'row {row} of {source.path} is not an object with columns, like {{"text": …, "label": …}}.'
-                )
+        records = _read_list(source, text)
     else:
         numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        parsed = [(number, _json_line(source, line, number)) for number, line in numbered]
+        parsed = [(number, _read_object(source, line, number)) for number, line in numbered]
         records = [record for _, record in parsed if record is not None]
         lines = [number for number, record in parsed if record is not None]
     names = dict.fromkeys(name for record in records for name in record)
@@ -123,6 +143,10 @@ def read_xlsx(source: Source) -> Table:
     width = max(place + 1 for _, row in rows for place, value in enumerate(row) if value not in (None, ""))
     header = checked_header(source.path, ["" if name is None else str(name) for name in rows[0][1][:width]])
     columns = {name: [_cell(row, place) for _, row in rows[1:]] for place, name in enumerate(header) if name}
+    nameless = [place for place, name in enumerate(header) if place and not name]
+    source.warn_of_nameless(
+        [n for n, row in rows[1:] if any(_cell(row, place) not in (None, "") for place in nameless)]
+    )
     return source.table(columns, [number for number, _ in rows[1:]], has_header=True)
 
 

@@ -18,7 +18,8 @@ class ReadOptions:
         encoding: The encoding of text files; None = UTF-8, or UTF-16 if the file says so.
         separator: The sign between the columns of a table, or one of the names tab, comma, semicolon, pipe and space;
             None = find it.
-        drop_bad_rows: Whether rows that cannot be used are left out and counted. Otherwise they are an error.
+        drop_bad_rows: Whether rows that cannot be used are left out and counted. Otherwise they are an error of
+            `load_files`.
         label_separator: The sign between the labels of one example; None = a label is one name, or a list.
     """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ..findings import Finding, listed, plural
+from ..findings import WARNING, Finding, listed, plural
 from .options import ReadOptions
 
 
@@ -129,10 +129,23 @@ class Source:
     dropped: dict[str, Problem] = field(default_factory=dict)
 
     def drop(self, line: int, problem: Problem) -> None:
-        """Leave a row out if the user allows it; otherwise raise a `UserError`."""
-        if not self.options.drop_bad_rows:
-            raise UserError(f"{refusals(self.path, {f'line {line}': problem})[0]}.")
+        """Leave a row out. Whether that is an error is for the caller of `read_table` to say."""
         self.dropped[f"line {line}"] = problem
+
+    def warn_of_nameless(self, lines: list[int]) -> None:
+        """Warn if rows have values in columns without a name, which are not used.
+
+        Args:
+            lines: The lines of these rows.
+        """
+        if lines:
+            verb = "has" if len(lines) == 1 else "have"
+            text = (
+                f"{plural(len(lines), 'row')} of {self.path} (first: line {lines[0]}) {verb} values in columns without"
+            )
+            self.findings.append(
+                Finding(WARNING, f"{text} a name, which are not used; a text may be cut at a separator")
+            )
 
     def table(self, columns: dict[str, list[Any]], lines: list[int] | None = None, **fields: Any) -> Table:
         """The table of this file."""
