@@ -19,6 +19,7 @@ from attendrop.capture.optimizers import OptimizerGraph, allows_capture
 from attendrop.core.regularizer import Regularizer
 from attendrop.core.schedule import Progress
 from attendrop.core.step import MicroBatch, Step
+from attendrop.experiments.losses import LabelLoss
 from attendrop.kernels.draws import uniform
 from attendrop.kernels.draws.reference import signed
 from attendrop.model.plan import Plan
@@ -617,3 +618,20 @@ def test_captured_training_matches_the_stock_trainer(tmp_path) -> None:
     Trainer(model=stock, args=captured.args, train_dataset=captured.train_dataset).train()
     captured.train()
     assert (weights_of(stock) - weights_of(ours)).abs().max() < SAME_WEIGHTS
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bert", "token"])
+def test_class_weights_and_the_focal_loss_match_eager(kind: str, tmp_path) -> None:
+    found = []
+    for step in ("eager", "captured"):
+        model = zoo.make_model(kind, dropout=False).double()
+        trainer = make_trainer(
+            tmp_path, kind, METHODS["addrop"](), step, model, gradient_accumulation_steps=2, learning_rate=2e-4
+        )
+        weights = torch.linspace(0.5, 2, model.config.num_labels, device=trainer.args.device)
+        trainer.compute_loss_func = LabelLoss(weights, gamma=2.0)
+        trainer.train()
+        found.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*found)

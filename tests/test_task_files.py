@@ -228,7 +228,11 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("empty.jsonl", "", "is empty"),
     ("empty.json", "[]", "has no examples"),
     ("latin.csv", "text,label\nfine,a\ncafé,b\n".encode("latin1"), "is not UTF-8: line 3 has the byte 0xe9"),
-    ("utf16.csv", "text,label\nab,c\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
+    (
+        "utf16.csv",
+        "text,label\nab,c\n".encode("utf-16-le"),
+        "looks like UTF-16 without a byte order mark; read it with --encoding utf-16-le",
+    ),
     ("twice.csv", "text,label,text\na b,1,c d\n", "has the column 'text' 2 times"),
     ("twice.jsonl", '{"text": "a", "label": 1, "text": "b"}', "line 1 of .* has the column 'text' twice"),
     ("ragged.csv", "text,label\na b,1\nc, d,0\n", "line 3 of .*ragged.csv has 3 fields, but the header has 2"),
@@ -240,11 +244,14 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("list.jsonl", '{"text": "a", "label": 1}\n["b", 2]\n', "line 2 of .*list.jsonl is not an object"),
     ("broken.parquet", b"PAR1 this is not all of it", "broken.parquet is incomplete or not a Parquet file"),
     ("empty.parquet", b"", "is empty"),
+    ("a.xlsx", b"PK", "is incomplete or not an Excel file; save it again, or as CSV .UTF-8."),
     (
-        "a.xlsx",
+        "a.ods",
         b"PK",
-        "is a spreadsheet; save the sheet as CSV .UTF-8.; the suffix selects the format and must be one of .csv",
+        "is an old or other spreadsheet; save it as .xlsx or CSV .UTF-8.; the suffix selects the format and must be "
+        "one of .csv",
     ),
+    ("a.csv.gz", b"PK", "is incomplete or not a gzip file"),
     (
         "ragged.conll",
         "EU B-ORG\nrejects O\nGerman\n",
@@ -334,9 +341,12 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
         ({"text_pair": "pair"}, "--text-pair is 'pair', but"),
         ({"text": "label", "label": "label"}, "name the same column 'label'"),
         ({"text_pair": "text"}, "so --text must name the first text"),
-        ({"kind": "ranking"}, "--kind is 'ranking'; .* classification, regression, tokens, translation"),
-        ({"kind": "choice"}, "--kind is 'choice'"),
-        ({"kind": "regression"}, "line 2 of .* has the label 'a' in column 'label'; a regression needs numbers"),
+        ({"kind": "ranking"}, "--kind is 'ranking'; .* classification, regression, multilabel, tokens, choice"),
+        ({"kind": "choice"}, "a multiple choice needs at least two answers; name them with --choices"),
+        (
+            {"kind": "regression"},
+            "line 2 of .* has the label 'a' in column 'label' .6 such rows in total.; a regression",
+        ),
     ],
 )
 def test_wrong_flags_are_refused(flags: dict[str, str], message: str, tmp_path: Path) -> None:

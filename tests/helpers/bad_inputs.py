@@ -427,16 +427,92 @@ DATA = [
     train("given.csv is empty", train_file=csv("\n\n")),
     train("given.csv has no examples, only a header", train_file=csv("text,label\n")),
     train(
-        "given.csv is UTF-16; save it as UTF-8, for example with iconv -f utf-16",
-        train_file=csv("text,label\na b,x\n".encode("utf-16")),
+        "given.csv looks like UTF-16 without a byte order mark; read it with --encoding utf-16-le",
+        train_file=csv("text,label\na b,x\n".encode("utf-16-le")),
     ),
     train(
-        "given.csv is not UTF-8: line 3 has the byte 0xe9.*latin1",
+        "given.csv is not UTF-8: line 3 has the byte 0xe9; if 'café' is right there, read it with --encoding latin-1",
         train_file=csv("text,label\na b,x\ncafé,y\n".encode("latin-1")),
     ),
+    train(
+        "given.csv cannot be read as ascii: line 3 has the byte 0xe9; name another encoding",
+        encoding="ascii",
+        train_file=csv("text,label\na b,x\ncafé,y\n".encode("latin-1")),
+    ),
+    train("encoding is 'utf-99', which Python does not know; it must be", encoding="utf-99"),
+    train("encoding is 'base64', which Python does not know; it must be", encoding="base64"),
+    train("separator is 'ab'; it must be one sign, or one of tab", separator="ab"),
+    train("separator is ''; it must be one sign", separator=""),
+    train("label_separator is ' '; it must be a sign such as a comma", label_separator=" "),
+    train("label_separator is ';', and kind is 'classification'", label_separator=";", kind="classification"),
+    train("encoding is 'latin-1', and task is", encoding="latin-1", task="glue/rte", train_file=None),
+    train("drop_bad_rows is True, and task is", drop_bad_rows=True, task="glue/rte", train_file=None),
+    train("choices is .'text'., and task is", choices=["text"], task="glue/rte", train_file=None),
+    train(
+        "separator is ';', and given.jsonl is no table with one",
+        separator=";",
+        train_file=csv('{"text": "a", "label": "x"}\n', "given.jsonl"),
+    ),
+    train(
+        "encoding is 'latin-1', and given.xlsx is no text file", encoding="latin-1", train_file=csv("PK", "given.xlsx")
+    ),
+    train(
+        "the first line of given.csv looks like data and not like a header: its 'x' is also the value of 2 rows",
+        train_file=csv("x,a b\nx,c d\ny,e f\nx,g h\n"),
+    ),
+    train(
+        "the labels 'HAM' .1 row. and 'ham' .2 rows. in column 'label' of given.csv differ only by case or spaces",
+        train_file=csv("text,label\na b,ham\nc d,HAM\ne f,spam\ng h,ham\n"),
+    ),
+    train(
+        "holds 2 numbers with a decimal comma, such as '1,5' in line 2",
+        train_file=csv("text;score\na b;1,5\nc d;2\ne f;3,25\n"),
+    ),
+    train(
+        "1 tag of given.conll is not written as O, B-… or I-…: line 2 has 'B_LOC'",
+        train_file=csv("EU B-ORG\nRome B_LOC\nis O\n\nPeter B-PER\n", "given.conll"),
+    ),
+    train(
+        "2 of 2 rows of dev.csv are also in the training data .*its scores would say nothing",
+        train_file=csv("text,label\na b,x\nc d,y\ne f,x\n"),
+        validation_file=csv("text,label\na b,x\nc d,y\n", "dev.csv"),
+    ),
+    train(
+        "line 2 of given.csv has no text in column 'text'; .*; --drop-bad-rows leaves such rows out .1 more: ",
+        train_file=csv("text,label\n,x\nc d,\ne f,y\ng h,x\n"),
+    ),
+    train("given.csv has no row that can be used", drop_bad_rows=True, train_file=csv("text,label\n,x\n,y\n")),
+    train(
+        "column 'label' of given.csv holds texts, such as 'x', and no lists",
+        kind="multilabel",
+        train_file=csv("text,label\na b,x\nc d,y\n"),
+    ),
+    train("a multiple choice needs at least two answers; name them with --choices", kind="choice"),
+    train("choices is .'text'.; it is for the kind choice", choices=["text"]),
+    train("class_weights names the label 'ugly'; train.csv has bad, good", class_weights=["ugly=2"]),
+    train(
+        "class_weights is 'balance'; it must be balanced, or pairs of a label and a weight", class_weights=["balance"]
+    ),
+    train("class_weights is 'good=0'; it must be balanced, or pairs", class_weights=["good=0"]),
+    train("focal_gamma is -1.0; it must be a number from 0", focal_gamma=-1),
+    *(
+        train(
+            f"{name} is .*, and given.csv is of kind regression; it is for the kind",
+            train_file=csv("text,label\n" + "".join(f"a {i},{i}.5\n" for i in range(20))),
+            **{name: value},
+        )
+        for name, value in (
+            ("class_weights", ["balanced"]),
+            ("focal_gamma", 2),
+            ("balanced_sampling", True),
+            ("label_smoothing_factor", 0.1),
+        )
+    ),
     train("given.csv is not plain text: line 2 has a NUL byte", train_file=csv("text,label\na\0b,x\nc,y\n")),
-    train("given.xlsx is a spreadsheet; save the sheet as CSV", train_file=csv("PK", "given.xlsx")),
-    train("given.csv.gz is compressed; unpack it first", train_file=csv("x", "given.csv.gz")),
+    train("given.xlsx is incomplete or not an Excel file", train_file=csv("PK", "given.xlsx")),
+    train("given.ods is an old or other spreadsheet; save it as .xlsx or CSV", train_file=csv("PK", "given.ods")),
+    train("given.csv.gz is incomplete or not a gzip file", train_file=csv("x", "given.csv.gz")),
+    train("given.xml.gz has the unknown suffix '.xml'", train_file=csv("x", "given.xml.gz")),
     train("given.zip is compressed; unpack it first", train_file=csv("x", "given.zip")),
     train("given.pkl is a pickle.*save the table as CSV", train_file=csv("x", "given.pkl")),
     train("given.xml has the unknown suffix '.xml'.*must be one of .csv", train_file=csv("x", "given.xml")),
@@ -584,7 +660,8 @@ PREDICT = [
     ),
     command("gone.csv does not exist", "predict", Run(), "--file", "gone.csv"),
     command("is a folder", "predict", Run(), "--file", "f.csv", files=(File("f.csv/", ""),)),
-    command("texts.xlsx is a spreadsheet", "predict", Run(), "--file", "texts.xlsx", files=(csv("x", "texts.xlsx"),)),
+    command("texts.ods is an old or other", "predict", Run(), "--file", "texts.ods", files=(csv("x", "texts.ods"),)),
+    command("separator is 'ab'", "predict", Run(), "--file", "texts.csv", "--separator", "ab", files=(_TEXTS,)),
     command("has no column 'text'", "predict", Run(), "--file", "t.csv", files=(csv("words\na\n", "t.csv"),)),
     command("t.csv is empty", "predict", Run(), "--file", "t.csv", files=(csv("", "t.csv"),)),
     command("'ugly'", "predict", Run(), "--file", "t.csv", files=(csv("text,label\na b,ugly\n", "t.csv"),)),
@@ -658,7 +735,24 @@ PREDICT = [
     command("has no config.json", "predict", Run({"config.json": None}), "a text"),
 ]
 
-BAD_INPUTS = [*WORDS, *SETTINGS, *YAML, *METHODS, *DATA, *MODELS, *PREDICT]
+# ---- check ---------------------------------------------------------------------------------------------------------
+
+CHECK = [
+    command("missing argument 'files", "check"),
+    command("gone.csv does not exist", "check", "gone.csv"),
+    command("4 files are given; give a training file", "check", "a.csv", "b.csv", "c.csv", "d.csv"),
+    command("encoding is 'utf-99', which Python does not know", "check", "a.csv", "--encoding", "utf-99"),
+    command("--kind is 'sentiment'; for your own files", "check", "a.csv", "--kind", "sentiment"),
+    command("model is 'no/such-model'", "check", "a.csv", "--model", "no/such-model"),
+    command(
+        "line 3 of a.csv has no label in column 'label'",
+        "check",
+        "a.csv",
+        files=(csv("text,label\na b,x\nc d,\ne f,y\n", "a.csv"),),
+    ),
+]
+
+BAD_INPUTS = [*WORDS, *SETTINGS, *YAML, *METHODS, *DATA, *MODELS, *PREDICT, *CHECK]
 
 
 def written(folder: Path) -> dict[str, int]:

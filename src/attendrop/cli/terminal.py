@@ -44,11 +44,13 @@ class Terminal(Listener):
 
 def data_table(description: Description) -> Table:
     """The number of examples of each part, and their lengths in tokens."""
-    lengths_titles = ("tokens: median", "95 %", "longest", f"cut at {description.max_length}")
+    lengths_titles: tuple[str, ...] = ("tokens: median", "95 %", "longest", f"cut at {description.max_length}")
+    lengths_titles = lengths_titles if description.lengths else ()
     table = plain_table("part", "examples", *lengths_titles, align_right=True)
     table.title, table.title_justify = f"{shown(description.task)} ({description.kind})", "left"
+    table.min_width = len(table.title)  # a title is wrapped at the width of the table
     for part, rows in description.rows.items():
-        cells = [""] * 4
+        cells = [""] * len(lengths_titles)
         if lengths := description.lengths.get(part):
             cells = [f"{lengths.median:g}", f"{lengths.percentile95:g}", str(lengths.longest)]
             cells.append(f"{lengths.truncated:.1%}")

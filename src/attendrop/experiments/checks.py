@@ -43,6 +43,7 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "fraction": (0, 1, True, False),
     "validation_share": (0, 1, True, True),
     "mlm_probability": (0, 1, True, True),
+    "focal_gamma": (0, inf, False, False),
     "num_train_epochs": (0, inf, True, False),
     "learning_rate": (0, inf, True, False),
     "weight_decay": (0, inf, False, False),
@@ -61,7 +62,19 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "eval_delay": (0, inf, False, False),
     "neftune_noise_alpha": (0, inf, True, False),
 }
-_OF_OWN_FILES = ("validation_file", "test_file", "text", "text_pair", "label", "kind")
+_OF_OWN_FILES = (
+    "validation_file",
+    "test_file",
+    "text",
+    "text_pair",
+    "label",
+    "kind",
+    "choices",
+    "label_separator",
+    "encoding",
+    "separator",
+    "drop_bad_rows",
+)
 
 
 def check_settings(config: RunConfig) -> None:
@@ -95,6 +108,7 @@ def _check_values(config: RunConfig) -> None:
         check_whole("max_steps", steps, 1, ", or -1 to train for num_train_epochs")
     if config.preset is not None:
         check_choice("preset", config.preset, ("paper",))
+    config.read_options()
     for name, choices in _choices().items():
         value = config.training.get(name)
         if value is not None and value not in choices:
@@ -132,7 +146,7 @@ def _check_pairs(config: RunConfig) -> None:
     if config.resume_changed and not (config.resume or config.training.get("resume_from_checkpoint")):
         raise UserError("resume_changed is given without resume; it allows changed settings for --resume.")
     for name in _OF_OWN_FILES if config.task else ():
-        if getattr(config, name) is not None:
+        if getattr(config, name) not in (None, [], False):
             raise UserError(
                 f"{name} is {getattr(config, name)!r}, and task is {config.task!r}; {name} is for your own files, with "
                 "train_file."

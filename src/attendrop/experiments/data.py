@@ -27,6 +27,7 @@ def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> t
         data = tasks.load_files(
             config.train_file, config.validation_file, config.test_file,
             text=config.text, text_pair=config.text_pair, label=config.label, kind=config.kind,
+            choices=config.choices, options=config.read_options(),
         )  # fmt: skip
     data.train = _first(data.train, config.max_train_samples)
     data = tasks.split_validation(data, config.validation_share, seed)

@@ -58,11 +58,16 @@ def predict_texts(folder: str | Path, texts: Sequence[str], batch_size: int = 32
     data = tasks.Data(task, None, None, Dataset.from_dict(columns))
     predictions, _ = _predict(folder, data, max_length, batch_size)
     for row, prediction in zip(rows, predictions, strict=True):
-        yield " | ".join(row), " ".join(prediction) if isinstance(prediction, list) else prediction
+        yield " | ".join(row), tasks.as_text(task, prediction)
 
 
 def predict_file(
-    folder: str | Path, file: str | Path, output: str | Path | None, batch_size: int = 32, overwrite: bool = False
+    folder: str | Path,
+    file: str | Path,
+    output: str | Path | None,
+    batch_size: int = 32,
+    overwrite: bool = False,
+    options: tasks.ReadOptions | None = None,
 ) -> Predictions:
     """Write the columns of a file with a prediction for each row, and compute the scores if the file has labels.
 
@@ -72,12 +77,13 @@ def predict_file(
         output: The CSV or TSV file to write; None = `<file>_predictions.csv` next to `file`.
         batch_size: The number of examples in a batch.
         overwrite: Whether `output` may be replaced.
+        options: The encoding and the separator of `file`.
     """
     check_whole("batch_size", batch_size, 1)
     task, max_length = _read_task(folder)
     path = Path(output) if output else Path(file).with_name(f"{Path(file).stem}_predictions.csv")
     _check_output(path, Path(file), overwrite)
-    data = tasks.load_inputs(file, task)
+    data = tasks.load_inputs(file, task, options)
     predictions, metrics = _predict(folder, data, max_length, batch_size)
     assert data.test is not None
     tasks.write_predictions(path, data.test, predictions, task)

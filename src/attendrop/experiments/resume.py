@@ -25,7 +25,13 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
     if trainer.args.process_index == 0:
         check_folder(config)  # again: another run may have used the folder until now
     named = config.training.get("resume_from_checkpoint")
-    trainer.checkpoints.run_settings |= {"model name": config.model, "patience": config.patience}
+    trainer.checkpoints.run_settings |= {
+        "model name": config.model,
+        "patience": config.patience,
+        "class_weights": config.class_weights,
+        "balanced_sampling": config.balanced_sampling,
+        "focal_gamma": config.focal_gamma,
+    }
     try:
         chosen = trainer.checkpoints.choose(named or config.resume, config.resume_changed)
     except ValueError as error:

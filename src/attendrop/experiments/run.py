@@ -32,6 +32,7 @@ from .checkpoints import Interruption, full_disk_explained
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
 from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, changes_of, check_folder, empty_folders_removed, write_json
+from .losses import make_loss
 from .masked_lm import EpochOfMasks, MaskedLMTrainer
 from .presets import apply_preset
 from .resume import choose_checkpoint
@@ -263,6 +264,7 @@ class Run:
                 eval_dataset=self.prepared.validation,
                 processing_class=self.tokenizer,
                 data_collator=self.prepared.collator,
+                compute_loss_func=make_loss(self.config, self.data, self.arguments),
                 compute_metrics=self.prepared.compute_metrics,
                 preprocess_logits_for_metrics=self.prepared.reduce_outputs,
                 callbacks=callbacks,
@@ -275,6 +277,7 @@ class Run:
         except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
             raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
+        trainer.is_balanced = self.config.balanced_sampling
         if not is_translation and not self.is_masked:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
             # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of

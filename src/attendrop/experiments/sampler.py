@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler, Subset
 
 POOL = 50  # batches that are sorted together: enough to save padding, few enough to stay random
@@ -22,10 +23,21 @@ class LengthGroupedSampler(Sampler[int]):
         lengths: The length of each example.
         batch_size: The number of examples in a batch of all processes together.
         seed: The seed; each epoch has a different order.
+        classes: The class of each example, to draw equally many of each class; None = every example once.
+        grouped: Whether batches are grouped by length.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        seed: int,
+        classes: Sequence[int] | None = None,
+        grouped: bool = True,
+    ) -> None:
         self.lengths = torch.as_tensor(list(lengths))
+        self.classes = None if classes is None else torch.as_tensor(list(classes))
+        self.grouped = grouped
         self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
@@ -38,7 +50,10 @@ class LengthGroupedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator)
+        order = self._order(generator)
+        if not self.grouped:
+            yield from order.tolist()
+            return
         for pool in order.split(POOL * self.batch_size):
             by_length = pool[self.lengths[pool].argsort(descending=True, stable=True)]
             batches = list(by_length.split(self.batch_size))
@@ -47,23 +62,50 @@ class LengthGroupedSampler(Sampler[int]):
             for i in [*torch.randperm(full, generator=generator).tolist(), *range(full, len(batches))]:
                 yield from batches[i].tolist()
 
+    def _order(self, generator: torch.Generator) -> Tensor:
+        """The examples of an epoch in random order.
+
+        Of each class as many are drawn, and in total as many as there are examples. All examples of a rare class come
+        once before any of them comes again.
+        """
+        if self.classes is None:
+            return torch.randperm(len(self.lengths), generator=generator)
+        present = self.classes.unique()
+        drawn = []
+        for place, label in enumerate(present):
+            members = (self.classes == label).nonzero().flatten()
+            quota = len(self) // len(present) + (place < len(self) % len(present))
+            rounds = -(-quota // len(members))
+            shuffled = [members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)]
+            drawn.append(torch.cat(shuffled)[:quota])
+        chosen = torch.cat(drawn)
+        return chosen[torch.randperm(len(chosen), generator=generator)]
+
 
 def length_grouped(base: Any) -> Any:
-    """Return a subclass of a Trainer class that groups batches by length with `LengthGroupedSampler`."""
+    """Return a subclass of a Trainer class that groups batches by length with `LengthGroupedSampler`.
+
+    Its attribute `is_balanced` draws equally many examples of each class.
+    """
 
     class LengthGroupedTrainer(base):
+        is_balanced = False
+
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-            if self.args.train_sampling_strategy != "group_by_length" or self.train_dataset is None:
+            grouped = self.args.train_sampling_strategy == "group_by_length"
+            if self.train_dataset is None or not (grouped or self.is_balanced):
                 return super()._get_train_sampler(train_dataset)
             batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            return LengthGroupedSampler(_lengths(self.train_dataset), batch_size, seed)
+            lengths = _column(self.train_dataset, "length")
+            classes = _column(self.train_dataset, "labels") if self.is_balanced else None
+            return LengthGroupedSampler(lengths, batch_size, seed, classes, grouped)
 
     return LengthGroupedTrainer
 
 
-def _lengths(dataset: Any) -> list[int]:
+def _column(dataset: Any, name: str) -> list[int]:
     if isinstance(dataset, Subset):  # a method holds out the other examples
-        lengths = _lengths(dataset.dataset)
-        return [lengths[i] for i in dataset.indices]
-    return list(dataset["length"])
+        values = _column(dataset.dataset, name)
+        return [values[i] for i in dataset.indices]
+    return list(dataset[name])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, on_one_line
+from ..tasks.files import ReadOptions
 from ..utils.secrets import is_secret
 from .checks import check_settings
 
@@ -68,7 +69,7 @@ class RunConfig:
     task: str | None = _setting(None, "A data set by name, such as glue/rte (`attendrop tasks` lists them).", DATA)
     data_dir: str | None = _setting(None, "Folder of Parquet files to read the task from, instead of the Hub.", DATA)
     train_file: str | None = _setting(
-        None, "Your own training data: CSV, TSV, JSON Lines, Parquet, CoNLL, or plain texts with --kind mlm.", DATA
+        None, "Your own training data: CSV, TSV, JSON, Parquet, Excel, CoNLL, or plain texts with --kind mlm.", DATA
     )
     validation_file: str | None = _setting(
         None, "Your own validation data. Without it, a share of the training data is split off.", DATA
@@ -78,7 +79,30 @@ class RunConfig:
     text_pair: str | None = _setting(None, "Column with the second text of a pair.", DATA)
     label: str | None = _setting(None, "Column with the label.", DATA)
     kind: str | None = _setting(
-        None, "Kind of task: classification, regression, tokens, translation or mlm (masked language modelling).", DATA
+        None,
+        "Kind of task: classification, regression, multilabel, tokens, choice (multiple choice), translation or mlm "
+        "(masked language modelling).",
+        DATA,
+    )
+    choices: list[str] = field(
+        default_factory=list,
+        metadata=_metadata(
+            "Column with an answer of a multiple choice, or with a list of them; may be repeated.", DATA
+        ),
+    )
+    label_separator: str | None = _setting(None, "Sign between several labels of one example, such as a comma.", DATA)
+    encoding: str | None = _setting(None, "Encoding of your files, such as latin-1, if it is not UTF-8.", DATA)
+    separator: str | None = _setting(None, "Sign between columns, or tab; by default it is found.", DATA)
+    drop_bad_rows: bool = _setting(
+        False, "Leave out rows that cannot be used, and name them; otherwise they are an error.", DATA
+    )
+    class_weights: list[str] = field(
+        default_factory=list,
+        metadata=_metadata("Weights of the classes in the loss: balanced, or pairs such as spam=4,ham=1.", DATA),
+    )
+    balanced_sampling: bool = _setting(False, "Draw as many training examples of each class, in every epoch.", DATA)
+    focal_gamma: float | None = _setting(
+        None, "Exponent of the focal loss, which weighs examples less that are predicted well; usually 2.", DATA
     )
     max_length: int | None = _setting(None, "Truncate texts to this number of tokens.", DATA)
     mlm_probability: float = _setting(0.15, "Share of the words that is masked, with --kind mlm.", DATA)
@@ -111,6 +135,10 @@ class RunConfig:
     @property
     def output_dir(self) -> Path:
         return Path(self.training["output_dir"])
+
+    def read_options(self) -> ReadOptions:
+        """How the user's files are read."""
+        return ReadOptions(self.encoding, self.separator, self.drop_bad_rows, self.label_separator)
 
     def settings(self) -> dict[str, Any]:
         """Return all settings but the secrets in one flat dictionary, which `make_config` accepts."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _PIPELINE_TAGS = {
     "classification": "text-classification",
     "regression": "text-classification",
+    "multilabel": "text-classification",
     "tokens": "token-classification",
     "choice": "multiple-choice",
     "translation": "translation",
@@ -30,6 +31,7 @@ _PIPELINE_TAGS = {
 # metric of attendrop -> metric on the Hub, where the names differ
 _HUB_METRICS = {
     "macro_f1": "f1",
+    "micro_f1": "f1",
     "mcc": "matthews_correlation",
     "pearson": "pearsonr",
     "spearman": "spearmanr",

@@ -7,13 +7,17 @@ prepared = prepare(data, tokenizer)
 """
 
 from .catalogue import KINDS, TASKS, Task, find_task
-from .data import Data, as_corpus, few_shots, fraction, load_files, load_inputs, load_task, split_validation
+from .data import Data, as_corpus, load_task
 from .describe import Description, Lengths, describe
+from .files import ReadOptions
+from .findings import Finding
 from .metrics import METRICS
 from .models import load_model, load_tokenizer
+from .own_files import Inspection, inspect_files, load_files, load_inputs
 from .positions import check_length
-from .predictions import write_predictions, write_submission
+from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, keep_logits, prepare
+from .split import few_shots, fraction, split_validation
 
 __all__ = [
     "KINDS",
@@ -21,15 +25,20 @@ __all__ = [
     "TASKS",
     "Data",
     "Description",
+    "Finding",
+    "Inspection",
     "Lengths",
     "Prepared",
+    "ReadOptions",
     "Task",
     "as_corpus",
+    "as_text",
     "check_length",
     "describe",
     "few_shots",
     "find_task",
     "fraction",
+    "inspect_files",
     "keep_logits",
     "load_files",
     "load_inputs",

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 
-KINDS = ("classification", "regression", "tokens", "choice", "translation", "mlm")
+KINDS = ("classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm")
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,10 @@ class Task:
     Attributes:
         name: The name in the catalogue, such as `glue/rte`, or the name of the user's file.
         kind: One of `KINDS`.
-        text: The text columns: one or two for `classification` and `regression`; the context and then the endings for
-            `choice`; the column of words for `tokens`; source and target for `translation`; one for `mlm`.
-        label: The label column; None for `translation` and `mlm` (masked language modelling).
+        text: The text columns: one or two for `classification`, `regression` and `multilabel`; the context and then the
+            endings for `choice`; the column of words for `tokens`; source and target for `translation`; one for `mlm`.
+        label: The label column, which has several labels for each example of `multilabel`; None for `translation` and
+            `mlm` (masked language modelling).
         labels: The label names, in the order of the Hub; empty if they are read from the data.
         metrics: Names from `METRICS`. The first one selects the best model.
         hub: The data set on the Hub; None if it is not there, and `missing` says why.
@@ -34,6 +35,7 @@ class Task:
         folders: Possible folders of the Parquet files, relative to the data folder.
         synonyms: Label of another task -> label of this one, to score a model that was trained on that task.
         max_length: The default maximum length of an example in tokens.
+        label_separator: The sign between the labels of one example of kind `multilabel`; None = they are lists.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Task:
     folders: tuple[str, ...] = ()
     synonyms: Mapping[str, str] = field(default_factory=dict)
     max_length: int = 128
+    label_separator: str | None = None
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Task:

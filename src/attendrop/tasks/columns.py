@@ -1,4 +1,4 @@
-"""Find the text and label columns of a user's file, and check that a model can learn from their values.
+"""Find the text and label columns of a user's file, and the kind of task.
 
 An obvious choice is made and noted. Where the choice is not obvious, the error asks for --text, --text-pair, --label or
 --kind.
@@ -6,13 +6,14 @@ An obvious choice is made and noted. Where the choice is not obvious, the error 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..errors import UserError
-from .files import Table, plural
+from .files import Table
+from .values import FEW_CLASSES, as_number, is_missing
 
 TEXT_NAMES = (
     "text",
@@ -32,6 +33,7 @@ PAIR_NAMES = (
     ("text1", "text2"),
     ("text_a", "text_b"),
     ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
     ("question1", "question2"),
     ("premise", "hypothesis"),
     ("question", "sentence"),
@@ -50,28 +52,11 @@ LABEL_NAMES = (
     "pos_tags",
 )
 
-FILE_KINDS = ("classification", "regression", "tokens", "translation", "mlm")
-FEW_CLASSES = 20  # up to so many different whole numbers are classes without asking
-MOST_CLASSES = 1000
+# What the context of a multiple choice is called besides, and the columns of its endings: ending0, choice_a, Option 1.
+CONTEXT_NAMES = ("context", "question", "prompt", "premise", "startphrase", *TEXT_NAMES)
+_CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])", re.IGNORECASE)
 
-
-def is_missing(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().lower() in ("", "nan")
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def as_number(value: Any) -> float | None:
-    """Return a number, or a string that spells one, as a finite float; None for everything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    if isinstance(value, str) and (not value.isascii() or "_" in value):
-        return None  # float() accepts 1_000 and the digits of every script
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+FILE_KINDS = ("classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm")
 
 
 def _looks_like_text(values: Sequence[Any]) -> bool:
@@ -133,6 +118,72 @@ def find_text(table: Table, text: str | None) -> tuple[str, list[str]]:
     return names[0], [f"using column {names[0]!r} as the text"] if len(table.columns) > 1 else []
 
 
+def split_lists(table: Table) -> Table:
+    """Give each answer of a multiple choice a column of its own: a list in `choices` becomes choices_0, choices_1 …"""
+    columns: dict[str, list[Any]] = {}
+    for name, values in table.columns.items():
+        lengths = {len(value) if isinstance(value, list) else 0 for value in values}
+        if len(lengths) == 1 and (count := lengths.pop()) > 1:
+            columns |= {f"{name}_{i}": [value[i] for value in values] for i in range(count)}
+        elif any(isinstance(value, list) for value in values):
+            raise UserError(
+                f"column {name!r} of {table.path} has lists of different lengths; all need the same number."
+            )
+        else:
+            columns[name] = values
+    return replace(table, columns=columns)
+
+
+def find_choices(
+    table: Table, text: str | None, choices: Sequence[str], label: str | None
+) -> tuple[tuple[str, ...], str, list[str]]:
+    """Find the columns of a multiple choice.
+
+    Args:
+        table: The training file, after `split_lists`.
+        text: The column that the user named as the context, or None to guess it.
+        choices: The columns that the user named as the answers; none to guess them.
+        label: The column that the user named as the label, or None to guess it.
+
+    Returns:
+        The context and the answers, the label column, and a note for each guess.
+    """
+    _check_names(table, text, None, label)
+    notes = []
+    answers = [name for given in choices for name in _answers_named(table, given)]
+    if not choices:
+        answers = [name for name in table.columns if name != label and _CHOICE_NAME.fullmatch(name)]
+        notes.append(f"using columns {', '.join(map(repr, answers))} as the answers to choose from")
+    if len(answers) < 2:
+        raise UserError(
+            f"{_header(table)}, and a multiple choice needs at least two answers; name them with --choices."
+        )
+    if label is None:
+        label = _guess_label(table, [*answers, *([text] if text else [])])
+        notes.append(f"using column {label!r} as the label")
+    if text is None:
+        free = [name for name in table.columns if name not in (*answers, label)]
+        candidates = _with_usual_name(table, CONTEXT_NAMES, free) or (free if len(free) == 1 else [])
+        if len(candidates) != 1:
+            raise UserError(f"{_header(table)}, and it is not clear which of them is the context; name it with --text.")
+        text = candidates[0]
+        notes.append(f"using column {text!r} as the context")
+    named = [text, *answers, label]
+    if len(set(named)) < len(named):
+        raise UserError(f"--text, --choices and --label name a column twice; {_header(table)}.")
+    return (text, *answers), label, notes
+
+
+def _answers_named(table: Table, given: str) -> list[str]:
+    """The columns that one value of --choices names: itself, or those of a column of lists."""
+    if given in table.columns:
+        return [given]
+    parts = [name for name in table.columns if re.fullmatch(re.escape(given) + "_[0-9]+", name)]
+    if not parts:
+        raise UserError(f"--choices is {given!r}, but {_header(table)}.")
+    return parts
+
+
 def _check_names(table: Table, text: str | None, text_pair: str | None, label: str | None) -> None:
     """Check the column names that the user gave."""
     for flag, name in (("--text", text), ("--text-pair", text_pair), ("--label", label)):
@@ -191,22 +242,61 @@ def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) 
     return [by_lower[name] for name in names if by_lower.get(name) in free]
 
 
-def find_kind(table: Table, label: str, kind: str | None) -> str:
-    """Return the kind of task: `kind` if the user named one, otherwise a guess from the values of the label column."""
+def find_kind(table: Table, texts: Sequence[str], label: str, kind: str | None, label_separator: str | None) -> str:
+    """Find the kind of task.
+
+    Args:
+        table: The training file.
+        texts: The text columns.
+        label: The label column.
+        kind: The kind that the user named, or None to guess it from the values of the label column.
+        label_separator: The sign between the labels of one example that the user named, or None.
+    """
     if kind is not None:
-        if kind not in FILE_KINDS:
-            raise UserError(f"--kind is {kind!r}; for your own files it must be one of {', '.join(FILE_KINDS)}.")
         return kind
+    if label_separator is not None:
+        return "multilabel"
     values = [value for value in table.columns[label] if not is_missing(value)]
     if any(isinstance(value, list) for value in values):
-        return "tokens"
+        return "tokens" if _are_tags(table.columns[texts[0]], table.columns[label]) else "multilabel"
     if any(isinstance(value, dict) for value in values):
         raise UserError(f"column {label!r} of {table.path} holds objects; name another column with --label.")
     return "classification" if label in table.names else _kind_of_values(table, label, values)
 
 
+def check_kind(kind: str | None) -> None:
+    """Raise a `UserError` if the user's files cannot be of this kind."""
+    if kind is not None and kind not in FILE_KINDS:
+        raise UserError(f"--kind is {kind!r}; for your own files it must be one of {', '.join(FILE_KINDS)}.")
+
+
+def _are_tags(texts: Sequence[Any], labels: Sequence[Any]) -> bool:
+    """Whether lists of labels are one tag for each word, and not the labels of a whole text."""
+    if any(isinstance(text, list) for text in texts):
+        return True
+    pairs = [(t, v) for t, v in zip(texts, labels, strict=True) if isinstance(t, str) and isinstance(v, list)]
+    return all(len(text.split()) == len(tags) for text, tags in pairs)
+
+
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
+
+
+def _refuse_decimal_commas(table: Table, label: str, values: list[Any]) -> None:
+    """Numbers with decimal commas would be taken as names of classes."""
+    written = [value for value in values if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())]
+    if not written or any(as_number(value) is None for value in values if value not in written):
+        return
+    row = table.columns[label].index(written[0])
+    raise UserError(
+        f"the label column {label!r} of {table.path} holds {len(written):,} numbers with a decimal comma, such as "
+        f"{written[0]!r} in {table.place(row)}; write them with a decimal point, or use --kind classification if they "
+        "are names."
+    )
+
+
 def _kind_of_values(table: Table, label: str, values: list[Any]) -> str:
     """Decimal numbers are a regression; names, or a few whole numbers, are classes; anything else is unclear."""
+    _refuse_decimal_commas(table, label, values)
     numbers = [as_number(value) for value in values]
     has_decimals = any(number is not None and not number.is_integer() for number in numbers)
     if None in numbers and has_decimals:
@@ -227,156 +317,3 @@ def _kind_of_values(table: Table, label: str, values: list[Any]) -> str:
     if distinct > FEW_CLASSES:
         raise UserError(f"{holds}; {choose}.")
     return "classification"
-
-
-def _missing_value(table: Table, rows: list[int], what: str, column: str) -> UserError:
-    count = f" ({len(rows):,} such rows in total)" if len(rows) > 1 else ""
-    return UserError(
-        f"{table.location(rows[0])} has no {what} in column {column!r}{count}; fill it in or remove the row."
-    )
-
-
-def checked_texts(table: Table, column: str) -> list[str]:
-    """Return the texts of a column, none of which may be empty."""
-    values = table.columns[column]
-    for row, value in enumerate(values):
-        if not (isinstance(value, str) or is_missing(value)):
-            raise UserError(
-                f"column {column!r} does not hold text: {table.location(row)} has {value!r}; name another with --text."
-            )
-    empty = [row for row, value in enumerate(values) if not isinstance(value, str) or not value.strip()]
-    if empty:
-        raise _missing_value(table, empty, "text", column)
-    return values
-
-
-def checked_sentences(table: Table, column: str) -> list[list[str]]:
-    """Return the words of each example. A string is split at white space."""
-    sentences = []
-    for row, value in enumerate(table.columns[column]):
-        words = value.split() if isinstance(value, str) else value
-        if not words:
-            raise UserError(f"{table.location(row)} has no words in column {column!r}; fill it in or remove the row.")
-        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
-            raise UserError(f"column {column!r} must hold lists of words; {table.location(row)} has {value!r}.")
-        sentences.append(words)
-    return sentences
-
-
-def _label_values(table: Table, column: str) -> list[Any]:
-    """The labels, none of which may be missing. The number of a declared label is replaced by its name."""
-    values = table.columns[column]
-    names = table.names.get(column)
-    if names:
-        values = [_declared_name(names, value) for value in values]
-    missing = [row for row, value in enumerate(values) if is_missing(value)]
-    if missing:
-        raise _missing_value(table, missing, "label", column)
-    return values
-
-
-def _declared_name(names: Sequence[str], value: Any) -> str | None:
-    return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
-
-
-def has_labels(table: Table, column: str, labels: Sequence[str]) -> bool:
-    """Whether any row has a label. A test file may have no label column, an empty one, or -1 in all rows as in GLUE."""
-    minus_one_is_missing = "-1" not in labels
-    return not all(
-        is_missing(value) or (minus_one_is_missing and _class_name(value) == "-1")
-        for value in table.columns.get(column, [])
-    )
-
-
-def checked_numbers(table: Table, column: str) -> list[float]:
-    """Return the labels of a regression, all of which must be finite numbers."""
-    numbers = []
-    for row, value in enumerate(_label_values(table, column)):
-        number = as_number(value)
-        if number is None:
-            raise UserError(
-                f"{table.location(row)} has the label {value!r} in column {column!r}; a regression needs numbers."
-            )
-        numbers.append(number)
-    return numbers
-
-
-def _class_name(value: Any) -> str:
-    """The name of a class. `3`, `3.0`, `"3"` and `"03"` are the same class."""
-    number = as_number(value)
-    if number is not None and number.is_integer():
-        return str(int(number))
-    return str(value).strip()
-
-
-def class_names(table: Table, column: str) -> list[str]:
-    """Return the class name of each row."""
-    values = _label_values(table, column)
-    for row, value in enumerate(values):
-        if isinstance(value, (list, dict)):
-            raise UserError(
-                f"{table.location(row)} has the label {value!r} in column {column!r}; it must be one class."
-            )
-    return [_class_name(value) for value in values]
-
-
-def tag_names(table: Table, column: str, sentences: list[list[str]]) -> list[list[str]]:
-    """Return the tags of each sentence, one for each word. A string is split at white space."""
-    declared = table.names.get(column)
-    rows = []
-    for row, (value, words) in enumerate(zip(table.columns[column], sentences, strict=True)):
-        tags = value.split() if isinstance(value, str) else value
-        if not isinstance(tags, list):
-            raise UserError(f"column {column!r} must hold a list of tags; {table.location(row)} has {value!r}.")
-        if len(tags) != len(words):
-            counts = f"{plural(len(words), 'word')} and {plural(len(tags), 'tag')}"
-            raise UserError(f"{table.location(row)} has {counts}; each word needs one tag.")
-        if declared:
-            tags = [_declared_name(declared, tag) for tag in tags]
-        for tag in tags:
-            if is_missing(tag) or isinstance(tag, (list, dict)):
-                raise UserError(
-                    f"{table.location(row)} has the tag {tag!r} in column {column!r}; each word needs one tag."
-                )
-        rows.append([_class_name(tag) for tag in tags])
-    return rows
-
-
-def sorted_names(names: set[str]) -> tuple[str, ...]:
-    """Sort label names by value if all are whole numbers, otherwise alphabetically."""
-    numeric = all(re.fullmatch(r"-?[0-9]+", name) for name in names)
-    return tuple(sorted(names, key=int if numeric else None))
-
-
-def check_classes(table: Table, column: str, names: Sequence[str]) -> None:
-    """Refuse labels that cannot be learned: a single class, or an identifier of each row."""
-    classes = len(set(names))
-    if classes == 1:
-        raise UserError(f"{table.path} has one class only: every label in column {column!r} is {names[0]!r}.")
-    if classes > MOST_CLASSES or (classes > FEW_CLASSES and 2 * classes > len(names)):
-        raise UserError(
-            f"column {column!r} of {table.path} has {classes:,} different values in {len(names):,} rows, which looks "
-            "like an id and not a label; name the label with --label, or use --kind regression."
-        )
-
-
-def to_indices(table: Table, rows: Sequence[Any], labels: Sequence[str], accept_indices: bool = False) -> list[Any]:
-    """Replace label names by their indices.
-
-    Args:
-        table: The file of the labels, for error messages.
-        rows: A label name, or a list of tag names, for each row.
-        labels: All label names, in order.
-        accept_indices: Whether a label may also be given by its index.
-    """
-    index = {name: i for i, name in enumerate(labels)}
-    if accept_indices:
-        index = {**{str(i): i for i in range(len(labels))}, **index}
-    for row, names in enumerate(rows):
-        for name in [names] if isinstance(names, str) else names:
-            if name not in index:
-                known = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
-                raise UserError(
-                    f"{table.location(row)} has the label {name!r}, which the training data do not have ({known})."
-                )
-    return [index[names] if isinstance(names, str) else [index[name] for name in names] for names in rows]

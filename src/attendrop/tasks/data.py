@@ -1,4 +1,4 @@
-"""Load the splits of a task from the Hub, from a folder of Parquet files, or from the user's own files."""
+"""Load the splits of a task from the Hub or from a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from . import columns
-from .catalogue import TASKS, Task, find_task
-from .files import Table, read_arrow, read_table
+from .catalogue import Task, find_task
+from .files import read_arrow
 from .hub import error_chain, no_progress_bars, offline_if_unreachable
-from .split import few_shots, fraction, split_validation
+from .values import sorted_names
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-__all__ = ["Data", "as_corpus", "few_shots", "fraction", "load_files", "load_inputs", "load_task", "split_validation"]
 
 
 @dataclass
@@ -48,7 +45,8 @@ class Data:
         return {name: split for name, split in named.items() if split is not None}
 
 
-def _make_data(task: Task, splits: dict[str, Dataset], notes: list[str]) -> Data:
+def make_data(task: Task, splits: dict[str, Dataset], notes: list[str]) -> Data:
+    """Put splits by name into their places."""
     main = {name: splits.get(name) for name in ("train", "validation", "test")}
     others = {name: split for name, split in splits.items() if name not in main}
     return Data(task, others=others, notes=notes, **main)
@@ -85,7 +83,7 @@ def load_task(name: str, data_dir: str | Path | None = None, *, evaluation: bool
     if evaluation and "validation" not in splits and task.label in getattr(splits.get("test"), "column_names", ()):
         splits["validation"] = splits["test"]
         notes.append(f"{task.name} has no validation split; its test split is evaluated")
-    return _make_data(task, splits, notes)
+    return make_data(task, splits, notes)
 
 
 def _from_hub(task: Task) -> dict[str, Dataset]:
@@ -173,7 +171,7 @@ def _labels_in(task: Task, splits: dict[str, Dataset]) -> tuple[str, ...]:
             if declared:
                 return tuple(declared)
             names.update(map(str, _flat(task, dataset[task.label][:])))
-    return columns.sorted_names(names)
+    return sorted_names(names)
 
 
 def _flat(task: Task, values: list[Any]) -> list[Any]:
@@ -213,77 +211,6 @@ def _index_of(labels: Sequence[str], order: Sequence[str]) -> dict[Any, int]:
     return index
 
 
-def load_files(
-    train: str | Path,
-    validation: str | Path | None = None,
-    test: str | Path | None = None,
-    *,
-    text: str | None = None,
-    text_pair: str | None = None,
-    label: str | None = None,
-    kind: str | None = None,
-) -> Data:
-    """Load the user's own files: CSV, TSV, JSON Lines, Parquet or CoNLL, selected by suffix.
-
-    Args:
-        train: The training file.
-        validation: The validation file; without it `Data.validation` is None (see `split_validation`).
-        test: The test file, which need not have labels.
-        text: The text column; None = guess it from the column names.
-        text_pair: The column of the second text.
-        label: The label column, or the target column of a translation; None = guess it.
-        kind: `classification`, `regression`, `tokens`, `translation` or `mlm` (masked language modelling, which needs
-            no labels; a .txt file then has one text on each line); None = guess it from the labels.
-
-    Example:
-        ```python
-        data = load_files("reviews.csv", text="review", label="stars", kind="regression")
-        data = split_validation(data, share=0.1, seed=42)
-        ```
-    """
-    if kind == "mlm":
-        return _load_corpus(train, validation, test, text, {"--text-pair": text_pair, "--label": label})
-    table = read_table(train)
-    texts, target, notes = columns.find_columns(table, text, text_pair, label, kind)
-    task_kind = columns.find_kind(table, target, kind)
-    if kind is None:
-        notes.append(f"treating the task as {'token classification' if task_kind == 'tokens' else task_kind}")
-    if task_kind in ("tokens", "translation") and len(texts) > 1:
-        raise UserError(f"--text-pair is {texts[1]!r}, but a task of kind {task_kind} has one text.")
-    task = Task(name=table.path.name, kind=task_kind, text=texts, label=target, max_length=256)
-    if task_kind == "translation":
-        task = dataclasses.replace(task, text=(texts[0], target), label=None)
-    task = dataclasses.replace(task, labels=_labels_of_file(task, table))
-    task = dataclasses.replace(task, metrics=_default_metrics(task))
-    splits = {"train": _split_from_table(task, table)}
-    if validation is not None:
-        splits["validation"] = _split_from_table(task, read_table(validation))
-    if test is not None:
-        splits["test"] = _split_from_table(task, read_table(test), needs_labels=False)
-    return _make_data(task, splits, notes)
-
-
-def _load_corpus(
-    train: str | Path,
-    validation: str | Path | None,
-    test: str | Path | None,
-    text: str | None,
-    others: dict[str, str | None],
-) -> Data:
-    """Load files for masked language modelling. `others` are column flags that it does not use."""
-    for flag, value in others.items():
-        if value is not None:
-            raise UserError(f"{flag} is {value!r}, but masked language modelling reads one text column and no labels.")
-    table = read_table(train, has_plain_texts=True)
-    column, notes = columns.find_text(table, text)
-    task = Task(table.path.name, "mlm", (column,), None, metrics=("perplexity",))
-    splits = {"train": _split_from_table(task, table)}
-    for name, path in (("validation", validation), ("test", test)):
-        if path is not None:
-            splits[name] = _split_from_table(task, read_table(path, has_plain_texts=True))
-    return _make_data(task, splits, notes)
-
-
 def as_corpus(data: Data) -> Data:
     """Return the texts of a task for masked language modelling: each different text once, without labels.
 
@@ -306,73 +233,4 @@ def as_corpus(data: Data) -> Data:
         task, kind="mlm", text=("text",), label=None, labels=(), metrics=("perplexity",), submission={}, synonyms={}
     )
     splits = {name: Dataset.from_dict({"text": texts(split)}) for name, split in data.splits().items()}
-    return _make_data(corpus, splits, data.notes)
-
-
-def load_inputs(path: str | Path, task: Task) -> Data:
-    """Load one file to predict or to evaluate, as `Data.test`.
-
-    Args:
-        path: The file, with the columns of the task. The label column may be absent.
-        task: The task of the trained model.
-    """
-    table = read_table(path, has_plain_texts=task.kind == "mlm")
-    return Data(task, None, None, _split_from_table(task, table, needs_labels=False))
-
-
-def _labels_of_file(task: Task, table: Table) -> tuple[str, ...]:
-    if task.label is None or task.kind == "regression":
-        return ()
-    if task.kind == "tokens":
-        sentences = columns.checked_sentences(table, task.text[0])
-        names = list(chain.from_iterable(columns.tag_names(table, task.label, sentences)))
-    else:
-        names = columns.class_names(table, task.label)
-    columns.check_classes(table, task.label, names)
-    return columns.sorted_names(set(names))
-
-
-def _default_metrics(task: Task) -> tuple[str, ...]:
-    if task.kind == "tokens":
-        are_entities = all(name == "O" or name[:2] in ("B-", "I-", "E-", "S-") for name in task.labels)
-        of_entities = ("entity_f1", "entity_precision", "entity_recall") if are_entities else ()
-        return (*of_entities, "token_accuracy")
-    return {
-        "classification": ("accuracy", "macro_f1"),
-        "regression": ("pearson", "spearman", "rmse"),
-        "translation": ("bleu",),
-    }[task.kind]
-
-
-def _split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dataset:
-    """Check the texts and labels of a file and make a data set of them.
-
-    Without `needs_labels` the label column, or the target of a translation, may be absent.
-    """
-    from datasets import Dataset, Features, List, Value
-
-    texts = task.text
-    if task.kind == "translation" and not needs_labels and texts[1] not in table.columns:
-        texts = texts[:1]
-    for name in (*texts, *([task.label] if task.label and needs_labels else [])):
-        if name not in table.columns:
-            raise UserError(f"{table.path} has no column {name!r}; it has {', '.join(table.columns)}.")
-    is_tokens = task.kind == "tokens"
-    read = columns.checked_sentences if is_tokens else columns.checked_texts
-    values: dict[str, list[Any]] = {name: read(table, name) for name in texts}
-    features = {name: List(Value("string")) if is_tokens else Value("string") for name in texts}
-    if task.label is not None and (needs_labels or columns.has_labels(table, task.label, task.labels)):
-        values[task.label] = _read_labels(task, task.label, table, values[task.text[0]])
-        number = Value("float64" if task.kind == "regression" else "int64")
-        features[task.label] = List(number) if is_tokens else number
-    return Dataset.from_dict(values, features=Features(features))
-
-
-def _read_labels(task: Task, column: str, table: Table, texts: list[Any]) -> list[Any]:
-    """The labels of a file as numbers: floats for a regression, otherwise indices of `task.labels`."""
-    if task.kind == "regression":
-        return columns.checked_numbers(table, column)
-    is_tokens = task.kind == "tokens"
-    names = columns.tag_names(table, column, texts) if is_tokens else columns.class_names(table, column)
-    # A file in the Hub's format holds the indices of the labels and not their names.
-    return columns.to_indices(table, names, task.labels, accept_indices=task.name in TASKS)
+    return make_data(corpus, splits, data.notes)

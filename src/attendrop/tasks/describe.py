@@ -92,7 +92,7 @@ def _count_labels(task: Task, splits: dict[str, Dataset]) -> dict[str, dict[str,
     for name, split in splits.items():
         if task.label in split.column_names:
             values = split[task.label][:]
-            counts = Counter(chain.from_iterable(values) if task.kind == "tokens" else values)
+            counts = Counter(chain.from_iterable(values) if task.kind in ("tokens", "multilabel") else values)
             balance[name] = {label: counts[index] for index, label in enumerate(task.labels)}
     return balance
 

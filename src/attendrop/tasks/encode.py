@@ -68,7 +68,7 @@ class Encoder:
     def _classification(self, batch: Columns) -> dict[str, list[Any]]:
         return dict(self.tokenizer(*(self._texts(batch, column) for column in self.task.text), **self.options))
 
-    _regression = _classification
+    _regression = _multilabel = _classification
 
     def _choice(self, batch: Columns) -> dict[str, list[Any]]:
         context, *endings = (self._texts(batch, column) for column in self.task.text)

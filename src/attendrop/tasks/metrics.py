@@ -1,6 +1,7 @@
 """Metrics, each computed by the standard library for it.
 
     accuracy · f1 (of label 1) · macro_f1 · mcc       scikit-learn
+    micro_f1 · exact_match                            scikit-learn, over the labels of all examples; for multilabel
     pearson · spearman                                SciPy
     rmse (lower is better)                            scikit-learn
     entity_f1 · entity_precision · entity_recall      seqeval in its default mode, which counts as conlleval does
@@ -43,6 +44,12 @@ def _macro_f1(predictions: Sequence[Any], references: Sequence[Any]) -> float:
     from sklearn.metrics import f1_score
 
     return float(f1_score(references, predictions, average="macro", zero_division=0.0))
+
+
+def _micro_f1(predictions: Sequence[Any], references: Sequence[Any]) -> float:
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(references, predictions, average="micro", zero_division=0.0))
 
 
 def _mcc(predictions: Sequence[Any], references: Sequence[Any]) -> float:
@@ -109,6 +116,8 @@ METRICS: dict[str, Metric] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
+    "micro_f1": _micro_f1,
+    "exact_match": _accuracy,  # scikit-learn counts an example as right if all its labels are
     "mcc": _mcc,
     "pearson": _correlation("pearsonr"),
     "spearman": _correlation("spearmanr"),

@@ -22,11 +22,14 @@ T = TypeVar("T")
 MODEL_CLASSES = {
     "classification": "AutoModelForSequenceClassification",
     "regression": "AutoModelForSequenceClassification",
+    "multilabel": "AutoModelForSequenceClassification",
     "tokens": "AutoModelForTokenClassification",
     "choice": "AutoModelForMultipleChoice",
     "translation": "AutoModelForSeq2SeqLM",
     "mlm": "AutoModelForMaskedLM",
 }
+
+NAMED_LABELS = ("classification", "multilabel", "tokens")  # the kinds whose head has an output for each label
 
 # Suggested if a name is misspelt.
 WELL_KNOWN = (
@@ -81,6 +84,19 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     return tokenizer
 
 
+def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Load the configuration of a model.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    import transformers
+
+    source = _locate(name)
+    return _load(name, lambda: transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
+
+
 def load_model(
     name: str | Path,
     task: Task,
@@ -114,9 +130,9 @@ def load_model(
 
     notes = [] if notes is None else notes
     source, options = _locate(name), {"trust_remote_code": trust_remote_code}
-    config = _load(name, lambda: transformers.AutoConfig.from_pretrained(source, **options))
+    config = load_config(name, trust_remote_code=trust_remote_code)
     old_labels = dict(getattr(config, "id2label", None) or {})
-    new_labels = tuple(task.labels if labels is None else labels) if task.kind in ("classification", "tokens") else ()
+    new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
     _set_head(config, task, new_labels)
     auto = getattr(transformers, MODEL_CLASSES[task.kind])
     is_remote = trust_remote_code and MODEL_CLASSES[task.kind] in getattr(config, "auto_map", {})
@@ -150,11 +166,12 @@ def _set_head(config: Any, task: Task, labels: tuple[str, ...]) -> None:
     """Set the fields of the configuration that decide the size of the head and its loss."""
     if task.kind == "regression":
         config.num_labels, config.problem_type = 1, "regression"
-    elif task.kind in ("classification", "tokens"):
+    elif task.kind in NAMED_LABELS:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: index for index, label in enumerate(labels)}
-        if task.kind == "classification":
-            config.problem_type = "single_label_classification"
+        if task.kind != "tokens":
+            several = task.kind == "multilabel"
+            config.problem_type = f"{'multi' if several else 'single'}_label_classification"
 
 
 def _loading_notes(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from .catalogue import Task
-from .columns import as_number
+from .values import as_number
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -55,15 +55,29 @@ def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], 
         writer.writerow([*names, "prediction"])
         for example, prediction in zip(split, decoded, strict=True):
             row = [_label_names(task, example[name]) if name == task.label else example[name] for name in names]
-            writer.writerow([_cell(value) for value in (*row, prediction)])
+            writer.writerow([_cell(value) for value in (*row, as_text(task, prediction))])
     return path
 
 
 def _label_names(task: Task, value: Any) -> Any:
     """The label of an example by name, as in the predictions."""
-    if task.kind == "classification":
+    if task.kind in ("classification", "choice"):
         return task.labels[value]
-    return [task.labels[tag] for tag in value] if task.kind == "tokens" else value
+    if task.kind in ("tokens", "multilabel"):
+        return as_text(task, [task.labels[tag] for tag in value])
+    return value
+
+
+def as_text(task: Task, prediction: Any) -> Any:
+    """A list of tags or labels as one text; other predictions as they are.
+
+    Args:
+        task: The task of the prediction.
+        prediction: One of those that `Prepared.decode` returns.
+    """
+    if not isinstance(prediction, list):
+        return prediction
+    return (" " if task.kind == "tokens" else task.label_separator or ",").join(prediction)
 
 
 def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], split: str = "test") -> Path:

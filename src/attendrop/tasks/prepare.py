@@ -16,6 +16,7 @@ from .data import Data
 from .encode import Encoder
 from .hub import no_progress_bars
 from .metrics import LOWER_IS_BETTER, METRICS
+from .models import NAMED_LABELS
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -43,7 +44,7 @@ class Prepared:
         compute_metrics: Computes the metrics of the task; the Trainer's `compute_metrics`.
         reduce_outputs: Keeps what the metrics need of the outputs; the Trainer's `preprocess_logits_for_metrics`.
         decode: `decode(predictions, split)` returns one prediction for each example of the split: a label name, a
-            number, a list of tags (one for each word), the index of the ending, or a string.
+            number, a list of tags (one for each word) or of labels, the ending as the labels name it, or a string.
         metric: The name of the metric that selects the best model.
         greater_is_better: Whether a greater value of that metric is better.
         max_length: The maximum length in tokens.
@@ -195,6 +196,7 @@ def _collator(task: Task, tokenizer: Any, seed: int, share: float) -> Callable[[
     return {
         "classification": transformers.DataCollatorWithPadding,
         "regression": transformers.DataCollatorWithPadding,
+        "multilabel": transformers.DataCollatorWithPadding,
         "tokens": transformers.DataCollatorForTokenClassification,
         "choice": ChoiceCollator,
         "translation": transformers.DataCollatorForSeq2Seq,
@@ -225,7 +227,7 @@ class _Codec:
         self.word_starts: dict[str, list[list[int]]] = {}  # of each split, see `Encoder`
         self.target_ids: dict[str, Any] = {}  # of each split of a translation that is evaluated
         self.truncated_tag = "O" if "O" in self.labels else "_"
-        if self.task.kind in ("classification", "tokens"):
+        if self.task.kind in NAMED_LABELS:
             names = [self.task.synonyms.get(name, name) for name in self.labels]
             if set(names) != set(self.task.labels):
                 raise UserError(
@@ -270,6 +272,11 @@ class _Codec:
             return [self._align(tags, starts, len(ids)) for tags, starts, ids in rows]
         if self.task.kind == "classification":
             return [self.to_model[value] for value in values]
+        if self.task.kind == "multilabel":
+            present = np.zeros((len(values), len(self.labels)))
+            for row, indices in enumerate(values):
+                present[row, [self.to_model[index] for index in indices]] = 1
+            return present.tolist()
         return [float(value) if self.task.kind == "regression" else value for value in values]
 
     def _align(self, tags: list[int], starts: list[int], length: int) -> list[int]:
@@ -296,6 +303,8 @@ class _Codec:
             references = [list(names[row[mask]]) for row, mask in zip(gold, scored, strict=True)]
         elif self.task.kind == "classification":
             predictions, references = self.to_task[predicted], self.to_task[gold]
+        elif self.task.kind == "multilabel":
+            predictions, references = predicted[:, self.to_model], gold[:, self.to_model].astype(int)
         elif self.task.kind == "mlm":
             scored = gold != IGNORED
             predictions, references = predicted[scored], gold[scored]
@@ -315,11 +324,16 @@ class _Codec:
             ]
         if self.task.kind == "classification":
             return [self.task.labels[index] for index in self.to_task[predicted]]
-        return [float(value) if self.task.kind == "regression" else int(value) for value in predicted]
+        if self.task.kind == "multilabel":
+            return [[self.task.labels[i] for i in np.flatnonzero(row)] for row in predicted[:, self.to_model]]
+        if self.task.kind == "choice":
+            chosen = [self.task.labels[index] for index in predicted]
+            return [int(name) if name.isdigit() else name for name in chosen]
+        return predicted.tolist()
 
     def _predicted(self, predictions: Any) -> np.ndarray:
-        """The numbers of a regression, the token ids of a translation, the log-likelihoods of masked tokens, otherwise
-        the indices of the largest logits."""
+        """The numbers of a regression, the token ids of a translation, the log-likelihoods of masked tokens, 1 for each
+        label that a multi-label head predicts, otherwise the indices of the largest logits."""
         outputs = np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)
         if self.task.kind == "translation":
             if outputs.ndim != 2:
@@ -329,6 +343,8 @@ class _Codec:
             return outputs
         if self.task.kind == "mlm":
             return outputs
+        if self.task.kind == "multilabel":
+            return (outputs > 0).astype(int)
         return outputs.reshape(-1) if self.task.kind == "regression" else outputs.argmax(-1)
 
     def _strings(self, ids: np.ndarray) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import UserError
-from .files import plural
+from .findings import plural
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -84,10 +84,20 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
         )
     rest = np.setdiff1d(np.arange(len(train)), chosen)
     counts = f"{len(chosen):,} of {len(train):,} training examples"
-    note = f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"
-    return dataclasses.replace(
-        data, train=train.select(rest), validation=train.select(chosen), notes=[*data.notes, note]
-    )
+    notes = [*data.notes, f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"]
+    if repeated := _repeated(data, train, rest, chosen):
+        notes.append(
+            f"{repeated:,} of {plural(len(chosen), 'validation example')} have the text of a training example; scores "
+            "on them are too good"
+        )
+    return dataclasses.replace(data, train=train.select(rest), validation=train.select(chosen), notes=notes)
+
+
+def _repeated(data: Data, train: Dataset, kept: np.ndarray, chosen: np.ndarray) -> int:
+    """The number of chosen examples whose texts are also those of an example that is kept."""
+    texts = list(zip(*([str(value) for value in train[name][:]] for name in data.task.text), strict=True))
+    known = {texts[i] for i in kept}
+    return sum(texts[i] in known for i in chosen)
 
 
 def few_shots(data: Data, shots: int, seed: int = 42) -> Data:

@@ -1,0 +1,116 @@
+"""Labels: how often each occurs, and spellings that differ although one label is meant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from ..catalogue import Task
+from ..files import Table
+from ..findings import ERROR, NOTE, WARNING, Finding, listed, plural
+from ..values import class_name, label_names, split_labels, words_of
+
+_LARGE_SHARE = 0.8  # of the rows; a model that always predicts this class looks good
+_FEW_ROWS = 5
+_PLACEHOLDERS = ("null", "none", "n/a", "na", "#n/a", "?", "-", "unknown")
+
+
+def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
+    """Return what is unusual about the names of labels and about how often they occur."""
+    if task.label is None or task.kind in ("regression", "choice"):
+        return []
+    train = tables["train"]
+    names = label_names(train, task)
+    counts = Counter(names if task.kind == "classification" else chain.from_iterable(names))
+    findings = [*_alike(task, train, counts), *_merged(task, train), *_placeholders(task, train, counts)]
+    if task.kind != "tokens":
+        findings += _balance(task, train, counts)
+        findings += _absent(task, tables, counts)
+    if task.kind == "multilabel" and (empty := sum(not row for row in names)):
+        findings.append(
+            Finding(NOTE, f"{empty:,} of {plural(len(names), 'row')} of {train.path} have none of the labels")
+        )
+    return findings
+
+
+def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
+    """Labels that differ by case or spaces only. They would be learned as two classes."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(counts):
+        groups.setdefault("".join(name.split()).casefold(), []).append(name)
+    findings = []
+    for spellings in groups.values():
+        if len(spellings) > 1:
+            shown = " and ".join(
+                f"{name!r} ({plural(counts[name], 'row' if task.kind != 'tokens' else 'word')})" for name in spellings
+            )
+            text = f"the labels {shown} in column {task.label!r} of {table.path} differ only by case or spaces"
+            findings.append(Finding(ERROR, f"{text}, and would be different classes; write them alike"))
+    return findings
+
+
+def _written(task: Task, table: Table) -> Iterable[Any]:
+    """The labels as they are written in the file."""
+    values = table.columns[str(task.label)]
+    if task.kind == "classification":
+        return values
+    split = words_of if task.kind == "tokens" else lambda value: split_labels(value, task)
+    return chain.from_iterable(split(value) for value in values)
+
+
+def _merged(task: Task, table: Table) -> list[Finding]:
+    """Spellings that are read as one label: spaces around a name are ignored, and 1.0 is 1."""
+    if task.label in table.names:
+        return []
+    spellings: dict[str, dict[str, int]] = {}
+    for value in _written(task, table):
+        forms = spellings.setdefault(class_name(value), {})
+        forms[str(value)] = forms.get(str(value), 0) + 1
+    several = {name: forms for name, forms in spellings.items() if len(forms) > 1}
+    shown = listed(f"{' and '.join(map(repr, forms))} as {name!r}" for name, forms in several.items())
+    return (
+        [Finding(NOTE, f"different spellings in column {task.label!r} are read as one label: {shown}")]
+        if several
+        else []
+    )
+
+
+def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
+    found = [
+        f"{name!r} ({plural(counts[name], 'row' if task.kind != 'tokens' else 'word')})"
+        for name in counts
+        if name.lower() in _PLACEHOLDERS
+    ]
+    if not found or task.kind == "tokens":
+        return []
+    text = f"in column {task.label!r} of {table.path} the label {listed(found)} may stand for a missing value"
+    return [Finding(WARNING, text)]
+
+
+def _balance(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
+    findings = []
+    (name, most), rows = counts.most_common(1)[0], len(table)
+    if task.kind == "classification" and most >= _LARGE_SHARE * rows:
+        text = f"{most / rows:.0%} of the rows of {table.path} have the label {name!r}"
+        findings.append(
+            Finding(WARNING, f"{text}: look at macro F1 beside the accuracy, and see --class-weights balanced")
+        )
+    rare = sorted((name for name, count in counts.items() if count < _FEW_ROWS), key=lambda name: counts[name])
+    if rare and rows >= 10 * _FEW_ROWS:
+        shown = listed(f"{name!r} ({counts[name]})" for name in rare)
+        noun = "label has" if len(rare) == 1 else "labels have"
+        findings.append(Finding(WARNING, f"{len(rare)} {noun} fewer than {_FEW_ROWS} rows in {table.path}: {shown}"))
+    return findings
+
+
+def _absent(task: Task, tables: Mapping[str, Table], counts: Counter[str]) -> list[Finding]:
+    """Labels of the training data that the validation data do not have."""
+    table = tables.get("validation")
+    if table is None:
+        return []
+    names = label_names(table, task)
+    present = set(names if task.kind == "classification" else chain.from_iterable(names))
+    absent = [repr(name) for name in sorted(counts) if name not in present]
+    return [Finding(WARNING, f"{table.path} has no row with the label {listed(absent)}")] if absent else []

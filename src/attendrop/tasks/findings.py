@@ -1,0 +1,34 @@
+"""What was found in the user's data: errors that stop a run, warnings, and notes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about the data.
+
+    Attributes:
+        level: "error": the result would be wrong, so that a run stops; "warning": worth a look; "note": what was
+            chosen.
+        text: The sentence, without its full stop.
+    """
+
+    level: str
+    text: str
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 word`, `2,000 words`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(items: Iterable[object], most: int = 5) -> str:
+    """Join the first items by commas, and say how many more there are."""
+    shown = [str(item) for item in items]
+    rest = f" and {len(shown) - most:,} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + rest
