@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ...model.adapters import capturable
 from ...model.modes import evaluating
 from ...model.objective import example_scores
 from ...utils.distributed import gather_objects
@@ -36,7 +38,7 @@ def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: b
     def score(examples: Mapping[str, Any]) -> Tensor:
         scores = []
         for network in networks:
-            with evaluating(network):
+            with evaluating(network), nullcontext() if graphs is None else capturable(network):
                 outputs = network(**examples)
             scores.append(example_scores(network, examples, outputs)[int(metric)])
         return torch.stack(scores)
