@@ -85,7 +85,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         "disagreements": [row for group in groups if group.finished for row in disagreements_of(group)],
         "explorer": next((record["explorer"] for record in scored if record.get("explorer")), None),
         "failures": [_failure(record) for record in scored if record["status"] == "failed"],
-        "notes": list(dict.fromkeys(note for record in scored for note in record.get("notes", ()))),
+        "notes": _notes(scored),
     }
 
 
@@ -227,6 +227,12 @@ def _run(record: Record) -> dict[str, Any]:
         "scores": record.get("scores", {}),
         "error": error["message"] if error else None,
     }
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    """The notes of all runs. Those that differ in the number of the seed alone are one."""
+    notes = (note for record in records for note in record.get("notes", ()))
+    return list(dict.fromkeys(re.sub(r",? seed \d+$", "", note) for note in notes))
 
 
 def _failure(record: Record) -> dict[str, Any]:
