@@ -43,7 +43,11 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         study: Its configuration: `methods` (the first is the baseline), and optionally `delta`, `confidence`, `keep`,
             `command`, `kind`, `title`, `max_seeds`.
     """
-    scored = [record for record in records if record["fold"] is None]
+    order = {name: place for place, name in enumerate(study["methods"])}
+    scored = sorted(
+        (record for record in records if record["fold"] is None),
+        key=lambda r: (r["task"], r["size"], r["seed"], order.get(r["method"], len(order)), r["id"]),
+    )
     methods = [m for m in study["methods"] if any(record["method"] == m for record in scored)]
     baseline = study["methods"][0]
     deltas, confidence = {**DELTAS, **(study.get("delta") or {})}, study.get("confidence", 0.95)
