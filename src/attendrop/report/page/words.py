@@ -145,13 +145,20 @@ def other_outcomes(analysis: Mapping[str, Any]) -> str:
     Args:
         analysis: A checked analysis.
     """
-    labels, sentences = labels_of(analysis), []
-    for outcome, name in (("loss", "loss"), ("ece", "calibration error")):
-        results = results_of(analysis, outcome)
-        for verdict, (one, many) in (("helps", ("lowers", "lower")), ("hurts", ("raises", "raise"))):
-            names = [labels.get(method, method) for method, result in results.items() if result["verdict"] == verdict]
+    labels = labels_of(analysis)
+    changed: dict[tuple[str, tuple[str, ...]], list[str]] = {}  # verb and methods -> what they change
+    for verdict, verb in (("helps", "lower"), ("hurts", "raise")):
+        for outcome, what in (("loss", "the loss"), ("ece", "the calibration error")):
+            results = results_of(analysis, outcome)
+            names = tuple(
+                labels.get(method, method) for method, result in results.items() if result["verdict"] == verdict
+            )
             if 0 < len(names) <= MOST_NAMED:
-                sentences.append(f"{_listed(names)} {one if len(names) == 1 else many} the {name}.")
+                changed.setdefault((verb, names), []).append(what)
+    sentences = [
+        f"{_listed(names)} {verb}{'s' if len(names) == 1 else ''} {_listed(outcomes)}."
+        for (verb, names), outcomes in changed.items()
+    ]
     return " ".join(sentences)
 
 
