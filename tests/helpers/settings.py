@@ -103,5 +103,11 @@ SETTINGS = {
     "label_smoothing": Setting(models=FEW, usual={"epsilon": 0.3}, zero={"epsilon": 0}, strongest={"epsilon": 1}),
     "sam": Setting(models=FEW, usual={"rho": 0.5}, zero={"rho": 0}, strongest={"rho": 5.0}),
     "asam": Setting(models=FEW, usual={"rho": 0.5}, zero={"rho": 0}, strongest={"rho": 5.0, "eta": 1.0}),
+    "hiddenkey": Setting(
+        models=FEW,
+        usual={"p_key": 0.3, "p_hidden": 0.3},
+        zero={"p_key": 0, "p_hidden": 0, "alpha": 0},
+        strongest={"p_key": 1, "p_hidden": 0.99, "alpha": 100.0},
+    ),
     "structure_mask": Setting(usual={}, zero={}, strongest={}, columns=structure),
 }
