@@ -21,6 +21,7 @@ from .methods.attention_layerdrop import AttentionLayerDrop as AttentionLayerDro
 from .methods.child_tuning import ChildTuning as ChildTuning
 from .methods.concrete_dropout import ConcreteDropout as ConcreteDropout
 from .methods.confidence_penalty import ConfidencePenalty as ConfidencePenalty
+from .methods.cutoff import Cutoff as Cutoff
 from .methods.dropconnect import DropConnect as DropConnect
 from .methods.drophead import DropHead as DropHead
 from .methods.headmask import HeadMask as HeadMask

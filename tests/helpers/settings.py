@@ -109,5 +109,8 @@ SETTINGS = {
         zero={"p_key": 0, "p_hidden": 0, "alpha": 0},
         strongest={"p_key": 1, "p_hidden": 0.99, "alpha": 100.0},
     ),
+    "cutoff": Setting(
+        models=FEW, usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "weight": 100.0, "kind": "token"}
+    ),
     "structure_mask": Setting(usual={}, zero={}, strongest={}, columns=structure),
 }
