@@ -24,6 +24,7 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "train_family.py")
 NOT_A_MEAN = {
     "sam": "each process climbs on its own examples",
     "asam": "each process climbs on its own examples",
+    "hidden_mixup": "the partner of an example is in its own batch",
     "scal": "the negatives of an example are the others of its own batch",
 }
 

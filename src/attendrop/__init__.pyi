@@ -25,6 +25,7 @@ from .methods.cutoff import Cutoff as Cutoff
 from .methods.dropconnect import DropConnect as DropConnect
 from .methods.drophead import DropHead as DropHead
 from .methods.headmask import HeadMask as HeadMask
+from .methods.hidden_mixup import HiddenMixup as HiddenMixup
 from .methods.hiddencut import HiddenCut as HiddenCut
 from .methods.hiddenkey import HiddenKey as HiddenKey
 from .methods.hype import HyPe as HyPe

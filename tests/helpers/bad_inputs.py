@@ -394,6 +394,7 @@ METHODS = [
         ("cutoff:ratio=2", "Cutoff.ratio is 2; it must be from 0 to 1"),
         ("cutoff:kind=x", "Cutoff.kind is 'x'; it must be one of"),
         ("cutoff:weight=-1", "Cutoff.weight is -1; it must be from 0"),
+        ("hidden_mixup:alpha=-1", "HiddenMixup.alpha is -1; it must be from 0"),
         ("r3f:epsilon=-1", "R3F.epsilon is -1"),
         ("r3f:weight=-1", "R3F.weight is -1"),
         ("r3f:noise=x", "R3F.noise is 'x'; it must be one of"),

@@ -34,6 +34,7 @@ CAPTURED = {
     "asam": ["asam:rho=0.5"],
     "hiddenkey": ["hiddenkey:p_key=0..0.5,p_hidden=0.3,alpha=0..2"],
     "cutoff": ["cutoff:ratio=0..0.5,weight=0..2", "cutoff:kind=token", "cutoff:kind=feature"],
+    "hidden_mixup": ["hidden_mixup:alpha=0..2", "hidden_mixup + rdrop"],
     "noisytune": ["noisytune:strength=0.5"],
     "r3f": ["r3f:epsilon=0.5,weight=0..5", "r3f:noise=normal,epsilon=0.1"],
     "rdrop": ["rdrop", "rdrop:alpha=0..3 + attention_dropout:p=0.2"],

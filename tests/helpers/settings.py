@@ -112,5 +112,6 @@ SETTINGS = {
     "cutoff": Setting(
         models=FEW, usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "weight": 100.0, "kind": "token"}
     ),
+    "hidden_mixup": Setting(models=("bert",), usual={"alpha": 1.0}, zero={"alpha": 0}, strongest={"alpha": 100.0}),
     "structure_mask": Setting(usual={}, zero={}, strongest={}, columns=structure),
 }

@@ -48,6 +48,7 @@ METHOD_SPACES: dict[str, dict[str, str]] = {
     "asam": {"rho": "log:0.05..2"},
     "hiddenkey": {"p_key": "0.05..0.4", "p_hidden": "0.05..0.4", "alpha": "log:0.05..5"},
     "cutoff": {"ratio": "0.05..0.4", "kind": "token,feature,span", "weight": "log:0.1..10"},
+    "hidden_mixup": {"alpha": "log:0.1..2"},
     "noisytune": {"strength": "0.05..0.5"},
     "r3f": {"epsilon": "log:1e-6..1e-3", "weight": "log:0.1..5"},
     "rdrop": {"alpha": "log:0.05..5"},
