@@ -10,7 +10,7 @@ import torch
 
 from attendrop import R3F, ADDrop, Engine, HiddenCut, Progress, RDrop, RegularizedTrainer
 from attendrop.kernels.draws import uniform
-from attendrop.methods.r3f import noise_of
+from attendrop.methods._shared.noise import noise_of
 from attendrop.random import key_of
 from helpers import zoo
 from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, weights_of

@@ -14,6 +14,8 @@ from attendrop.prune.tickets import Tickets
 MODELS = ("bert", "gpt2", "llama", "bart")
 ADAPTED = (*MODELS, "mpnet")  # for methods that act inside attention, which MPNet has an adapter for
 
+FEW = ("bert", "llama")  # for methods whose work does not depend on the architecture
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -95,5 +97,21 @@ SETTINGS = {
         zero={"share": 0},
         strongest={"share": 1, "by": "importance"},
     ),
+    "neftune": Setting(models=FEW, usual={"alpha": 5.0}, zero={"alpha": 0}, strongest={"alpha": 1000.0}),
+    "hype": Setting(models=FEW, usual={"sigma": 0.3}, zero={"sigma": 0}, strongest={"sigma": 100.0}),
+    "confidence_penalty": Setting(models=FEW, usual={"beta": 0.5}, zero={"beta": 0}, strongest={"beta": 100.0}),
+    "label_smoothing": Setting(models=FEW, usual={"epsilon": 0.3}, zero={"epsilon": 0}, strongest={"epsilon": 1}),
+    "sam": Setting(models=FEW, usual={"rho": 0.5}, zero={"rho": 0}, strongest={"rho": 5.0}),
+    "asam": Setting(models=FEW, usual={"rho": 0.5}, zero={"rho": 0}, strongest={"rho": 5.0, "eta": 1.0}),
+    "hiddenkey": Setting(
+        models=FEW,
+        usual={"p_key": 0.3, "p_hidden": 0.3},
+        zero={"p_key": 0, "p_hidden": 0, "alpha": 0},
+        strongest={"p_key": 1, "p_hidden": 0.99, "alpha": 100.0},
+    ),
+    "cutoff": Setting(
+        models=FEW, usual={"ratio": 0.3}, zero={"ratio": 0}, strongest={"ratio": 1.0, "weight": 100.0, "kind": "token"}
+    ),
+    "hidden_mixup": Setting(models=("bert",), usual={"alpha": 1.0}, zero={"alpha": 0}, strongest={"alpha": 100.0}),
     "structure_mask": Setting(usual={}, zero={}, strongest={}, columns=structure),
 }

@@ -25,18 +25,9 @@ from ..model.plan import Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
+from ._shared.noise import NOISES, noise_of
 
-NOISES = ("uniform", "normal")
 LOSSES = ("clean", "both")
-
-
-def noise_of(draws: Tensor, epsilon: float, kind: str = "uniform") -> Tensor:
-    """z from draws in [0, 1)."""
-    centred = 2 * draws - 1
-    if kind == "uniform":
-        return epsilon * centred
-    # Draws are multiples of 2⁻²⁴. Half a step of the grid keeps the quantile finite.
-    return epsilon * 2**0.5 * torch.erfinv(centred + 2**-24)
 
 
 @dataclass

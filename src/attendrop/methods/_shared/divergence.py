@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ...core.step import MicroBatch
-from ...model.objective import IGNORED, counted_positions, head_of
+from ...model.objective import head_of
+from .predictions import log_probabilities, loss_of, predictions_of, reduced
 
 REDUCTIONS = ("batchmean", "sum")
 
@@ -60,37 +60,22 @@ class Pair:
         if self.head == "regression":
             values = (self.first - self.second).square()
         else:
-            values = _KINDS[kind](_log_probabilities(self.head, self.first), _log_probabilities(self.head, self.second))
-        if self.counted is None:
-            return values.sum() if reduction == "sum" else values.mean()
-        total = (values * self.counted).sum()
-        return total if reduction == "sum" else total / self.counted.sum().clamp(min=1)
+            values = _KINDS[kind](log_probabilities(self.head, self.first), log_probabilities(self.head, self.second))
+        return reduced(values, self.counted, reduction)
 
     def losses(self) -> tuple[Tensor, Tensor]:
         """The loss of each view alone, as transformers' models compute it."""
         assert self.labels is not None
-        return _loss(self.head, self.first, self.labels), _loss(self.head, self.second, self.labels)
+        return loss_of(self.head, self.first, self.labels), loss_of(self.head, self.second, self.labels)
 
 
 def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
     """The predictions of the first two views of the tracked pass."""
-    inputs, views = batch.inputs, batch.step.views
-    head = head_of(batch.step.model, inputs)
-    logits = outputs["logits"]
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    view = {name: x.chunk(views)[0] for name, x in inputs.items() if name in ("labels", "attention_mask")}
-    labels = view.get("labels")
-    counted = None
-    if head in ("token", "causal"):
-        shift = head == "causal"
-        counted = counted_positions(view, logits.chunk(views)[0], shift)
-        if shift:
-            logits = logits[:, :-1]
-            labels = None if labels is None else labels[:, 1:]
-    elif head == "regression":
-        logits = logits.squeeze(-1) if logits.shape[-1] == 1 else logits
-    first, second = logits.chunk(views)[:2]
-    return Pair(head, first, second, labels, counted)
+    both = predictions_of(outputs, batch)
+    views = batch.step.views
+    first, second = both.logits.chunk(views)[:2]
+    labels, counted = (None if x is None else x.chunk(views)[0] for x in (both.labels, both.counted))
+    return Pair(both.head, first, second, labels, counted)
 
 
 def check_head(owner: str, model: nn.Module) -> None:
@@ -100,17 +85,3 @@ def check_head(owner: str, model: nn.Module) -> None:
             f"{owner} compares the predictions of two views and is not defined for a span head; it must be a head for "
             "classification, regression, token labels, multiple choice or language modelling."
         )
-
-
-def _log_probabilities(head: str, logits: Tensor) -> Tensor:
-    if head == "multilabel":
-        return torch.stack([functional.logsigmoid(logits), functional.logsigmoid(-logits)], -1)
-    return logits.log_softmax(-1)
-
-
-def _loss(head: str, logits: Tensor, labels: Tensor) -> Tensor:
-    if head == "regression":
-        return functional.mse_loss(logits, labels.float().view_as(logits))
-    if head == "multilabel":
-        return functional.binary_cross_entropy_with_logits(logits, labels.float())
-    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)

@@ -152,14 +152,32 @@ def mixed(weight: Tensor, target: Tensor | None, factor: Tensor) -> Tensor:
     return torch.addcmul(wide, weight.to(factor.dtype) - wide, factor).to(weight.dtype)
 
 
-# The method that has mixed the weights of a model for the present step.
-_mixing: WeakKeyDictionary[nn.Module, MixedWeights] = WeakKeyDictionary()
+# The method that has replaced the weights of a model for now.
+_editing: WeakKeyDictionary[nn.Module, EditsWeights] = WeakKeyDictionary()
+
+
+class EditsWeights(Regularizer):
+    """The base class of methods that replace weights for the length of a step or of a micro-batch."""
+
+    edits_weights: ClassVar[bool] = True
+
+    def register(self, model: nn.Module) -> None:
+        """From now on, the weights of the model are those of this method."""
+        _editing[model] = self
+
+    def unregister(self, model: nn.Module) -> None:
+        """The weights of the model are the trained ones again."""
+        _editing.pop(model, None)
+
+    def restore_weights(self) -> None:
+        """Writes the trained weights back, bit for bit."""
+        raise NotImplementedError
 
 
 @contextmanager
 def trained_weights(step: Step) -> Iterator[None]:
     """The model has its trained weights inside; where a method has mixed them for this step, it does so again after."""
-    method = _mixing.get(step.model)
+    method = _editing.get(step.model)
     if method is None:
         yield
         return
@@ -170,7 +188,7 @@ def trained_weights(step: Step) -> Iterator[None]:
 
 def end_mixing(step: Step) -> None:
     """Restores trained weights and their gradients now: for methods that work on them in `on_gradients`."""
-    method = _mixing.get(step.model)
+    method = _editing.get(step.model)
     if method is not None:
         method.on_gradients(step)
 
@@ -201,10 +219,8 @@ def _restore(changed: list[_Mixed]) -> None:
         torch._foreach_copy_([entry.weight for entry in changed], [entry.trained for entry in changed])
 
 
-class MixedWeights(Regularizer):
+class MixedWeights(EditsWeights):
     """The base class of methods that train with mixed weights. A subclass has `p` and `pattern`, and says what U is."""
-
-    edits_weights: ClassVar[bool] = True
 
     p: Strength
     pattern: str = "element"
@@ -239,7 +255,7 @@ class MixedWeights(Regularizer):
         if self.p == 0:
             return
         self._model = step.model
-        _mixing[step.model] = self
+        self.register(step.model)
         weights = self._weights_of(step.model)
         targets = [self.target(entry.linear, step) for entry in weights]
         if value_at(self.p, step.progress) == 0:
@@ -279,11 +295,10 @@ class MixedWeights(Regularizer):
 
     @torch.no_grad()
     def restore_weights(self) -> None:
-        """Writes the trained weights back, bit for bit."""
         _restore(self._mixed)
         self._mixed = []
         if self._model is not None:
-            _mixing.pop(self._model, None)
+            self.unregister(self._model)
             self._model = None
 
     @torch.no_grad()

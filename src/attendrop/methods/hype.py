@@ -1,0 +1,70 @@
+"""HyPe: a little noise on the hidden states that enter each layer.
+
+    h̃ = h + z,    z ~ N(0, σ²) or U(−σ, σ)        h: the input of a layer, the embeddings included
+
+Yuan et al., "HyPe: Better Pre-trained Language Model Fine-tuning with Hidden Representation Perturbation",
+arXiv 2212.08853.
+Differs from the paper in: in a model with an encoder and a decoder the input of the decoder's first layer gets no
+noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..core.regularizer import Regularizer
+from ..core.schedule import Strength, as_strength, value_at
+from ..core.step import MicroBatch, Step
+from ..model.plan import Edit, Plan
+from ..model.seams import Seams
+from ..utils.checks import check_choice
+from ._shared.dropping import draws_like
+from ._shared.noise import NOISES, noise_of
+
+
+def before_layers(seams: Seams) -> list[int]:
+    """The blocks whose output is the input of another block of the same stack; −1 is the embeddings."""
+    stacks = {site.block: site.stack for site in seams.sites}
+    return [-1, *(block for block in stacks if stacks.get(block + 1) == stacks[block])]
+
+
+@dataclass
+class HyPe(Regularizer):
+    """Noise on the input of each layer.
+
+    Args:
+        sigma: size of the noise: the standard deviation of the normal, or half the width of the uniform distribution;
+            a number from 0, or a schedule
+        noise: "normal" or "uniform"
+    """
+
+    name: ClassVar[str] = "hype"
+
+    sigma: Strength = 1e-5
+    noise: str = "normal"
+
+    def __post_init__(self) -> None:
+        self.sigma = as_strength("HyPe", "sigma", self.sigma, 0, inf)
+        check_choice("HyPe.noise", self.noise, NOISES)
+
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.sigma, step.progress) > 0
+
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
+        if value_at(self.sigma, step.progress) == 0:
+            return Plan()
+        sigma = step.strength(f"{self.name} sigma", self.sigma)
+
+        def add_noise(block: int) -> Edit:
+            def edit(x: Tensor) -> Tensor:
+                return x + noise_of(draws_like(x, batch, block, self.name), sigma, self.noise).to(x.dtype)
+
+            return edit
+
+        return Plan(edits={block: (add_noise(block),) for block in before_layers(step.seams)})

@@ -1,0 +1,58 @@
+"""NEFTune: uniform noise on the embeddings of each training example.
+
+    x̃ = x + α / √(L d) · z,    z ~ U(−1, 1)        L: the tokens of the example that are not padding, d: the width
+
+Jain et al., "NEFTune: Noisy Embeddings Improve Instruction Finetuning", arXiv 2310.05914.
+Differs from the paper in: the noise is added to the input of the first block. In models such as Llama these are the
+token embeddings, as in the paper; in BERT it is after the sum with the positions, its norm and dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..core.regularizer import Regularizer
+from ..core.schedule import Strength, as_strength, value_at
+from ..core.step import MicroBatch, Step
+from ..model.plan import Plan
+from ..model.tokens import real_keys
+from ._shared.dropping import draws_like
+from ._shared.noise import noise_of
+
+
+@dataclass
+class NEFTune(Regularizer):
+    """Uniform noise on the embeddings, scaled by the length of the text.
+
+    Args:
+        alpha: size of the noise; a number from 0, or a schedule. The noise of an example has about the length α / √3
+    """
+
+    name: ClassVar[str] = "neftune"
+
+    alpha: Strength = 5.0
+
+    def __post_init__(self) -> None:
+        self.alpha = as_strength("NEFTune", "alpha", self.alpha, 0, inf)
+
+    def capture_key(self, step: Step) -> Hashable:
+        return value_at(self.alpha, step.progress) > 0
+
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
+        if value_at(self.alpha, step.progress) == 0:
+            return Plan()
+        alpha = step.strength(f"{self.name} alpha", self.alpha)
+        lengths = real_keys(step.model, step.seams.sites[0], batch.examples).sum(-1).clamp(min=1)
+
+        def add_noise(x: Tensor) -> Tensor:
+            draws = draws_like(x, batch, -1, self.name)
+            area = lengths.repeat(step.views).view(-1, *[1] * (x.dim() - 1)) * x.shape[-1]
+            return x + (alpha * noise_of(draws, 1.0) / area.to(draws.dtype).sqrt()).to(x.dtype)
+
+        return Plan(edits={-1: (add_noise,)})
