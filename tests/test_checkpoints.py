@@ -227,7 +227,7 @@ def settings(workspace: Path, output: str, **more: Any) -> dict[str, Any]:
         "model": str(workspace / "model"), "train_file": str(workspace / "train.csv"),
         "validation_file": str(workspace / "dev.csv"), "method": ["mixout:p=0.5"], "num_train_epochs": 2,
         "per_device_train_batch_size": 8, "learning_rate": 1e-3, "use_cpu": True,
-        "output_dir": str(workspace / output), **more,
+        "output_dir": str(workspace / output), "keep_checkpoints": True, **more,
     }  # fmt: skip
 
 

@@ -111,6 +111,25 @@ def test_a_card_has_its_front_matter_and_sections(method: str) -> None:
         assert any(title.startswith(section) for title in titles), section
 
 
+def test_the_loop_of_the_guide_trains_as_it_stands() -> None:
+    text = (ROOT / "docs/guides/own-loop.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=8, num_labels=3
+    )
+    model = BertForSequenceClassification(config).eval()  # as `from_pretrained` returns it
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    loader = [{"input_ids": torch.randint(20, (4, 6)), "labels": torch.randint(3, (4,))} for _ in range(2)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    exec(
+        compile(code, "own-loop.md", "exec", dont_inherit=True),
+        {"model": model, "loader": loader, "optimizer": optimizer},
+    )
+    assert model.training
+    assert any(not torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+
+
 def test_the_methods_of_the_guide_run() -> None:
     text = (ROOT / "docs/guides/own-method.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

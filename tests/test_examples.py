@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.cli_tools import save_encoder
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -23,3 +25,23 @@ def test_an_example_learns_its_task(name: str) -> None:
     losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.stdout)]
     assert len(losses) == 4
     assert losses[-1] < losses[0] / 5
+
+
+def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    texts = [f"a {word} film, review 1" for word in ("fine", "warm", "clever", "dull", "cold", "stale", "→")]
+    monkeypatch.setenv("MODEL", str(save_encoder(tmp_path / "model", texts)))
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "the notebook is stored without outputs"
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [
+        output["data"]["text/html"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "text/html" in output.get("data", {})
+    ]
+    assert len(shown) == 2
+    assert all("validation/accuracy" in html and "data:image/png;base64," in html for html in shown)
+    printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    assert re.search("a warm film → (good|bad)", printed)

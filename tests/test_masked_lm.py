@@ -254,7 +254,8 @@ def pretrained(workspace: Path) -> Path:
     """A run with AD-DROP, evaluated and saved in the middle of its epochs of 11 steps."""
     steps = {"save_strategy": "steps", "save_steps": 9, "eval_strategy": "steps", "eval_steps": 9}
     method = ["addrop:p=0.3,q=0.3,cross_tuning=False"]
-    result = fine_tune(**settings(workspace, "mlm", method=method, save_total_limit=9, eval_on_start=True, **steps))
+    more = {**steps, "save_total_limit": 9, "keep_checkpoints": True}
+    result = fine_tune(**settings(workspace, "mlm", method=method, eval_on_start=True, **more))
     assert result.finished
     return workspace / "mlm"
 
@@ -307,7 +308,14 @@ def test_killed_and_resumed_equals_uninterrupted(workspace: Path, pretrained: Pa
             shutil.rmtree(checkpoint)
     for name in ("model.safetensors", "record.json"):  # a run that was killed has written neither
         (resumed / name).unlink()
-    config = ["train", "--config", str(resumed / "run.yaml"), "--output-dir", str(resumed), "--resume"]
+    config = [
+        "train",
+        "--config",
+        str(resumed / "run.yaml"),
+        "--output-dir",
+        str(resumed),
+        "--resume",
+    ]  # keeps its checkpoints
     assert run(config) == 0
     assert same_bits(weights(resumed), weights(pretrained))
     last = "checkpoint-33/model.safetensors"

@@ -89,7 +89,7 @@ def test_only_what_a_run_wrote_is_overwritten(place: Path, tmp_path: Path) -> No
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     write_csv(tmp_path / "test.csv", [("a film",)], header=["text"])
     more = {"test_file": str(tmp_path / "test.csv"), "method": ["attendout:T=1,reward_on=cached"]}
-    fine_tune(**settings(place, out, **more, num_train_epochs=2))
+    fine_tune(**settings(place, out, **more, num_train_epochs=2, keep_checkpoints=True))
     names = {path.name for path in out.iterdir()}
     assert {"attendout_run.json", "predictions_test.csv", "checkpoint-6", "training_args.bin"} <= names
     assert all(map(is_written_by_a_run, names)), names  # the list is complete

@@ -45,6 +45,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+KEPT = {"keep_checkpoints": True}
+
+
 def settings(workspace: Path, output: str, **more: Any) -> dict[str, Any]:
     files = {"train_file": str(workspace / "train.csv"), "validation_file": str(workspace / "dev.csv")}
     return {
@@ -64,7 +67,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def finished(workspace: Path) -> Path:
     """A run through the command line."""
-    done = attendrop("train", *flags(settings(workspace, "whole", test_file=str(workspace / "test.csv"))))
+    done = attendrop("train", *flags(settings(workspace, "whole", test_file=str(workspace / "test.csv"), **KEPT)))
     assert done.code == 0, done.err
     assert "note: " in done.out
     assert re.search(r"epoch 2: dev loss \d.\d+, accuracy \d", done.out)
@@ -127,7 +130,7 @@ def test_command_line_yaml_and_python_give_the_same_bits(workspace: Path, finish
 
 def test_a_run_equals_a_trainer_written_by_hand(workspace: Path) -> None:
     """A run hides nothing: the weights equal those of the Trainer that a user would write."""
-    result = fine_tune(**settings(workspace, "sampled", train_sampling_strategy="random"))
+    result = fine_tune(**settings(workspace, "sampled", train_sampling_strategy="random", **KEPT))
     tokenizer = AutoTokenizer.from_pretrained(workspace / "model")
 
     def read(rows: list[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -224,7 +227,7 @@ def test_a_folder_is_overwritten_on_request_only(workspace: Path, finished: Path
 
 def test_a_full_disk_keeps_the_last_complete_checkpoint(workspace: Path) -> None:
     """The operating system refuses to write more than the model: the optimizer's state, twice as large, fails."""
-    fine_tune(**settings(workspace, "full", num_train_epochs=1, method=[]))
+    fine_tune(**settings(workspace, "full", num_train_epochs=1, method=[], **KEPT))
     size = (workspace / "full" / "model.safetensors").stat().st_size
     good = next((workspace / "full").glob("checkpoint-*"))
     longer = settings(workspace, "full", num_train_epochs=3, method=[], resume=True, resume_changed=True)

@@ -107,7 +107,7 @@ class Harness:
             "train", "--model", self.folder / "model", "--train-file", self.folder / "train.csv", "--validation-file",
             self.folder / "dev.csv", "--output-dir", output, "--method", self.method, "--max-steps", STEPS,
             "--save-strategy", "steps", "--save-steps", SAVE_STEPS, "--eval-strategy", "no", "--learning-rate", 1e-3,
-            "--per-device-train-batch-size", 4, "--use-cpu", "--save-total-limit", 2, *more,
+            "--per-device-train-batch-size", 4, "--use-cpu", "--save-total-limit", 2, "--keep-checkpoints", *more,
         ]  # fmt: skip
         log = self.folder / "log.txt"
         child = os.fork()

@@ -43,6 +43,10 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
+        if ctx.resilient_parsing:  # the shell asks how a command line may go on
+            from .completion import command_for_completion
+
+            return name, command_for_completion(str(name)), rest
         return name, load_command(str(name)), rest
 
 
@@ -61,7 +65,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -135,5 +138,7 @@ def _usage(error: Any) -> str:
         message += f"; did you mean {' or '.join(near)}?"
     is_command = error.ctx is not None and error.ctx.parent is not None
     program = f"attendrop {error.ctx.info_name}" if is_command else "attendrop"
+    has_more = is_command and any(parameter.name == "help_all" for parameter in error.ctx.command.params)
     end = "" if message.endswith("?") else ";"
-    return f"{message[:1].lower()}{message[1:]}{end} `{program} --help` lists what is allowed."
+    flag = "--help-all" if has_more else "--help"
+    return f"{message[:1].lower()}{message[1:]}{end} `{program} {flag}` lists what is allowed."

@@ -118,7 +118,11 @@ def compare_command(
         raise typer.Exit(1)
 
 
-command = with_flags(compare_command, without=_NOT_FOR_STUDIES)
+command = with_flags(
+    compare_command,
+    without=_NOT_FOR_STUDIES,
+    shown=("seeds", "fraction", "shots", "keep", "until_decided", "baseline", "delta", "workers"),
+)
 
 
 def _sizes(fractions: Sequence[str] | None, shots: Sequence[str] | None) -> tuple[str, ...]:

@@ -143,6 +143,7 @@ def print_summary(result: Result, console: Console) -> None:
     console.print(table)
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with README.md and curves.png")
-    is_masked = result.record["task"]["kind"] == "mlm"
-    following = f"train --model {folder} --task …" if is_masked else f'predict {folder} "a text"'
+    task = result.record["task"]
+    texts = '"a text" "a second text"' if len(task["text"]) == 2 and task["kind"] != "translation" else '"a text"'
+    following = f"train --model {folder} --task …" if task["kind"] == "mlm" else f"predict {folder} {texts}"
     console.print(f"next: attendrop {following}", soft_wrap=True, markup=False)

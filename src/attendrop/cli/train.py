@@ -44,7 +44,10 @@ def train_command(
         _train(resolved)
 
 
-command = with_flags(train_command)
+command = with_flags(
+    train_command,
+    shown=("test_file", "resume", "overwrite", "gradient_accumulation_steps", "seed", "patience", "quantize", "nproc"),
+)
 
 
 def _train(config: RunConfig) -> None:

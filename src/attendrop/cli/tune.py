@@ -121,7 +121,11 @@ def tune_command(
     _say(f"the report is {page}; open it in a browser")
 
 
-command = with_flags(tune_command, without=NOT_TUNED)
+command = with_flags(
+    tune_command,
+    without=NOT_TUNED,
+    shown=("space", "trials", "repeats", "sampler", "protocol", "final_seeds", "seed", "workers"),
+)
 
 
 def _tokens(settings: Mapping[str, Any]) -> dict[str, Any]:

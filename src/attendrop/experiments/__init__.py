@@ -1,6 +1,8 @@
 """Whole fine-tuning runs from a model, data and methods to a folder with the results."""
 
-from .run import Listener, Result, fine_tune, train
+from .fine_tuning import fine_tune
+from .result import Result
+from .run import Listener, train
 from .settings import RunConfig, make_config, read_yaml
 
 __all__ = ["Listener", "Result", "RunConfig", "fine_tune", "make_config", "read_yaml", "train"]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # setting -> the least whole number that is allowed
 _LEAST = {
     "max_length": 2,
+    "lora_r": 1,
     "shots": 1,
     "patience": 1,
     "max_train_samples": 1,
@@ -44,6 +45,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "validation_share": (0, 1, True, True),
     "mlm_probability": (0, 1, True, True),
     "focal_gamma": (0, inf, False, False),
+    "lora_alpha": (0, inf, True, False),
+    "lora_dropout": (0, 1, False, True),
     "num_train_epochs": (0, inf, True, False),
     "learning_rate": (0, inf, True, False),
     "weight_decay": (0, inf, False, False),
@@ -108,6 +111,8 @@ def _check_values(config: RunConfig) -> None:
         check_whole("max_steps", steps, 1, ", or -1 to train for num_train_epochs")
     if config.preset is not None:
         check_choice("preset", config.preset, ("paper",))
+    if config.quantize is not None:
+        check_choice("quantize", config.quantize, ("4bit", "8bit"))
     config.read_options()
     for name, choices in _choices().items():
         value = config.training.get(name)
@@ -145,6 +150,9 @@ def _check_pairs(config: RunConfig) -> None:
         raise UserError("both resume and overwrite are given; choose one of them.")
     if config.resume_changed and not (config.resume or config.training.get("resume_from_checkpoint")):
         raise UserError("resume_changed is given without resume; it allows changed settings for --resume.")
+    for name in () if config.lora else ("lora_r", "lora_alpha", "lora_dropout", "lora_targets", "quantize"):
+        if getattr(config, name) not in ([], getattr(type(config), name, None)):
+            raise UserError(f"{name} is {getattr(config, name)!r}, and lora is not given; add --lora.")
     for name in _OF_OWN_FILES if config.task else ():
         if getattr(config, name) not in (None, [], False):
             raise UserError(

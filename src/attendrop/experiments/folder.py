@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from ..errors import UserError, on_one_line
 from ..methods import method_names
 from ..tasks import TASKS
-from ..trainer.manifest import STAGING, numbered_checkpoints
+from ..trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
 from ..utils.lock import LOCK_FILE
 from .settings import RunConfig, write_yaml
 
@@ -95,13 +95,30 @@ def _check_checkpoint(config: RunConfig) -> None:
     named = config.training.get("resume_from_checkpoint")
     if named and not Path(named).is_dir():
         raise UserError(f"resume_from_checkpoint is {str(named)!r}, which is not a folder; it must be a checkpoint.")
-    if not named and not numbered_checkpoints(config.output_dir):
-        raise UserError(f"there is no checkpoint in {str(config.output_dir)!r} to resume from; train without --resume.")
+    if named or numbered_checkpoints(config.output_dir):
+        return
+    if (config.output_dir / RECORD_FILE).is_file():
+        raise UserError(
+            f"the run in {str(config.output_dir)!r} is finished, and its checkpoints were removed; repeat it with "
+            "--overwrite, more --num-train-epochs if you like, and --keep-checkpoints to resume it later."
+        )
+    raise UserError(f"there is no checkpoint in {str(config.output_dir)!r} to resume from; train without --resume.")
 
 
 def is_written_by_a_run(name: str) -> bool:
     """Whether a run writes a file or folder of this name into its output folder."""
     return any(re.fullmatch(pattern, name) for pattern in _WRITTEN)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a finished run. A symbolic link, or a folder without a manifest, stays.
+
+    Args:
+        folder: The output folder, in which the model is saved.
+    """
+    for checkpoint in numbered_checkpoints(folder):
+        if not checkpoint.is_symlink() and (checkpoint / MANIFEST_FILE).is_file():
+            shutil.rmtree(checkpoint)
 
 
 def clear_folder(folder: Path) -> list[str]:
@@ -160,7 +177,7 @@ class OutputFolder(TrainerCallback):
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.overwrite and (others := clear_folder(folder)):
             self.note(f"{', '.join(others)} in {folder} were not written by a run and stay there")
-        write_yaml(self.config, folder / CONFIG_FILE, self.versions, changes_of(self.trainer))
+        write_yaml(self.config, args, folder / CONFIG_FILE, self.versions, changes_of(self.trainer))
         self.is_prepared = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -32,6 +32,9 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
         "balanced_sampling": config.balanced_sampling,
         "focal_gamma": config.focal_gamma,
     }
+    if config.lora:
+        names = ("lora_r", "lora_alpha", "lora_dropout", "lora_targets", "quantize")
+        trainer.checkpoints.run_settings |= {name: getattr(config, name) for name in names}
     try:
         chosen = trainer.checkpoints.choose(named or config.resume, config.resume_changed)
     except ValueError as error:

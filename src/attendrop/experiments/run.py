@@ -12,7 +12,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,28 @@ from ..errors import UserError, on_one_line
 from ..methods import parse_method
 from ..trainer import regularized
 from ..utils.lock import locked
+from .adapters import check_libraries, load_for_training, merge_adapters
 from .checkpoints import Interruption, full_disk_explained
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
-from .folder import METRICS_FILE, RECORD_FILE, OutputFolder, changes_of, check_folder, empty_folders_removed, write_json
+from .folder import (
+    METRICS_FILE,
+    RECORD_FILE,
+    OutputFolder,
+    changes_of,
+    check_folder,
+    empty_folders_removed,
+    remove_checkpoints,
+    write_json,
+)
 from .losses import make_loss
 from .masked_lm import EpochOfMasks, MaskedLMTrainer
+from .memory import estimate_memory, out_of_memory_explained
 from .presets import apply_preset
+from .result import Result
 from .resume import choose_checkpoint
 from .sampler import length_grouped
-from .settings import RunConfig, make_config
+from .settings import RunConfig
 from .tokens import token_in_environment
 
 LIBRARIES = ("attendrop", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
@@ -71,47 +83,6 @@ class Listener:
         return ()
 
 
-@dataclass
-class Result:
-    """The result of a run.
-
-    Attributes:
-        folder: The output folder.
-        metrics: The scores, `<split>/<metric>` for the splits of the task and `<task>/<metric>` for --also-eval.
-        model: The trained model.
-        finished: False if the run was stopped by Ctrl-C, with a checkpoint.
-        record: The content of `record.json`; empty if the run was stopped.
-    """
-
-    folder: Path
-    metrics: dict[str, float]
-    model: Any
-    finished: bool
-    record: dict[str, Any] = field(default_factory=dict)
-
-
-def fine_tune(listener: Listener | None = None, **settings: Any) -> Result:
-    """Fine-tune a model, as `attendrop train` does.
-
-    Args:
-        listener: Receives the events of the run; None = no output.
-        **settings: The flags of `attendrop train` with underscores. They include all fields of `TrainingArguments`.
-
-    Example:
-        ```python
-        result = fine_tune(
-            model="roberta-base",
-            task="glue/rte",
-            method=["addrop:p=0.3,q=0.3"],
-            num_train_epochs=5,
-            output_dir="rte",
-        )
-        print(result.metrics["validation/accuracy"])
-        ```
-    """
-    return train(make_config(settings), listener)
-
-
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that decide the result of a run."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in LIBRARIES}}
@@ -130,15 +101,14 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
 
 def _train(config: RunConfig, listener: Listener) -> Result:
     check_folder(config)
+    check_libraries(config)
     tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
     regularizers = make_regularizers(config, listener)
     arguments = training_arguments(config)
     data = load_data(config, arguments.seed)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
-    model = tasks.load_model(
-        config.model, data.task, trust_remote_code=config.trust_remote_code, tokenizer=tokenizer, notes=notes
-    )
+    model = load_for_training(config, data.task, tokenizer, notes)
     run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
     with empty_folders_removed(config.output_dir):
         trainer = run.make_trainer(model, regularizers)
@@ -168,7 +138,10 @@ def prepare_run(
     """
     notes = list(notes)
     max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
-    listener.described(tasks.describe(data, tokenizer, max_length))
+    description = tasks.describe(data, tokenizer, max_length)
+    listener.described(description)
+    lengths = description.lengths.get("train")
+    notes.append(str(estimate_memory(model, arguments, min(max_length, lengths.longest) if lengths else max_length)))
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
@@ -294,7 +267,7 @@ class Run:
         interruption = Interruption()
         trainer.add_callback(interruption)
         with full_disk_explained(folder):
-            with interruption.handle_signals(self.listener.interrupted):
+            with interruption.handle_signals(self.listener.interrupted), out_of_memory_explained(trainer.args):
                 try:
                     trainer.train(
                         resume_from_checkpoint=str(checkpoint) if checkpoint else None,
@@ -307,12 +280,15 @@ class Run:
             if interruption.happened:
                 return Result(folder, {}, trainer.model, finished=False)
             seconds = time.perf_counter() - start
+            merge_adapters(trainer, self.config, self.data.task)
             metrics = self.evaluate(trainer)
             record = self.record(trainer, metrics, seconds)
             trainer.save_model()
             self.predict(trainer)
             if trainer.args.should_save:
                 self.write(record)
+                if not self.config.keep_checkpoints:
+                    remove_checkpoints(folder)
         trainer.accelerator.wait_for_everyone()
         return Result(folder, metrics, trainer.model, finished=True, record=record)
 

@@ -41,8 +41,17 @@ DEFAULTS: dict[str, Any] = {
 # Settings that belong to one call of a run and not to the run.
 _OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
 
+# Training arguments that run.yaml holds although nobody set them: they decide the result.
+_WRITTEN_DEFAULTS = (
+    "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size", "gradient_accumulation_steps",
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "max_grad_norm", "label_smoothing_factor", "bf16", "fp16", "gradient_checkpointing",
+)  # fmt: skip
+# Settings that may be a file or a folder.
+_PATHS = ("model", "data_dir", "train_file", "validation_file", "test_file", "output_dir")
+
 # Panels group the settings in `attendrop train --help`.
-RUN, DATA, TRAINING = "Run", "Data", "Training arguments"
+RUN, DATA, ADAPTERS, TRAINING = "Run", "Data", "Adapters (LoRA) and quantisation", "Training arguments"
 
 
 def _metadata(help_text: str, panel: str = RUN) -> dict[str, str]:
@@ -104,7 +113,11 @@ class RunConfig:
     focal_gamma: float | None = _setting(
         None, "Exponent of the focal loss, which weighs examples less that are predicted well; usually 2.", DATA
     )
-    max_length: int | None = _setting(None, "Truncate texts to this number of tokens.", DATA)
+    max_length: int | None = _setting(
+        None,
+        "Truncate texts to this number of tokens; 256 by default for your own files, else as the task has it.",
+        DATA,
+    )
     mlm_probability: float = _setting(0.15, "Share of the words that is masked, with --kind mlm.", DATA)
     validation_share: float = _setting(
         0.1, "Share of the training data to split off if there is no validation data.", DATA
@@ -127,7 +140,27 @@ class RunConfig:
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
     resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")
     overwrite: bool = _setting(False, "Replace an earlier run in the output folder.")
+    keep_checkpoints: bool = _setting(
+        False, "Keep the checkpoints when the run has finished; otherwise only the model is kept."
+    )
     trust_remote_code: bool = _setting(False, "Allow running code from the repository of the model.")
+    lora: bool = _setting(
+        False, "Train low-rank adapters and the head instead of all weights; they are merged at the end.", ADAPTERS
+    )
+    lora_r: int = _setting(8, "Rank of the adapters, with --lora.", ADAPTERS)
+    lora_alpha: float | None = _setting(None, "Scale of the adapters; by default twice the rank.", ADAPTERS)
+    lora_dropout: float = _setting(0.0, "Dropout on the input of the adapters.", ADAPTERS)
+    lora_targets: list[str] = field(
+        default_factory=list,
+        metadata=_metadata(
+            "Name of the linear layers that get an adapter, such as query; may be repeated. By default, all linear "
+            "layers but the head.",
+            ADAPTERS,
+        ),
+    )
+    quantize: str | None = _setting(
+        None, "Load the frozen weights in 4bit or 8bit (bitsandbytes, needs a GPU), with --lora.", ADAPTERS
+    )
     training: dict[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
@@ -313,7 +346,7 @@ _OTHER_NAMES = {
 def _suggestion(name: str) -> str:
     """The end of the sentence about an unknown setting: the nearest known one, or where they are listed."""
     nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, all_settings(), n=1)
-    return f"; did you mean {nearest[0]!r}?" if nearest else "; `attendrop train --help` lists them."
+    return f"; did you mean {nearest[0]!r}?" if nearest else "; `attendrop train --help-all` lists them."
 
 
 def _run_name(config: RunConfig) -> str:
@@ -348,13 +381,23 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return settings
 
 
-def write_yaml(config: RunConfig, path: Path, versions: Mapping[str, str], notes: Sequence[str] = ()) -> None:
-    """Write the configuration for `--config`, with the versions of the libraries and notes as comments."""
+def write_yaml(
+    config: RunConfig, arguments: Any, path: Path, versions: Mapping[str, str], notes: Sequence[str] = ()
+) -> None:
+    """Write the configuration for `--config`, with the versions of the libraries and notes as comments.
+
+    Files and folders are written as absolute paths, so that the run can be repeated from any directory, and defaults
+    that decide the result are written too: they may be others in a later version.
+    """
     import yaml
 
-    settings = config.settings()
+    used = {name: getattr(arguments, name) for name in _WRITTEN_DEFAULTS}
+    settings = {**config.settings(), **{name: getattr(value, "value", value) for name, value in used.items()}}
     for name in _OF_THE_CALL:
         settings.pop(name, None)
+    for name in _PATHS:
+        if name in settings and (name == "output_dir" or Path(settings[name]).exists()):
+            settings[name] = str(Path(settings[name]).absolute())
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     heading += "".join(f"# {note}\n" for note in notes)
     path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")

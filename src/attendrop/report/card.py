@@ -135,8 +135,9 @@ def _text(record: Mapping[str, Any]) -> str:
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
     kind = record["task"]["kind"]
     model_class = MODEL_CLASSES[kind]
+    texts = '"a text" "a second text"' if len(record["task"]["text"]) == 2 and kind != "translation" else '"a text"'
     use = (
-        '`attendrop predict FOLDER "a text"`' if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
+        f"`attendrop predict FOLDER {texts}`" if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
     )
     cut = "divided into pieces of at most" if kind == "mlm" else "truncated to"
     return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(data)}
@@ -156,7 +157,7 @@ Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]
 {settings}- seed: {record["seed"]}, one run
 - {record["steps"]} steps in {record["seconds"]:.0f} s on {record["processes"]} × {record["device"]}
 
-Every setting is in `run.yaml`; `attendrop train --config run.yaml` repeats the run.
+Every setting is in `run.yaml`; `attendrop train --config run.yaml --output-dir NEW_FOLDER` repeats the run.
 
 ## Scores
 

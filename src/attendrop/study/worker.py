@@ -24,6 +24,7 @@ from .. import tasks
 from ..capture.kept import KeptGraphs
 from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
+from ..experiments.adapters import load_for_training
 from ..experiments.data import load_data
 from ..experiments.run import Listener, Run, make_regularizers, prepare_run, training_arguments, versions
 from ..experiments.settings import RunConfig, make_config
@@ -141,7 +142,9 @@ class Worker:
         return self._data[key]
 
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:
-        key = (config.model, config.trust_remote_code, data.task.kind, tuple(data.task.labels))
+        adapters = (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout, tuple(config.lora_targets))
+        head = (data.task.kind, tuple(data.task.labels))
+        key = (config.model, config.trust_remote_code, head, adapters, config.quantize)
         if self._model is None or self._model.key != key:
             self._model = None  # frees its memory before the next one is loaded
             self._runs.clear()
@@ -194,9 +197,7 @@ class _ModelOnDevice:
         self.fingerprint = ""
         self.kept = KeptGraphs()
         self._optimizers: dict[Any, torch.optim.Optimizer] = {}
-        self._load = lambda: tasks.load_model(
-            config.model, task, trust_remote_code=config.trust_remote_code, tokenizer=self.tokenizer, notes=[]
-        )
+        self._load = lambda: load_for_training(config, task, self.tokenizer, [])
 
     @property
     def device(self) -> torch.device:

@@ -105,6 +105,7 @@ def load_model(
     trust_remote_code: bool = False,
     tokenizer: Any = None,
     notes: list[str] | None = None,
+    quantization: Any = None,
 ) -> Any:
     """Load the model with the head for `task`, in float32.
 
@@ -117,6 +118,7 @@ def load_model(
         trust_remote_code: Whether code from the repository may be run.
         tokenizer: The tokenizer, if it is to be checked against the size of the vocabulary.
         notes: A list to which sentences about new or re-used weights are added.
+        quantization: A quantisation configuration of transformers, for weights that stay frozen.
 
     Example:
         ```python
@@ -130,6 +132,8 @@ def load_model(
 
     notes = [] if notes is None else notes
     source, options = _locate(name), {"trust_remote_code": trust_remote_code}
+    if quantization is not None:
+        options["quantization_config"] = quantization
     config = load_config(name, trust_remote_code=trust_remote_code)
     old_labels = dict(getattr(config, "id2label", None) or {})
     new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
