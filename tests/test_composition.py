@@ -42,6 +42,7 @@ def train(kind: str, methods: tuple[str, ...]) -> list[torch.Tensor]:
             optimizer.step()
             engine.after_optimizer()
             optimizer.zero_grad()
+        engine.finish()
     assert all(p.isfinite().all() for p in model.parameters())
     return [p.detach() for p in model.parameters()]
 

@@ -24,11 +24,13 @@ from .methods.confidence_penalty import ConfidencePenalty as ConfidencePenalty
 from .methods.cutoff import Cutoff as Cutoff
 from .methods.dropconnect import DropConnect as DropConnect
 from .methods.drophead import DropHead as DropHead
+from .methods.ema import EMA as EMA
 from .methods.headmask import HeadMask as HeadMask
 from .methods.hidden_mixup import HiddenMixup as HiddenMixup
 from .methods.hiddencut import HiddenCut as HiddenCut
 from .methods.hiddenkey import HiddenKey as HiddenKey
 from .methods.hype import HyPe as HyPe
+from .methods.l2_sp import L2SP as L2SP
 from .methods.label_smoothing import LabelSmoothing as LabelSmoothing
 from .methods.layerdrop import LayerDrop as LayerDrop
 from .methods.mixout import Mixout as Mixout
@@ -36,6 +38,7 @@ from .methods.neftune import NEFTune as NEFTune
 from .methods.noisytune import NoisyTune as NoisyTune
 from .methods.r3f import R3F as R3F
 from .methods.rdrop import RDrop as RDrop
+from .methods.reinit import Reinit as Reinit
 from .methods.sam import SAM as SAM
 from .methods.scal import SCAL as SCAL
 from .methods.scheduled_dropout import ScheduledDropout as ScheduledDropout
@@ -45,6 +48,7 @@ from .methods.structure_mask import StructureMask as StructureMask
 from .methods.structure_mask import collate_structure as collate_structure
 from .methods.supertickets import SuperTickets as SuperTickets
 from .methods.supertickets import find_supertickets as find_supertickets
+from .methods.swa import SWA as SWA
 from .methods.unidrop import UniDrop as UniDrop
 from .model.attribution import IntegrationRule as IntegrationRule
 from .model.attribution import attribute as attribute

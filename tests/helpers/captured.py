@@ -43,6 +43,10 @@ CAPTURED = {
     "scores_dropout": ["scores_dropout:p=0.3", "scores_dropout:p=0..0.5,pattern=element"],
     "structure_mask": ["structure_mask"],
     "supertickets": ["supertickets"],
+    "ema": ["ema:decay=0.9", "ema:decay=0.5,warmup=False + attention_dropout:p=0.2"],
+    "l2_sp": ["l2_sp:alpha=0.5"],
+    "reinit": ["reinit:blocks=1"],
+    "swa": ["swa:start=0.2", "swa:start=0,every=2"],
     "unidrop": ["unidrop:p_k=0.2,p_d=0.3", "unidrop:fd1=0..0.3,fd2=0.1..1,layerdrop=0..0.5,p_d=0.5..0.1"],
 }
 

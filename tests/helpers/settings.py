@@ -23,6 +23,7 @@ class Setting:
     zero: dict[str, Any]  # no strength: must be plain fine-tuning, bit for bit
     strongest: dict[str, Any]  # the most that the ranges allow
     models: tuple[str, ...] = field(default=MODELS)
+    lora_error: str | None = None  # a part of the error where only adapters are trained; None: it works there
     # what a user does to the model before adapters are added and it is frozen
     before_lora: Callable[[Any], None] = field(default=lambda model: None)
     # columns that the method reads, for a batch and "usual", "zero" or "strongest"
@@ -114,4 +115,9 @@ SETTINGS = {
     ),
     "hidden_mixup": Setting(models=("bert",), usual={"alpha": 1.0}, zero={"alpha": 0}, strongest={"alpha": 100.0}),
     "structure_mask": Setting(usual={}, zero={}, strongest={}, columns=structure),
+    # averages and baselines of fine-tuning
+    "ema": Setting(usual={"decay": 0.5}, zero={"decay": 0}, strongest={"decay": 0.9999, "warmup": False}),
+    "l2_sp": Setting(usual={}, zero={"alpha": 0, "beta": 0}, strongest={"alpha": 100.0, "beta": 100.0}),
+    "reinit": Setting(usual={}, zero={"blocks": 0}, strongest={"blocks": 2}, lora_error="is not trained"),
+    "swa": Setting(usual={"start": 0.3}, zero={"start": 1}, strongest={"start": 0}),
 }

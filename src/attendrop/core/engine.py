@@ -31,8 +31,9 @@ from ..utils.batches import batch_size as size_of
 from ..utils.batches import tiled
 from .regularizer import Regularizer
 from .schedule import Progress
-from .state import load_state, save_state
+from .state import load_state, load_trained_weights, save_state, save_trained_weights
 from .step import Loop, MicroBatch, Step
+from .weights import replaced_weights, write_weights
 
 
 class Engine:
@@ -93,6 +94,7 @@ class Engine:
         self._batch: MicroBatch | None = None
         self._micro_batches = 0
         self._metrics: dict[str, list[Tensor]] = {}
+        self._has_evaluated_weights = False
         self.is_open = True
 
     def __enter__(self) -> Engine:
@@ -228,7 +230,8 @@ class Engine:
     def after_optimizer(self) -> None:
         """To be called after the optimizer's step."""
         assert self._step is not None, "after_optimizer() comes after before_optimizer()"
-        for regularizer in self.regularizers:
+        # An average is taken of the weights as all other methods leave them.
+        for regularizer in sorted(self.regularizers, key=lambda r: r.averages_weights):
             regularizer.on_step_end(self._step)
         for name, value in self._step.metrics.items():
             self._metrics.setdefault(name, []).append(value.detach().float())
@@ -244,13 +247,39 @@ class Engine:
         self._metrics = {}
         return means
 
+    @contextmanager
+    def evaluated_weights(self) -> Iterator[None]:
+        """Inside, the model has the weights with which it is evaluated and saved, such as those of an average.
+
+        They are written in place and back, so that captured graphs find the weights at their addresses.
+        """
+        with ExitStack() as stack:
+            if not self._has_evaluated_weights:
+                self._has_evaluated_weights = True
+                stack.callback(setattr, self, "_has_evaluated_weights", False)
+                stack.enter_context(replaced_weights(self.model, self._evaluated_weights()))
+            yield
+
+    def finish(self) -> None:
+        """To be called when training has ended: the model gets the weights with which it is evaluated."""
+        write_weights(self.model, self._evaluated_weights())
+
+    def _evaluated_weights(self) -> dict[str, Tensor]:
+        """The weights of the one method that keeps an average."""
+        method = next((r for r in self.regularizers if r.averages_weights), None)
+        return {} if method is None else method.evaluated_weights(self.model)
+
     def save_state(self, folder: str | Path) -> None:
         """Writes what a resumed run needs beside the weights. Every process calls it, with the same folder."""
         save_state(self.regularizers, folder, self.rank)
+        averaged = self._evaluated_weights()
+        if averaged and self.rank == 0:  # the model in the checkpoint is the averaged one
+            save_trained_weights(self.model, averaged, folder)
 
     def load_state(self, folder: str | Path) -> None:
         """Loads what `save_state` wrote."""
         load_state(self.regularizers, folder, self.rank)
+        write_weights(self.model, load_trained_weights(folder))
 
     def close(self) -> None:
         """Restores the model as it was, also in the middle of a step."""
@@ -283,6 +312,12 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
     editors = [type(r).__name__ for r in regularizers if r.edits_weights]
     if len(editors) > 1:
         raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")
+    averages = [type(r).__name__ for r in regularizers if r.averages_weights]
+    if len(averages) > 1:
+        raise ValueError(
+            f"regularizers has {' and '.join(averages)}, which both decide the weights of the final model; choose one "
+            "of them."
+        )
     for one, other in permutations(regularizers, 2):
         reason = one.refuses(other)
         if reason is not None:

@@ -58,6 +58,9 @@ class Regularizer:
     name: ClassVar[str] = ""
     edits_weights: ClassVar[bool] = False  # whether it replaces weights for the length of a step
     measures_plan: ClassVar[bool] = False  # whether `plan` writes metrics in the steps that are logged
+    averages_weights: ClassVar[bool] = (
+        False  # whether the model is evaluated and saved with other weights than it trains
+    )
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     # ---- what it needs -----------------------------------------------------------------------------------------
@@ -126,6 +129,16 @@ class Regularizer:
 
     def on_step_end(self, step: Step) -> None:
         """After the optimizer's step."""
+
+    def evaluated_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """Weights with which the model is evaluated and saved, by the names of its parameters; the others are its own.
+
+        A method that overrides this sets `averages_weights`.
+
+        Args:
+            model: the model that is trained.
+        """
+        return {}
 
     # ---- the life of a run -------------------------------------------------------------------------------------
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from .regularizer import Regularizer
 
 CONFIG_FILE = "regularizers.json"
+TRAINED_FILE = "trained_weights.safetensors"
 
 
 def save_regularizers(regularizers: Sequence[Regularizer], folder: str | Path, **extra: Any) -> None:
@@ -47,6 +48,18 @@ def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
                 shared = {name: x for name, x in tensors.items() if not name.startswith(regularizer.local_state)}
                 path, tensors = mine, shared | load_file(mine)
             regularizer.load_state(tensors, json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+
+
+def save_trained_weights(model: nn.Module, names: Iterable[str], folder: str | Path) -> None:
+    """Writes the weights that are trained, where the model in the checkpoint has averaged ones in their place."""
+    weights = dict(model.named_parameters())
+    save_file({name: weights[name].detach().contiguous().clone() for name in names}, Path(folder, TRAINED_FILE))
+
+
+def load_trained_weights(folder: str | Path) -> dict[str, Tensor]:
+    """What `save_trained_weights` wrote; empty where it wrote nothing."""
+    path = Path(folder, TRAINED_FILE)
+    return load_file(path) if path.is_file() else {}
 
 
 def _state_file(folder: str | Path, regularizer: Regularizer, rank: int) -> Path:

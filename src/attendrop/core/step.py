@@ -91,6 +91,11 @@ class Loop:
         """Where work can be captured as CUDA graphs; None where steps are eager."""
         return self._graphs
 
+    @property
+    def gradient_scale(self) -> float:
+        """The factor of all gradients in `on_gradients`, from a loss that is scaled against underflow."""
+        return 1.0
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Gives another network what the loop gave to the model's forward: autocast, for example."""
         return network

@@ -58,6 +58,11 @@ METHOD_SPACES: dict[str, dict[str, str]] = {
     "structure_mask": {},
     "supertickets": {},
     "unidrop": {"fd1": "0.05..0.3", "fd2": "0.05..0.3", "layerdrop": "0.05..0.3", "p_d": "0.05..0.3"},
+    # averages and baselines of fine-tuning
+    "ema": {"decay": "0.9,0.98,0.99,0.995,0.999"},
+    "l2_sp": {"alpha": "log:1e-4..1", "beta": "log:1e-4..1"},
+    "reinit": {"blocks": "1..4"},
+    "swa": {"start": "0..0.9"},
 }
 LEARNING_RATE = "log:5e-6..1e-4"
 

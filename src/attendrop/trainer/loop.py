@@ -32,5 +32,10 @@ class TrainerLoop(Loop):
     def graphs(self) -> Graphs | None:
         return self._trainer.steps.graphs
 
+    @property
+    def gradient_scale(self) -> float:
+        scaler = self._trainer.accelerator.scaler
+        return 1.0 if scaler is None else float(scaler.get_scale())
+
     def prepare(self, network: nn.Module) -> nn.Module:
         return self._trainer.accelerator.prepare_model(network, evaluation_mode=True)

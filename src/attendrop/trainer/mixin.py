@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,11 @@ class RegularizerMixin(_Base):
         self.divergence.begin()
         return prepared
 
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        if self.engine is not None:
+            self.engine.finish()  # before the best checkpoint is loaded, whose weights are those that were evaluated
+        return super()._finalize_training(*args, **kwargs)
+
     def _begin_step(self) -> None:
         """Opens the engine's step where the Trainer opens its own."""
         assert self.engine is not None
@@ -323,10 +329,20 @@ class RegularizerMixin(_Base):
         return labels.ne(IGNORED).sum() * processes / items
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        metrics = super().evaluate(*args, **kwargs)
+        with self._evaluated_weights():
+            metrics = super().evaluate(*args, **kwargs)
         if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
             self.networks.evaluate(super().evaluate, *args, **kwargs)
         return metrics
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        with self._evaluated_weights():
+            return super().predict(*args, **kwargs)
+
+    def _evaluated_weights(self) -> AbstractContextManager[None]:
+        """The weights of an average, where a method keeps one and training runs."""
+        is_training = self.engine is not None and self.is_in_train
+        return self.engine.evaluated_weights() if self.engine is not None and is_training else nullcontext()
 
     # ---- what is logged and saved ------------------------------------------------------------------------------
 
@@ -351,7 +367,7 @@ class RegularizerMixin(_Base):
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("_internal_call"):  # `_save_checkpoint` has checked them
             self.divergence.check_weights()
-        with self.steps.saving():
+        with self.steps.saving(), self._evaluated_weights():
             super().save_model(output_dir, *args, **kwargs)
         if self.regularizers and self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)

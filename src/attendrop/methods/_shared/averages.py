@@ -1,0 +1,101 @@
+"""Methods that keep an average of the weights: the model trains with its own and is evaluated with the average."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...core.regularizer import Regularizer
+from ...core.step import Step
+from ...model.seams import Seams
+from .weights import in_graph, reason_against, refuse_sharded
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def refuse_frozen(owner: str, model: nn.Module, seams: Seams) -> None:
+    """Raises a `ValueError` if no parameter of the model is trained."""
+    if not trained_parameters(model):
+        raise ValueError(f"{seams.name} has no weight that is trained, so {owner} has nothing to act on.")
+
+
+class WeightAverage(Regularizer):
+    """The base class of methods that keep a running average of the trained weights.
+
+    A subclass says in `is_averaged` after which steps the weights are averaged, and in `share` with which weight the
+    newest ones count. The first weights are the first average. It is kept in float32 where weights have less precision.
+    """
+
+    averages_weights: ClassVar[bool] = True
+
+    def reset(self) -> None:
+        self._average: dict[str, Tensor] = {}
+        self._pairs: list[tuple[Tensor, nn.Parameter]] = []  # averages at their final addresses, and weights
+
+    def is_averaged(self, step: Step) -> bool:
+        """Whether the weights after this step are averaged."""
+        raise NotImplementedError
+
+    def share(self, step: Step) -> float:
+        """The weight of the weights after this step in the average. It depends on the step alone."""
+        raise NotImplementedError
+
+    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        refuse_sharded(type(self).__name__, model)
+        refuse_frozen(type(self).__name__, model, seams)
+
+    def refuses(self, other: Regularizer) -> str | None:
+        return reason_against(self, other)
+
+    @torch.no_grad()
+    def on_step_end(self, step: Step) -> None:
+        if not self.is_averaged(step):
+            return
+        if not self._average:
+            refuse_sharded(type(self).__name__, step.model)
+            self._average = {name: _wide(parameter) for name, parameter in trained_parameters(step.model).items()}
+        else:
+            self._update(step)
+
+    def _update(self, step: Step) -> None:
+        pairs = self._on_device(step.model)
+
+        def work(step: Step) -> None:
+            share = step.number((self.name, "share"), self.share)
+            for average, parameter in pairs:
+                average.lerp_(parameter.to(average.dtype), _like(share, average))
+
+        in_graph(step, (self.name, "average"), [tensor for pair in pairs for tensor in pair], work)
+
+    def _on_device(self, model: nn.Module) -> list[tuple[Tensor, nn.Parameter]]:
+        """The averages with their weights. They stay at their addresses: graphs read and write them there."""
+        if not self._pairs:
+            parameters = dict(model.named_parameters())
+            self._average = {name: x.to(parameters[name].device) for name, x in self._average.items()}
+            self._pairs = [(average, parameters[name]) for name, average in self._average.items()]
+        return self._pairs
+
+    def evaluated_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        return self._average
+
+    def on_close(self) -> None:
+        self.reset()
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return dict(self._average), {}
+
+    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        self._average, self._pairs = dict(tensors), []
+
+
+def _wide(parameter: Tensor) -> Tensor:
+    return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
+
+
+def _like(share: float | Tensor, average: Tensor) -> float | Tensor:
+    return share.to(average.dtype) if isinstance(share, Tensor) else share
