@@ -221,6 +221,14 @@ def simulated(quantity: str) -> str:
     return table(["differences", *studies], lines)
 
 
+def family() -> str:
+    """Captured steps of every method, as multiples of plain ones."""
+    header = ["step", "ms", "× captured plain", "× stock plain", "peak memory, MiB"]
+    names = ("provider", "train ms", "x captured", "x stock", "peak MiB")
+    measured = rows("trainer-steps-family-cuda.csv", ("provider",))
+    return table(header, [[row[name] for name in names] for row in measured])
+
+
 def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
@@ -231,6 +239,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "speed-in-a-sentence": speed_in_a_sentence,
     "steps-cpu": lambda: steps_on_a_cpu("2"),
     "steps-cpu-family": lambda: steps_on_a_cpu("16"),
+    "family": family,
     "kernels": kernels,
     "inference": inference,
     "methods": methods,

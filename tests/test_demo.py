@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -18,11 +19,11 @@ from attendrop.cli.app import run
 from attendrop.cli.demo import downloads
 from attendrop.cli.demo import run as demo
 from attendrop.cli.demo.downloads import Package, Pin, fetch, is_cached
-from attendrop.cli.demo.options import DemoOptions
+from attendrop.cli.demo.options import RUNS, DemoOptions
 from attendrop.cli.live_table import RowUpdater
 from attendrop.errors import UserError
-from attendrop.experiments import Result, RunConfig, read_yaml
-from helpers.cli_tools import attendrop, save_encoder, sentences
+from attendrop.experiments import Result, RunConfig
+from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
 
 INSTALLED_CODE = "raise SystemExit('the code of a package was run')\n"
 
@@ -244,15 +245,19 @@ def test_demo_from_download_to_summary(
     ) in out
     assert "AttendOut learned from 58 reviews; the other 6 gave its rewards." in out
 
+    page = folder / "comparison" / "report.html"
+    assert page.as_uri() in out
+    assert "five seeds are the fewest for a verdict" in out
+    records = [json.loads(path.read_text()) for path in (folder / "comparison" / "runs").iterdir()]
+    methods = (str(RUNS["addrop"].method), "plain")
+    assert sorted((r["method"], r["seed"]) for r in records) == [(m, s) for m in methods for s in range(3)]
+
     # what it says to type next can be typed
-    line = next(line for line in lines if "train --config" in line and "demo-plain" in line)
-    assert line.startswith("for seed in 1 2 4; do ")
-    command = line.partition("; do ")[2].partition("; done")[0].replace("$seed", "1")
-    assert run(command[command.index(" train --config") :].split()) == 0
-    again = read_yaml(tmp_path / "runs/demo-plain-1/run.yaml")
-    first = read_yaml(folder / "plain/run.yaml")
-    assert {key for key in again if again[key] != first[key]} == {"seed", "output_dir"}
-    assert again["seed"] == 1
+    write_csv(tmp_path / "yours.csv", sentences(60, seed=9))
+    commands = [line[line.index(" compare ") :] for line in lines if " compare --model" in line]
+    words = [*shlex.split(commands[0]), "--num-train-epochs", "2", "--workers", "0", "--use-cpu"]
+    assert run(["3" if word == "10" else word for word in words]) == 0
+    assert (tmp_path / "studies" / "yours" / "report.html").is_file()
 
     # a second demo needs --overwrite, uses the cache, and keeps files that are not its own
     capsys.readouterr()

@@ -493,14 +493,14 @@ def test_unsupported_inputs_are_refused() -> None:
 def test_missing_triton_is_logged_once_with_its_replacement(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu = torch.device("cuda")
+    gpu, rule = torch.device("cuda"), rule_of(0.3, 0.3, 0, torch.arange(1))
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
     kernels.has_triton.cache_clear()
     try:
         for _ in range(2):
-            assert api._choose("auto", gpu, torch.bfloat16) is reference
+            assert api._choose("auto", gpu, torch.bfloat16, rule) is reference
     finally:
         kernels.has_triton.cache_clear()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert api._choose("auto", gpu, torch.float64) is reference
-    assert api._choose("auto", torch.device("cpu"), torch.bfloat16) is cpu
+    assert api._choose("auto", gpu, torch.float64, rule) is reference
+    assert api._choose("auto", torch.device("cpu"), torch.bfloat16, rule) is cpu

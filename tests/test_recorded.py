@@ -97,6 +97,7 @@ def test_mask_is_left_out_without_padding(kind: str, tmp_path: Any, monkeypatch:
         return static_batch(self, batch)
 
     monkeypatch.setattr(RecordedGraphs, "static_batch", watched)
+    monkeypatch.setattr("attendrop.capture.batches.MASK_FREE_FROM", 1)
     options = {"num_train_epochs": 3, "train_sampling_strategy": "sequential", "dataloader_num_workers": 1}
     eager, recorded = (
         train(tmp_path, kind, "scores_dropout", "scores_dropout:p=0.3", step, data, **options)

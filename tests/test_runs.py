@@ -250,3 +250,19 @@ def test_predict_reads_texts_and_files(workspace: Path, finished: Path, capfd: p
     assert f"accuracy {metrics['validation/accuracy']:.4f}" in capfd.readouterr().out
     assert run(command) == 2  # the file exists
     assert run(["predict", str(workspace / "model"), "a text"]) == 2  # not a finished run
+
+
+def test_predictions_are_in_the_order_of_the_file(workspace: Path) -> None:
+    """The Trainer groups the examples of an evaluation by length, and returns predictions in that order."""
+    texts = [" ".join([text] * (1 + i % 4)) for i, (text, _) in enumerate(sentences(40, seed=3))]
+    write_csv(workspace / "lengths.csv", [(text,) for text in texts], header=["text"])
+    result = fine_tune(
+        **settings(workspace, "order", method=[], test_file=str(workspace / "lengths.csv"), num_train_epochs=4)
+    )
+    tokenizer, model = AutoTokenizer.from_pretrained(workspace / "order"), result.model.eval()
+    with torch.no_grad():
+        logits = [model(**tokenizer(text, return_tensors="pt")).logits for text in texts]
+    expected = [model.config.id2label[int(row.argmax())] for row in logits]
+    assert len(set(expected)) == 2
+    written = (workspace / "order" / "predictions_test.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [line.rsplit(",", 1)[1] for line in written] == expected

@@ -282,7 +282,10 @@ def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_driver_and_its_workers_cleanly(tmp_path: Path) -> None:
     script = str(Path(__file__).parent / "scripts" / "kill_driver.py")
     words = [sys.executable, script, str(tmp_path), "--drive", "--runs", "4", "--seconds", "60"]
+    # A shell starts background jobs with SIGINT ignored, which child processes inherit.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     driver = subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "marks").glob("*")) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -25,6 +25,10 @@ Shapes = dict[str, tuple[int, ...]]
 
 _HAS_NO_PADDING = "_attendrop_has_no_padding"
 
+# Tokens from which a batch without padding goes without a mask. On an H200 the attention kernel for that case is faster
+# on long texts, and slower on short ones: a step of 16 × 128 took 12.0 ms instead of 9.2.
+MASK_FREE_FROM = 1024
+
 
 class NotesPadding:
     """A collator that adds to each batch whether it has no padding; `take_note` removes the note.
@@ -83,7 +87,8 @@ class PaddedShapes(ExactShapes):
     def without_mask(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """A batch without padding, without its mask, where its length stays as it is and the loss does too."""
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
-        if "attention_mask" not in tensors or self.shapes(tensors) != ExactShapes.shapes(self, tensors):
+        mask = tensors.get("attention_mask")
+        if mask is None or mask.shape[-1] < MASK_FREE_FROM or self.shapes(tensors) != ExactShapes.shapes(self, tensors):
             return batch
         rest = {name: value for name, value in batch.items() if name != "attention_mask"}
         if self._ignores_ones is None:

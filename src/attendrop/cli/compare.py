@@ -114,6 +114,8 @@ def compare_command(
         raise typer.Exit(130) from None
     print_verdicts(analysis)
     _write_report(analysis, place)
+    if any(entry["runs"] == entry["failed"] for entry in analysis["methods"]):
+        raise typer.Exit(1)
 
 
 command = with_flags(compare_command, without=_NOT_FOR_STUDIES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler, Subset
+from torch.utils.data import Sampler, SequentialSampler, Subset
 
 POOL = 50  # batches that are sorted together: enough to save padding, few enough to stay random
 
@@ -100,6 +100,12 @@ def length_grouped(base: Any) -> Any:
             lengths = _column(self.train_dataset, "length")
             classes = _column(self.train_dataset, "labels") if self.is_balanced else None
             return LengthGroupedSampler(lengths, batch_size, seed, classes, grouped)
+
+        def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+            """The examples in their order. The Trainer would group them by length, and mix the predictions up."""
+            if eval_dataset is None or self.args.world_size > 1:  # accelerate divides batches among the processes
+                return None
+            return SequentialSampler(eval_dataset)
 
     return LengthGroupedTrainer
 

@@ -51,22 +51,28 @@ def standard_error(accuracy: float, count: int) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / count)
 
 
-def print_next_steps(options: DemoOptions, model: Path) -> None:
-    """Prints commands that can be copied: other seeds, a prediction, training on the user's own file."""
+def print_next_steps(options: DemoOptions, model: Path, page: Path) -> None:
+    """Prints commands that can be copied: training, prediction and comparison with the user's own file.
+
+    Args:
+        options: The options of the demo.
+        model: The folder of the pretrained model.
+        page: The report of the comparison.
+    """
     program, folder = _program(), options.output_dir
-    seeds = " ".join(str(seed) for seed in range(1, 5) if seed != options.seed)
+    yours = f"--model {shlex.quote(str(model))} --train-file yours.csv --text text --label label"
     console.print("\nWhat to try next", style="bold")
-    console.print("# the same runs with other seeds; each writes its scores to metrics.json", style="dim")
-    for name in RUNS:
-        config = shlex.quote(str(folder / name / "run.yaml"))
-        train = f"{program} train --config {config} --seed $seed --output-dir runs/demo-{name}-$seed"
-        _print_command(f"for seed in {seeds}; do {train}; done")
+    console.print("# look at the report in a browser", style="dim")
+    _print_command(page.absolute().as_uri())
     console.print("# predict your own review", style="dim")
     _print_command(f'{program} predict {shlex.quote(str(folder / "addrop"))} "a film that never quite takes off"')
-    console.print("# train on your own CSV file; --text and --label name its columns", style="dim")
+    console.print("# look at your own CSV file, train on it; --text and --label name its columns", style="dim")
+    _print_command(f"{program} check yours.csv --text text --label label")
+    _print_command(f"{program} train {yours} --method {RUNS['addrop'].method} --output-dir runs/yours")
+    console.print("# which method helps on your data? ten seeds of each, and a verdict", style="dim")
     _print_command(
-        f"{program} train --model {shlex.quote(str(model))} --train-file yours.csv --text text --label label "
-        f"--method {RUNS['addrop'].method} --output-dir runs/yours"
+        f"{program} compare {yours} --method plain --method {RUNS['addrop'].method} --method rdrop:alpha=1 --seeds 10 "
+        "--output-dir studies/yours"
     )
 
 

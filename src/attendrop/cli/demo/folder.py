@@ -17,7 +17,7 @@ from ..console import console
 from .options import RUNS, DemoOptions
 
 DEMO_FILE = "demo.json"  # options and scores; a folder without it holds no demo
-_WRITTEN = (DEMO_FILE, "train.csv", "dev.csv", "runs.png", "attendout.png", "sentence.png", *RUNS)
+_WRITTEN = (DEMO_FILE, "train.csv", "dev.csv", "runs.png", "attendout.png", "sentence.png", "comparison", *RUNS)
 
 Reviews = list[tuple[str, str]]  # text and label
 

@@ -1,4 +1,4 @@
-"""The demo from start to end: download, three trainings, figures, closing text."""
+"""The demo from start to end: download, three trainings, figures, a comparison over seeds, closing text."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..console import console, plain_table
 from ..live_table import LiveTable, RowUpdater, RunRow
 from . import downloads
 from .closing import print_conclusions, print_next_steps
+from .comparison import compare_seeds
 from .figures import draw_figures
 from .folder import Reviews, check_folder, created_folder, write_demo_file, write_reviews
 from .options import MAX_WORDS, RUNS, DemoOptions
@@ -39,7 +40,8 @@ def run_demo(options: DemoOptions) -> None:
         results = _train_all(options, model)
         draw_figures(options, results, dev_reviews)
         print_conclusions(options, results, dev_reviews)
-        print_next_steps(options, model)
+        page = compare_seeds(options, model)
+        print_next_steps(options, model, page)
 
 
 def _fetch(package: downloads.Package, what: str) -> Path:

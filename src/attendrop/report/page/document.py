@@ -13,7 +13,7 @@ from typing import Any
 from .check import checked_analysis
 from .pack import page_data
 from .verdicts import verdict_blocks
-from .words import PAPER_LABEL, facts, headline, labels_of, protocol_label
+from .words import PAPER_LABEL, facts, headline, labels_of, other_outcomes, outcome_name, protocol_label
 
 MARK = '<meta name="generator" content="attendrop report">'
 
@@ -93,9 +93,13 @@ def _policy(scripts: Iterable[str]) -> str:
 def _hero(analysis: Mapping[str, Any], title: str) -> str:
     kind = "Tuning" if analysis["kind"] == "tune" else "Comparison"
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts(analysis))
+    others = other_outcomes(analysis)
+    score = outcome_name("score", analysis["metric"] or "score").capitalize()
+    answer = f"{score}: {headline(analysis)}" if others else headline(analysis)
+    more = f'<p class="more">{escape(others)}</p>' if others else ""
     return (
         f'<section class="hero" aria-labelledby="title"><p class="over">{kind}</p><h1 id="title">{escape(title)}</h1>'
-        f'<p class="lead" id="lead">{escape(headline(analysis))}</p>{_protocol(analysis)}'
+        f'<p class="lead" id="lead">{escape(answer)}</p>{more}{_protocol(analysis)}'
         f'<dl class="facts">{items}</dl></section>'
     )
 

@@ -19,6 +19,7 @@ from .words import (
     interval,
     labels_of,
     mean_value,
+    other_outcomes,
     outcome_name,
     p_value,
     protocol_label,
@@ -38,6 +39,8 @@ def render_markdown(analysis: Mapping[str, Any]) -> str:
     """
     analysis = checked_analysis(analysis)
     parts = [MARK, f"# {markdown_text(analysis['title'] or 'Comparison')}", f"**{markdown_text(headline(analysis))}**"]
+    if others := other_outcomes(analysis):
+        parts.append(markdown_text(others))
     if analysis["protocol"] == "paper":
         parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and judged.")
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))

@@ -104,13 +104,13 @@ def summary_title(analysis: Mapping[str, Any]) -> str:
     return f"Over all {' and '.join(parts)}"
 
 
-def score_results(analysis: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def results_of(analysis: Mapping[str, Any], outcome: str = "score") -> dict[str, Mapping[str, Any]]:
     """The comparison that answers the reader's question for each method: over all tasks, or on the only one."""
     if has_summary(analysis):
-        return {entry["method"]: entry for entry in analysis["summary"] if entry["outcome"] == "score"}
+        return {entry["method"]: entry for entry in analysis["summary"] if entry["outcome"] == outcome}
     settings = settings_of_cells(analysis)
     cells = cells_of(analysis, settings[0]) if settings else {}
-    results = {name: cell["outcomes"].get("score", {}).get("comparison") for name, cell in cells.items()}
+    results = {name: cell["outcomes"].get(outcome, {}).get("comparison") for name, cell in cells.items()}
     return {name: result for name, result in results.items() if result}
 
 
@@ -120,7 +120,7 @@ def headline(analysis: Mapping[str, Any]) -> str:
     Args:
         analysis: A checked analysis.
     """
-    labels, results = labels_of(analysis), score_results(analysis)
+    labels, results = labels_of(analysis), results_of(analysis)
     groups: dict[str, list[str]] = {}
     for name, result in results.items():
         groups.setdefault(result["verdict"], []).append(name)
@@ -137,6 +137,29 @@ def headline(analysis: Mapping[str, Any]) -> str:
                 size = f" ({sizes})" if verdict in ("helps", "hurts") else ""
             parts.append(f"{shown} {one if len(names) == 1 else many}{size}")
     return f"{'; '.join(parts)}." if parts else "There is no comparison with the baseline yet."
+
+
+def other_outcomes(analysis: Mapping[str, Any]) -> str:
+    """Sentences that say which methods change the loss and the calibration error; empty if none does.
+
+    Args:
+        analysis: A checked analysis.
+    """
+    labels = labels_of(analysis)
+    changed: dict[tuple[str, tuple[str, ...]], list[str]] = {}  # verb and methods -> what they change
+    for verdict, verb in (("helps", "lower"), ("hurts", "raise")):
+        for outcome, what in (("loss", "the loss"), ("ece", "the calibration error")):
+            results = results_of(analysis, outcome)
+            names = tuple(
+                labels.get(method, method) for method, result in results.items() if result["verdict"] == verdict
+            )
+            if 0 < len(names) <= MOST_NAMED:
+                changed.setdefault((verb, names), []).append(what)
+    sentences = [
+        f"{_listed(names)} {verb}{'s' if len(names) == 1 else ''} {_listed(outcomes)}."
+        for (verb, names), outcomes in changed.items()
+    ]
+    return " ".join(sentences)
 
 
 MOST_NAMED = 4  # more methods with the same verdict are counted, not named

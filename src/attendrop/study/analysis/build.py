@@ -43,7 +43,11 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         study: Its configuration: `methods` (the first is the baseline), and optionally `delta`, `confidence`, `keep`,
             `command`, `kind`, `title`, `max_seeds`.
     """
-    scored = [record for record in records if record["fold"] is None]
+    order = {name: place for place, name in enumerate(study["methods"])}
+    scored = sorted(
+        (record for record in records if record["fold"] is None),
+        key=lambda r: (r["task"], r["size"], r["seed"], order.get(r["method"], len(order)), r["id"]),
+    )
     methods = [m for m in study["methods"] if any(record["method"] == m for record in scored)]
     baseline = study["methods"][0]
     deltas, confidence = {**DELTAS, **(study.get("delta") or {})}, study.get("confidence", 0.95)
@@ -85,7 +89,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         "disagreements": [row for group in groups if group.finished for row in disagreements_of(group)],
         "explorer": next((record["explorer"] for record in scored if record.get("explorer")), None),
         "failures": [_failure(record) for record in scored if record["status"] == "failed"],
-        "notes": list(dict.fromkeys(note for record in scored for note in record.get("notes", ()))),
+        "notes": _notes(scored),
     }
 
 
@@ -227,6 +231,12 @@ def _run(record: Record) -> dict[str, Any]:
         "scores": record.get("scores", {}),
         "error": error["message"] if error else None,
     }
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    """The notes of all runs. Those that differ in the number of the seed alone are one."""
+    notes = (note for record in records for note in record.get("notes", ()))
+    return list(dict.fromkeys(re.sub(r",? seed \d+$", "", note) for note in notes))
 
 
 def _failure(record: Record) -> dict[str, Any]:

@@ -122,7 +122,9 @@ def compare(
         baseline=baseline,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
-    judged = _judge(others, values[baseline], question, looks)
+    examples = example["examples"].get(part)
+    resolution = 1 / examples if is_score and example["metric"] == "accuracy" and examples else None
+    judged = _judge(others, values[baseline], question, resolution, looks)
     return {
         method: {
             "values": {str(seed): value for seed, value in seeds.items()},
@@ -134,17 +136,21 @@ def compare(
 
 
 def _judge(
-    methods: dict[str, Values], baseline: Values, question: Question, looks: SequentialDesign | None
+    methods: dict[str, Values],
+    baseline: Values,
+    question: Question,
+    resolution: float | None,
+    looks: SequentialDesign | None,
 ) -> dict[str, Comparison]:
     """The comparison of each method. With looks it is that of the first look at which the method was decided."""
     if looks is None:
-        return judge_family(methods, baseline, question)
+        return judge_family(methods, baseline, question, resolution)
     seeds = list(baseline)  # in ascending order
     final: dict[str, Comparison] = {}
     for count in range(min(looks.first, len(seeds)), len(seeds) + 1):
         known = set(seeds[:count])
         seen = {m: {seed: v for seed, v in values.items() if seed in known} for m, values in methods.items()}
-        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, design=looks)
+        judged = judge_family(seen, {seed: baseline[seed] for seed in seeds[:count]}, question, resolution, looks)
         for method, comparison in judged.items():
             if method not in final or not is_decided(final[method].verdict):
                 final[method] = comparison
