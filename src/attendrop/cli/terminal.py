@@ -152,7 +152,7 @@ def print_scores(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], cons
     for split, judged in evaluation.items():
         if judged["baseline"]:
             console.print(f"[dim]most frequent answer on {shown(split)}: {shown(judged['baseline'])}[/dim]")
-    first = next(iter(evaluation.values()), {})
+    first: Mapping[str, Any] = next(iter(evaluation.values()), {})
     if first.get("classes"):
         console.print(classes_table(first["classes"]))
 
@@ -175,9 +175,8 @@ def print_summary(result: Result, console: Console) -> None:
     folder = shlex.quote(str(result.folder))
     print_scores(result.metrics, evaluation, console)
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
-    console.print(
-        f"everything is in [bold]{shown(result.folder)}[/bold]; start with README.md, curves.png and errors.csv"
-    )
+    start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
+    console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
     is_masked = result.record["task"]["kind"] == "mlm"
     following = f"train --model {folder} --task …" if is_masked else f'predict {folder} "a text"'
     console.print(f"next: attendrop {following}", soft_wrap=True, markup=False)

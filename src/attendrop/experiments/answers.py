@@ -80,7 +80,8 @@ class Answers:
         return self._sentences(names[predicted]), self._sentences(names[self.gold])
 
     def _sentences(self, words: np.ndarray) -> list[list[Any]]:
-        assert self.lengths is not None and self.is_scored is not None
+        assert self.lengths is not None
+        assert self.is_scored is not None
         ends = np.cumsum(self.lengths)[:-1]
         parts = zip(np.split(words, ends), np.split(self.is_scored, ends), strict=True)
         return [list(part[mask]) for part, mask in parts]
@@ -167,11 +168,11 @@ def f1_of(right: Any, predicted: Any, gold: Any) -> Any:
 
 
 def of_confusion(name: str, counts: np.ndarray) -> float:
-    """Accuracy, F1 of class 1, macro F1 or Matthews correlation of a confusion matrix, whose rows are the right classes.
+    """Accuracy, F1 of class 1, macro F1 or Matthews correlation of a confusion matrix.
 
     Args:
         name: The name of the metric.
-        counts: The confusion matrix.
+        counts: The confusion matrix; its rows are the right classes.
     """
     right, predicted, gold, total = np.diag(counts), counts.sum(0), counts.sum(1), counts.sum()
     if name == "accuracy":

@@ -1,4 +1,4 @@
-"""Judge a model on a split with labels: scores with intervals beside a baseline, classes, calibration, worst examples."""
+"""Judge a model on a split with labels: scores with intervals beside a baseline, classes, calibration."""
 
 from __future__ import annotations
 

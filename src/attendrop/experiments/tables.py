@@ -124,8 +124,8 @@ def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: f
 def write_table(path: str | Path | None, columns: Mapping[str, Sequence[Any]], task: tasks.Task, form: str) -> None:
     """Write columns with one entry for each example.
 
-    A CSV or TSV file of a tagging task has one line for each word, with the number of its sentence before it. Cells that
-    a spreadsheet would run as a formula get a quotation mark before them; JSON lines and Parquet have values as they are.
+    A CSV or TSV file of a tagging task has one line for each word, with the number of its sentence before it. In these
+    formats, cells that a spreadsheet would run as a formula get a quotation mark before them.
 
     Args:
         path: The file; None = the standard output.
@@ -139,8 +139,7 @@ def write_table(path: str | Path | None, columns: Mapping[str, Sequence[Any]], t
         assert path is not None
         pyarrow.parquet.write_table(_arrow_table(columns), path)
         return
-    opened: Any = nullcontext(sys.stdout) if path is None else Path(path).open("w", encoding="utf-8", newline="")
-    with opened as file:
+    with nullcontext(sys.stdout) if path is None else Path(path).open("w", encoding="utf-8", newline="") as file:
         if form == "jsonl":
             names = list(columns)
             for row in zip(*columns.values(), strict=True):

@@ -46,7 +46,7 @@ class Prepared:
         reduce_outputs: Keeps what the metrics need of the outputs; the Trainer's `preprocess_logits_for_metrics`.
         decode: `decode(predictions, split)` returns one prediction for each example of the split: a label name, a
             number, a list of tags (one for each word) or of labels, the ending as the labels name it, or a string.
-        values: `values(predictions, split)` returns the outputs in the order of the task: logits of each class for every
+        values: `values(predictions, split)` returns the outputs in the order of the task: logits of each class for each
             example, or for every word of a tagging split; the numbers of a regression; the texts of a translation. None
             if the model predicts other labels than those of the task.
         word_starts: Of a tagging split, the position of the first sub-word of each word of each example, or -1 if the
