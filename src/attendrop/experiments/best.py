@@ -67,10 +67,10 @@ def _reason(kept: Mapping[str, Any], history: Sequence[Mapping[str, Any]], name:
     where = f"{_place(kept['epoch'])} of {state.epoch:.4g} was kept"
     if len(equal) == 1 or name == "eval_loss":
         return f"{where}: it has the best validation {shown}, {kept[name]:.4f}"
-    others = ", ".join(f"{entry['epoch']:.4g}" for entry in equal if entry is not kept)
+    epochs = ", ".join(f"{entry['epoch']:.4g}" for entry in equal)
     return (
-        f"{where}: it has the best validation {shown}, {kept[name]:.4f}, as epoch {others} has, and the smallest loss "
-        f"of these, {kept['eval_loss']:.4f}"
+        f"{where}: of the epochs {epochs} with the best validation {shown}, {kept[name]:.4f}, it has the smallest "
+        f"loss, {kept['eval_loss']:.4f}"
     )
 
 

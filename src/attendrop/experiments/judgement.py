@@ -145,9 +145,19 @@ def choose_temperature(answers: Answers) -> tuple[float, str]:
 
 
 def decimals(answers: Answers) -> int:
-    """How many decimals of a regression's predictions mean something: down to a hundredth of the validation error."""
+    """How many decimals of a regression's predictions mean something.
+
+    They go down to a hundredth of the validation error, or of the spread of the predictions where that is smaller, so
+    that predictions keep their order.
+
+    Args:
+        answers: The answers on the validation data.
+    """
     error = float(np.sqrt(np.mean((answers.values - answers.gold) ** 2)))
-    return max(0, math.ceil(-math.log10(error / 100))) if error > 0 and math.isfinite(error) else 4
+    smallest = min(error, float(np.std(answers.values)))
+    if not smallest > 0 or not math.isfinite(smallest):
+        return 4
+    return min(6, max(0, math.ceil(-math.log10(smallest / 100))))
 
 
 def _warnings(judged: Mapping[str, Any], answers: Answers, split: str) -> list[str]:
