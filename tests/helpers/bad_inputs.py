@@ -750,6 +750,20 @@ PREDICT = [
     command("has no config.json", "predict", Run({"config.json": None}), "a text"),
 ]
 
+PREDICT += [
+    command("format is 'xml'; it must be one of", "predict", Run(), "--file", "texts.csv", "--format", "xml",
+            files=(_TEXTS,)),
+    command("format is 'parquet', which cannot go", "predict", Run(), "--file", "-", "--format", "parquet"),
+    command("output is 'a.csv', but format is 'jsonl'", "predict", Run(), "--file", "texts.csv", "--output", "a.csv",
+            "--format", "jsonl", files=(_TEXTS,)),
+    command("temperature is 0.0; it must be a number from 0.01", "predict", Run(), "a", "--temperature", "0"),
+    command("output is 'a.csv'; it is for --file", "predict", Run(), "a", "--output", "a.csv"),
+    command("missing option '--file'", "evaluate", Run()),
+    command("texts.csv has no labels", "evaluate", Run(), "--file", "texts.csv", files=(_TEXTS,)),
+    command("gone.csv does not exist", "evaluate", Run(), "--file", "gone.csv"),
+    command("batch_size is 0", "evaluate", Run(), "--file", "texts.csv", "--batch-size", "0", files=(_TEXTS,)),
+]  # fmt: skip
+
 # ---- check ---------------------------------------------------------------------------------------------------------
 
 CHECK = [

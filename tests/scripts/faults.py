@@ -355,7 +355,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="cases of each kind of fault; all of them without it")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    attendrop.report.training.plot_history = lambda *args: None  # the figure takes as long as the run
+    attendrop.report.training.plot_history = lambda *args, **kwargs: None  # the figure takes as long as the run
     gc.collect()
     gc.freeze()  # the Trainer collects garbage in every run
     total: Counter[str] = Counter()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from ..errors import UserError, one_line
@@ -60,6 +61,32 @@ def checked_figure(path: str | Path, overwrite: bool) -> Path:
     if not figure.parent.is_dir():
         raise UserError(f"output is {str(figure)!r}, and the folder {str(figure.parent)!r} does not exist.")
     return figure
+
+
+@contextmanager
+def progress_bar(title: str, least: int = 1000) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, on the error stream; there is none for few examples or without a terminal.
+
+    Args:
+        title: What is done.
+        least: The number of examples from which on there is a bar.
+    """
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors, transient=True,
+        disable=not errors.is_terminal,
+    )  # fmt: skip
+    task = bar.add_task(title, total=None)
+
+    def update(done: int, total: int) -> None:
+        if total >= least:
+            bar.start()
+            bar.update(task, completed=done, total=total)
+
+    try:
+        yield update
+    finally:
+        bar.stop()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.table import Table
 from transformers import TrainerCallback
 
 from ..experiments import Listener, Result
+from ..report.judgement import score_rows
 from ..tasks import Description
 from .console import console, plain_table, shown
 
@@ -28,7 +29,9 @@ class Terminal(Listener):
         self.bar = ProgressBar(self.console)
 
     def note(self, text: str) -> None:
-        self.console.print(f"[dim]note:[/dim] {shown(text)}", soft_wrap=True)
+        is_warning = text.startswith("warning: ")
+        level = "[yellow]warning:[/yellow]" if is_warning else "[dim]note:[/dim]"
+        self.console.print(f"{level} {shown(text.removeprefix('warning: '))}", soft_wrap=True)
 
     def described(self, description: Description) -> None:
         self.console.print(data_table(description))
@@ -134,15 +137,46 @@ class ProgressBar(TrainerCallback):
             self.progress.update(self.task, figures="  ".join(text for text in self.figures.values() if text))
 
 
+def print_scores(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], console: Console) -> None:
+    """Prints every score with its interval and its baseline, then the classes of the first split.
+
+    Args:
+        metrics: The scores by `<split>/<metric>`.
+        evaluation: Split -> its judgement.
+        console: Where to print.
+    """
+    table = plain_table("scores", "", "95 % interval", "most frequent answer", align_right=True)
+    for name, *cells in score_rows(metrics, evaluation):
+        table.add_row(shown(name), *cells)
+    console.print(table)
+    for split, judged in evaluation.items():
+        if judged["baseline"]:
+            console.print(f"[dim]most frequent answer on {shown(split)}: {shown(judged['baseline'])}[/dim]")
+    first: Mapping[str, Any] = next(iter(evaluation.values()), {})
+    if first.get("classes"):
+        console.print(classes_table(first["classes"]))
+
+
+def classes_table(classes: Sequence[Mapping[str, Any]], most: int = 12) -> Table:
+    """Precision, recall and F1 of each class; of more than `most` classes, the most frequent."""
+    table = plain_table("class", "precision", "recall", "F1", "examples", "predicted", align_right=True)
+    largest = sorted(classes, key=lambda row: -row["examples"])[:most]
+    for row in (row for row in classes if row in largest):
+        scores = (f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))
+        table.add_row(shown(row["label"]), *scores, f"{row['examples']:,}", f"{row['predicted']:,}")
+    if len(classes) > most:
+        table.add_row(f"… {len(classes) - most} more", *[""] * 5)
+    return table
+
+
 def print_summary(result: Result, console: Console) -> None:
     """Prints the scores of a finished run, where its files are, and what to do next."""
-    table = plain_table("scores", "", align_right=True)
-    for name, value in result.metrics.items():
-        table.add_row(shown(name), f"{value:.4f}" if isinstance(value, float) else str(value))
+    evaluation = result.record.get("evaluation", {})
     folder = shlex.quote(str(result.folder))
-    console.print(table)
+    print_scores(result.metrics, evaluation, console)
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
-    console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with README.md and curves.png")
+    start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
+    console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
     task = result.record["task"]
     texts = '"a text" "a second text"' if len(task["text"]) == 2 and task["kind"] != "translation" else '"a text"'
     following = f"train --model {folder} --task …" if task["kind"] == "mlm" else f"predict {folder} {texts}"

@@ -41,7 +41,9 @@ def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> t
     return data
 
 
-def load_other_tasks(config: RunConfig, data: tasks.Data, tokenizer: Any, max_length: int) -> dict[str, tasks.Prepared]:
+def load_other_tasks(
+    config: RunConfig, data: tasks.Data, tokenizer: Any, max_length: int
+) -> dict[str, tuple[tasks.Data, tasks.Prepared]]:
     """Load and check the tasks of --also-eval, which are evaluated at the end of training."""
     prepared = {}
     for name in config.also_eval:
@@ -53,7 +55,7 @@ def load_other_tasks(config: RunConfig, data: tasks.Data, tokenizer: Any, max_le
             )
         other.train, other.test, other.others = None, None, {}
         other.validation = _first(other.validation, config.max_eval_samples)
-        prepared[name] = tasks.prepare(other, tokenizer, max_length, labels=data.task.labels)
+        prepared[name] = other, tasks.prepare(other, tokenizer, max_length, labels=data.task.labels)
     return prepared
 
 

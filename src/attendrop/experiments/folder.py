@@ -22,6 +22,7 @@ from ..utils.lock import LOCK_FILE
 from .settings import RunConfig, write_yaml
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
+EVALUATION_FILE = "evaluation.json"
 
 # Everything that a run writes into its output folder, as regular expressions. `--overwrite` deletes nothing else.
 _WRITTEN = (
@@ -29,6 +30,8 @@ _WRITTEN = (
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
     *(rf"{method}_run\.json" for method in method_names()),
     r"predictions_test\w*\.csv",
+    re.escape(EVALUATION_FILE),
+    r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
     r"checkpoint-\d+",
     re.escape(STAGING),
     # the model

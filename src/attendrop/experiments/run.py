@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -29,6 +29,7 @@ from ..methods import parse_method
 from ..trainer import regularized
 from ..utils.lock import locked
 from .adapters import check_libraries, load_for_training, merge_adapters
+from .best import breaks_ties_by_loss, kept_epoch, method_epochs
 from .checkpoints import Interruption, full_disk_explained
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
@@ -42,6 +43,7 @@ from .folder import (
     remove_checkpoints,
     write_json,
 )
+from .judging import Judge
 from .losses import make_loss
 from .masked_lm import EpochOfMasks, MaskedLMTrainer
 from .memory import estimate_memory, out_of_memory_explained
@@ -191,7 +193,7 @@ class Run:
     arguments: Any
     data: tasks.Data
     prepared: tasks.Prepared
-    others: dict[str, tasks.Prepared]  # the tasks of --also-eval
+    others: dict[str, tuple[tasks.Data, tasks.Prepared]]  # the tasks of --also-eval
     max_length: int
     tokenizer: Any
     listener: Listener
@@ -228,7 +230,7 @@ class Run:
             callbacks.append(EpochOfMasks(self.prepared.collator))
             self.arguments.remove_unused_columns = False  # the collator reads columns that the model does not take
         base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
-        trainer_class = length_grouped(regularized(base))
+        trainer_class = breaks_ties_by_loss(length_grouped(regularized(base)))
         try:
             trainer = trainer_class(
                 model=model,
@@ -280,46 +282,63 @@ class Run:
             if interruption.happened:
                 return Result(folder, {}, trainer.model, finished=False)
             seconds = time.perf_counter() - start
+            kept = kept_epoch(trainer, self.config.patience)
+            for sentence in kept["sentences"]:
+                self.listener.note(sentence)
             merge_adapters(trainer, self.config, self.data.task)
-            metrics = self.evaluate(trainer)
-            record = self.record(trainer, metrics, seconds)
+            judge = self.evaluate(trainer)
+            metrics = judge.scores
+            record = {**self.record(trainer, metrics, seconds), "kept": kept, **judge.record()}
             trainer.save_model()
-            self.predict(trainer)
+            self.predict(trainer, judge)
             if trainer.args.should_save:
-                self.write(record)
+                judge.write(folder, self.data, self.prepared)
+                self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
                 if not self.config.keep_checkpoints:
                     remove_checkpoints(folder)
         trainer.accelerator.wait_for_everyone()
         return Result(folder, metrics, trainer.model, finished=True, record=record)
 
-    def evaluate(self, trainer: Any) -> dict[str, float]:
-        """Score the validation split, the other splits that have labels, and the tasks of --also-eval."""
-        scores = _scores(trainer.evaluate(), "validation")
-        for name, split in self.prepared.others.items():
-            if not name.startswith("test"):
-                scores |= _scores(trainer.evaluate(split), name)
-        if self.is_masked and self.prepared.test is not None:  # its labels are its own words
-            scores |= _scores(trainer.evaluate(self.prepared.test), "test")
-        for name, other in self.others.items():
-            trainer.compute_metrics, before = other.compute_metrics, trainer.compute_metrics
-            scores |= _scores(trainer.evaluate(other.validation), name)
-            trainer.compute_metrics = before
-        return scores
+    def evaluate(self, trainer: Any) -> Judge:
+        """Score and judge the validation split, the other splits that have labels, and the tasks of --also-eval."""
+        judge = Judge(trainer)
+        for name, split in self._encoded().items():
+            if name == "validation" or self.is_masked or self._has_labels(name):
+                judge.score(name, split, self.data, self.prepared, name)
+        for name, (data, prepared) in self.others.items():
+            judge.score(name, prepared.validation, data, prepared)
+        for warning in judge.warnings:
+            self.listener.note(f"warning: {warning}")
+        return judge
 
-    def predict(self, trainer: Any) -> None:
+    def _encoded(self) -> dict[str, Any]:
+        """The tokenised splits for evaluation and prediction."""
+        splits = {"validation": self.prepared.validation, **self.prepared.others, "test": self.prepared.test}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    def _has_labels(self, name: str) -> bool:
+        task = self.data.task
+        column = task.text[1] if task.kind == "translation" else task.label
+        return column in self.data.splits()[name].column_names
+
+    def predict(self, trainer: Any, judge: Judge) -> None:
         """Write predictions for every test split, also in the format of the GLUE website if the task is one of GLUE."""
-        encoded = {"test": self.prepared.test, **self.prepared.others}
-        raw = {"test": self.data.test, **self.data.others}
-        for name, split in encoded.items():
-            if split is None or not name.startswith("test") or self.is_masked:
+        task, folder = self.data.task, self.config.output_dir
+        for name, split in self._encoded().items():
+            if not name.startswith("test") or self.is_masked:
                 continue
-            decoded = self.prepared.decode(trainer.predict(_without_labels(split)).predictions, name)
+            if name in judge.answers:
+                values = judge.answers[name].values
+            else:
+                values = self.prepared.values(trainer.predict(_without_labels(split)).predictions, name)
             if not trainer.args.should_save:
                 continue
-            folder = self.config.output_dir
-            tasks.write_predictions(folder / f"predictions_{name}.csv", raw[name], decoded, self.data.task)
-            if name in self.data.task.submission:
-                tasks.write_submission(folder, self.data.task, decoded, name)
+            raw, starts = self.data.splits()[name], self.prepared.word_starts.get(name)
+            judge.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
+            if name in task.submission:
+                is_number = task.kind == "regression"
+                decoded = values.tolist() if is_number else [task.labels[index] for index in values.argmax(-1)]
+                tasks.write_submission(folder, task, decoded, name)
 
     def record(self, trainer: Any, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
         """The content of `record.json`: everything that describes the run."""
@@ -343,14 +362,17 @@ class Run:
             "history": trainer.state.log_history,
         }
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: dict[str, Any], method_epochs: Sequence[int]) -> None:
         from ..report.card import write_card
-        from ..report.training import plot_history
+        from ..report.training import Marks, plot_history
 
         folder = self.config.output_dir
         write_json(folder / METRICS_FILE, record["metrics"])
         write_json(folder / RECORD_FILE, record)
-        plot_history(record["history"], folder / "curves.png", self.prepared.metric)
+        scores = record["evaluation"].get("validation", {}).get("scores", {})
+        baseline = scores.get(self.prepared.metric, {}).get("baseline")
+        marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
+        plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
         write_card(folder, record)
 
 
@@ -364,16 +386,6 @@ def _caveats(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[str
     if config.max_eval_samples is not None:
         caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
     return caveats
-
-
-def _scores(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
-    """The scores of one split or task, without the timings of the Trainer."""
-    timings = ("runtime", "per_second", "epoch", "preparation_time")
-    return {
-        f"{name}/{key.removeprefix('eval_')}": value
-        for key, value in metrics.items()
-        if not any(timing in key for timing in timings)
-    }
 
 
 def _without_labels(split: Any) -> Any:

@@ -14,6 +14,7 @@ from ..tasks import METRICS, TASKS, Task, find_task
 from ..tasks.hub import is_hub_name
 from ..tasks.models import MODEL_CLASSES
 from ._markdown import markdown_code, markdown_text
+from .judgement import SHOWN_CLASSES, scores_in_card
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -131,7 +132,8 @@ def _text(record: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{count} {split}" for split, count in record["rows"].items())
     methods = _bullets(_method(fields) for fields in record["regularizers"])
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
-    scores = "".join(f"| {markdown_text(name)} | {_number(value)} |\n" for name, value in record["metrics"].items())
+    scores = scores_in_card(record["metrics"], record.get("evaluation", {}))
+    kept = "".join(f"- {markdown_text(sentence)}\n" for sentence in record.get("kept", {}).get("sentences", []))
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
     kind = record["task"]["kind"]
     model_class = MODEL_CLASSES[kind]
@@ -156,14 +158,12 @@ Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]
 
 {settings}- seed: {record["seed"]}, one run
 - {record["steps"]} steps in {record["seconds"]:.0f} s on {record["processes"]} × {record["device"]}
-
+{kept}
 Every setting is in `run.yaml`; `attendrop train --config run.yaml --output-dir NEW_FOLDER` repeats the run.
 
 ## Scores
 
-| score | value |
-|---|---|
-{scores}{caveats}
+{scores}{_pictures(record)}{caveats}
 One seed says little on a small data set. Repeat the run with several values of `--seed` and compare the means.
 
 ![loss and score during training](curves.png)
@@ -192,5 +192,18 @@ def _bullets(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
 
 
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+def _pictures(record: Mapping[str, Any]) -> str:
+    """The figures and tables of the validation data that the run wrote."""
+    judged = record.get("evaluation", {}).get("validation", {})
+    if "calibration" not in judged:
+        return ""
+    confusion = (
+        "![confusion matrix](confusion.png)\n"
+        if len(judged.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
+        else ""
+    )
+    note = record["temperature_note"]
+    return (
+        f"\n{markdown_text(note[:1].upper() + note[1:])}.\n\n{confusion}![reliability diagram](reliability.png)\n\n"
+        "The validation examples with the largest loss are in `errors.csv`.\n"
+    )

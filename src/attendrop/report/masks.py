@@ -1,4 +1,4 @@
-"""Draw one sentence under AD-DROP as a PNG: attention, attribution, candidate region and kept positions.
+"""Draw one sentence under AD-DROP as a PNG: attention, attribution, candidate region and dropped positions.
 
 python -m attendrop.report.masks "The film is not bad at all." --model distilbert-base-uncased
 """
@@ -34,7 +34,7 @@ def panels(
         seed: The seed of the draw.
 
     Returns:
-        Attention, attribution, candidate region and kept positions, each `[Q, K]`.
+        Attention, attribution, candidate region and dropped positions, each `[Q, K]`.
     """
     (maps,) = attention_maps(model, batch, ADDrop(p=p, q=q), [layer], seed)
     if not 0 <= head < len(maps.attention):
@@ -43,7 +43,7 @@ def panels(
         "attention": maps.attention[head],
         "attribution ∂F/∂A": maps.attribution[head],
         f"candidates, p = {p:g}": maps.candidates[head],
-        f"kept, q = {q:g}": ~maps.dropped[head],
+        f"dropped, q = {q:g}": maps.dropped[head],
     }
 
 
@@ -61,13 +61,13 @@ def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: Path) -> 
     side = max(3.2, 0.26 * len(tokens))
     figure = Figure(figsize=(4 * side + 1.5, side + 1.4), layout="compressed")
     axes = figure.subplots(1, 4)
-    attention, attribution, region, keep = (values.float().cpu() for values in maps.values())
+    attention, attribution, region, dropped = (values.float().cpu() for values in maps.values())
     limit = attribution.abs().max().item() or 1.0
     images = [
         axes[0].imshow(attention, cmap="Blues", vmin=0, vmax=attention.max() or 1),
         axes[1].imshow(attribution, cmap="RdBu_r", vmin=-limit, vmax=limit),
         axes[2].imshow(region, cmap="Blues", vmin=0, vmax=region.max() or 1),
-        axes[3].imshow(keep, cmap="Greys_r", vmin=0, vmax=keep.max() or 1),
+        axes[3].imshow(dropped, cmap="Greys", vmin=0, vmax=1),
     ]
     explanations = ("", "", "\ndark: may be dropped", "\nblack: dropped")
     for axis, name, explanation in zip(axes, maps, explanations, strict=True):
@@ -133,7 +133,7 @@ def _run(options: argparse.Namespace) -> None:
     name = Path(options.model).name
     title = f"{name}, layer {options.layer}, head {options.head}" + ("" if has_head else ", with a random head")
     draw(maps, tokens, title, options.output)
-    dropped = int((~maps[f"kept, q = {options.q:g}"]).sum())
+    dropped = int(maps[f"dropped, q = {options.q:g}"].sum())
     print(f"{options.output}: {dropped} of {len(tokens) ** 2} positions dropped ({title})")
 
 

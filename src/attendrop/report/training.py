@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .style import line_style
+from .style import BLACK, GREEN, SKY, line_style
 
 _POINTS = 10  # a training loss is averaged over a tenth of its values, which leaves the shape of the curve
 
 
-def plot_history(history: Sequence[Mapping[str, Any]], path: str | Path, metric: str) -> Path:
+@dataclass(frozen=True)
+class Marks:
+    """What the figure of one run marks besides its curves.
+
+    Attributes:
+        kept: The epoch whose model was kept; None = no mark.
+        method_epochs: The epochs, from 0, in which a method with cross-tuning acted.
+        baseline: The score of always giving the most frequent answer; None = no line.
+    """
+
+    kept: float | None = None
+    method_epochs: Sequence[int] = ()
+    baseline: float | None = None
+
+
+def plot_history(
+    history: Sequence[Mapping[str, Any]], path: str | Path, metric: str, marks: Marks | None = None
+) -> Path:
     """Draw the training loss, the development loss and the development score of one run.
 
     Args:
         history: The Trainer's `state.log_history`.
         path: The image file to write.
         metric: The name of the score, with or without `eval_`.
+        marks: What else is marked in the figure; None = nothing.
 
     Example:
         ```python
         plot_history(trainer.state.log_history, "curves.png", "accuracy")
         ```
     """
-    return plot_histories({"": history}, path, metric)
+    return _plot({"": history}, path, metric, None, marks or Marks())
 
 
 def plot_histories(
@@ -46,6 +65,13 @@ def plot_histories(
         plot_histories({"plain": plain.state.log_history, "AD-DROP": addrop.state.log_history}, "runs.png", "accuracy")
         ```
     """
+    return _plot(histories, path, metric, smoothing, Marks())
+
+
+def _plot(
+    histories: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, metric: str, smoothing: int | None,
+    marks: Marks,
+) -> Path:  # fmt: skip
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.8), layout="constrained")
@@ -67,9 +93,26 @@ def plot_histories(
     for axes in (training, development, score):
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3)
+    _draw_marks((training, development, score), marks)
     _add_legend(figure, score)
     figure.savefig(path, dpi=120)
     return Path(path)
+
+
+def _draw_marks(panels: Sequence[Any], marks: Marks) -> None:
+    """The kept epoch and the epochs of the method in all panels, the baseline in the last one, which has the labels."""
+    for axes in panels:
+        is_last = axes is panels[-1]
+        for number, epoch in enumerate(marks.method_epochs):
+            label = "epochs of the method" if is_last and not number else None
+            axes.axvspan(epoch, epoch + 1, color=SKY, alpha=0.2, linewidth=0, label=label)
+        if marks.kept is not None:
+            label = f"kept: epoch {marks.kept:.4g}" if is_last else None
+            axes.axvline(marks.kept, color=GREEN, linestyle=":", linewidth=1.5, label=label)
+    if marks.baseline is not None:
+        panels[-1].axhline(
+            marks.baseline, color=BLACK, linestyle="--", linewidth=1, label="always the most frequent answer"
+        )
 
 
 def _draw_training(axes: Any, series: tuple[list[float], list[float]], color: str, smoothing: int | None) -> None:

@@ -326,7 +326,7 @@ class _Training(TrainerCallback):
         for name, split in prepared.others.items():
             if not name.startswith("test") and name != SELECTION:
                 scores[name] = _scores(self.trainer.evaluate(split))
-        for name, other in self.run.others.items():
+        for name, (_, other) in self.run.others.items():
             self.trainer.compute_metrics = other.compute_metrics
             scores[name] = _scores(self.trainer.evaluate(other.validation))
         return scores, predictions

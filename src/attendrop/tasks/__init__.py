@@ -13,7 +13,7 @@ from .files import ReadOptions
 from .findings import Finding
 from .metrics import METRICS
 from .models import load_model, load_tokenizer
-from .own_files import Inspection, inspect_files, load_files, load_inputs
+from .own_files import Inspection, inspect_files, load_files, load_inputs, load_rows
 from .positions import check_length
 from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, keep_logits, prepare
@@ -43,6 +43,7 @@ __all__ = [
     "load_files",
     "load_inputs",
     "load_model",
+    "load_rows",
     "load_task",
     "load_tokenizer",
     "prepare",

@@ -298,8 +298,25 @@ def load_inputs(path: str | Path, task: Task, options: ReadOptions | None = None
         task: The task of the trained model.
         options: How the file is read.
     """
+    return load_rows(path, task, options)[0]
+
+
+def load_rows(
+    path: str | Path, task: Task, options: ReadOptions | None = None, content: bytes | None = None
+) -> tuple[Data, dict[str, list[Any]]]:
+    """Load one file to predict or to evaluate, and all of its columns.
+
+    Args:
+        path: The file, with the columns of the task; or a name for `content`, whose suffix selects the format.
+        task: The task of the trained model.
+        options: How the file is read.
+        content: What is read instead of the file.
+
+    Returns:
+        The data, as `Data.test`, and every column of the file with the values of the same rows.
+    """
     options = options or ReadOptions()
-    table = read_table(path, options, task.kind == "mlm")
+    table = read_table(path, options, task.kind == "mlm", content)
     table = columns.split_lists(table) if task.kind == "choice" else table
     check_columns(task, table, needs_labels=False)
     problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
@@ -307,7 +324,8 @@ def load_inputs(path: str | Path, task: Task, options: ReadOptions | None = None
     if table.dropped and not options.drop_bad_rows:
         raise UserError(f"{refusals(table.path, table.dropped, can_drop=False)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
-    return Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
+    data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
+    return data, table.columns
 
 
 def _present(task: Task, table: Table) -> Task:

@@ -21,7 +21,7 @@ _SUBMITTED_BY_NAME = ("glue/mnli", "glue/qnli", "glue/rte")
 _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
     """The value of a cell. A text that a spreadsheet would run as a formula gets a single quotation mark before it.
 
     This is the advice of OWASP against "CSV injection". Numbers stay as they are.
@@ -55,7 +55,7 @@ def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], 
         writer.writerow([*names, "prediction"])
         for example, prediction in zip(split, decoded, strict=True):
             row = [_label_names(task, example[name]) if name == task.label else example[name] for name in names]
-            writer.writerow([_cell(value) for value in (*row, as_text(task, prediction))])
+            writer.writerow([cell(value) for value in (*row, as_text(task, prediction))])
     return path
 
 

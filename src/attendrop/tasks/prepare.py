@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,11 @@ class Prepared:
         reduce_outputs: Keeps what the metrics need of the outputs; the Trainer's `preprocess_logits_for_metrics`.
         decode: `decode(predictions, split)` returns one prediction for each example of the split: a label name, a
             number, a list of tags (one for each word) or of labels, the ending as the labels name it, or a string.
+        values: `values(predictions, split)` returns the outputs in the order of the task: logits of each class for each
+            example, or for every word of a tagging split; the numbers of a regression; the texts of a translation. None
+            if the model predicts other labels than those of the task.
+        word_starts: Of a tagging split, the position of the first sub-word of each word of each example, or -1 if the
+            word is not scored.
         metric: The name of the metric that selects the best model.
         greater_is_better: Whether a greater value of that metric is better.
         max_length: The maximum length in tokens.
@@ -59,6 +65,8 @@ class Prepared:
     compute_metrics: Callable[[EvalPrediction], dict[str, float]]
     reduce_outputs: Callable[[Any, Any], Any] | None
     decode: Callable[..., list[Any]]
+    values: Callable[..., Any]
+    word_starts: dict[str, list[list[int]]]
     metric: str
     greater_is_better: bool
     max_length: int
@@ -158,6 +166,8 @@ def prepare(
         compute_metrics=codec.compute_metrics,
         reduce_outputs=_reduction(task),
         decode=codec.decode,
+        values=codec.values,
+        word_starts=codec.word_starts,
         metric=task.metrics[0],
         greater_is_better=task.metrics[0] not in LOWER_IS_BETTER,
         max_length=length,
@@ -330,6 +340,20 @@ class _Codec:
             chosen = [self.task.labels[index] for index in predicted]
             return [int(name) if name.isdigit() else name for name in chosen]
         return predicted.tolist()
+
+    def values(self, predictions: Any, split: str = "test") -> Any:
+        outputs = np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)
+        if self.task.kind == "translation":
+            return self._strings(outputs)
+        if self.task.kind == "regression":
+            return outputs.reshape(-1)
+        if self.task.kind == "tokens":
+            lengths = [len(starts) for starts in self.word_starts[split]]
+            positions = np.fromiter(chain.from_iterable(self.word_starts[split]), int, sum(lengths))
+            outputs = outputs[np.repeat(np.arange(len(lengths)), lengths), np.maximum(positions, 0)]
+        if self.task.kind == "choice":
+            return outputs
+        return outputs[..., self.to_model] if len(self.to_model) == len(self.labels) else None
 
     def _predicted(self, predictions: Any) -> np.ndarray:
         """The numbers of a regression, the token ids of a translation, the log-likelihoods of masked tokens, 1 for each

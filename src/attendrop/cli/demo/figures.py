@@ -38,7 +38,7 @@ def draw_figures(options: DemoOptions, results: dict[str, Result], dev_reviews: 
     for figure, description in (
         ("runs.png", "loss and accuracy of the three runs"),
         ("attendout.png", "how often AttendOut drops in each layer, and its two networks"),
-        ("sentence.png", "that review: attention, attribution, candidates and what is kept"),
+        ("sentence.png", "that review: attention, attribution, candidates and what is dropped"),
     ):
         console.print(f"{escape(str(folder / figure))}: {description}")
 

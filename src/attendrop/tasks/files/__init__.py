@@ -53,7 +53,12 @@ _ADVICE = {
 }
 
 
-def read_table(path: str | Path, options: ReadOptions | None = None, has_plain_texts: bool = False) -> Table:
+def read_table(
+    path: str | Path,
+    options: ReadOptions | None = None,
+    has_plain_texts: bool = False,
+    content: bytes | None = None,
+) -> Table:
     """Read a file in the format of its suffix. Rows that cannot be read are in `Table.dropped`.
 
     Args:
@@ -61,12 +66,13 @@ def read_table(path: str | Path, options: ReadOptions | None = None, has_plain_t
         options: How it is read.
         has_plain_texts: Whether a .txt file has one text on each line, instead of a table or the columns of a CoNLL
             file.
+        content: What is read instead of the file, such as the standard input; `path` is then only a name for it.
     """
     path = Path(path).expanduser()
     options = options or ReadOptions()
-    if path.is_dir():
+    if content is None and path.is_dir():
         raise UserError(f"{path} is a folder; give the file itself.")
-    if not path.exists():
+    if content is None and not path.exists():
         raise UserError(f"{path} does not exist.")
     is_compressed = path.suffix.lower() == ".gz"
     suffix = Path(path.stem).suffix.lower() if is_compressed else path.suffix.lower()
@@ -75,7 +81,7 @@ def read_table(path: str | Path, options: ReadOptions | None = None, has_plain_t
         raise UserError(_unknown_suffix(path, suffix))
     _check_options(path, suffix, options, has_plain_texts)
     try:
-        raw = path.read_bytes()
+        raw = path.read_bytes() if content is None else content
         if is_compressed and raw:
             raw = _unpacked(path, raw)
     except OSError as error:

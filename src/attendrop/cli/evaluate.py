@@ -1,0 +1,39 @@
+"""`attendrop evaluate`: a finished model judged on another file with labels."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .console import console, progress_bar, quiet_libraries, shown
+from .signals import exits_on_interrupt
+
+
+@quiet_libraries()
+def command(
+    folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],
+    file: Annotated[
+        str, typer.Option(help="A file with the columns of the training file and with labels; - = standard input.")
+    ],
+    output: Annotated[
+        str | None, typer.Option(help="Folder for tables and pictures; by default next to the input file.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
+    overwrite: Annotated[bool, typer.Option(help="Replace the files of an earlier evaluation.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")] = None,
+    separator: Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")] = None,
+    drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
+) -> None:
+    with exits_on_interrupt():
+        from ..experiments.evaluate import evaluate_file
+        from ..tasks.files import ReadOptions
+        from .terminal import print_scores
+
+    options = ReadOptions(encoding, separator, drop_bad_rows)
+    with progress_bar("evaluating") as progress:
+        done = evaluate_file(folder, file, output, batch_size, overwrite, options, progress)
+    print_scores(done.metrics, {done.name: done.judgement}, console)
+    for warning in done.judgement["warnings"]:
+        console.print(f"[yellow]warning:[/yellow] {shown(warning)}", soft_wrap=True)
+    console.print(f"tables and pictures are in {shown(done.folder)}", soft_wrap=True)

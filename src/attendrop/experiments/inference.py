@@ -1,0 +1,123 @@
+"""Run a model over a tokenised split: batches of similar length, nothing computed in Python for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from .. import tasks
+
+
+class Rows:
+    """The input columns of a tokenised split as flat arrays, from which padded batches are cut.
+
+    Args:
+        split: The tokenised split.
+        tokenizer: The tokenizer, which says how to pad.
+        kind: The kind of the task; examples of `choice` have one list of tokens for each ending.
+    """
+
+    def __init__(self, split: Any, tokenizer: Any, kind: str) -> None:
+        self.endings = len(split[0]["input_ids"]) if kind == "choice" else 1
+        self.pads_left = tokenizer.padding_side == "left"
+        names = [name for name in tokenizer.model_input_names if name in split.column_names]
+        padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        self.columns: dict[str, tuple[np.ndarray, int]] = {}
+        for name in names:
+            column = split.data.table.column(name).combine_chunks()
+            column = column.flatten() if kind == "choice" else column
+            self.columns[name] = column.flatten().to_numpy(zero_copy_only=False), padding.get(name, 0)
+            self.lengths = np.asarray(column.value_lengths(), dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+        self.order = np.argsort(-self.lengths.reshape(-1, self.endings).max(-1), kind="stable")  # the longest first
+
+    def batch(self, examples: np.ndarray) -> dict[str, torch.Tensor]:
+        """The padded inputs of some examples.
+
+        Args:
+            examples: Their numbers.
+        """
+        rows = (examples[:, None] * self.endings + np.arange(self.endings)).reshape(-1)
+        lengths = self.lengths[rows]
+        width = int(lengths.max())
+        place = np.arange(width)[None, :] - (width - lengths[:, None] if self.pads_left else 0)
+        is_token = (place >= 0) & (place < lengths[:, None])
+        source = np.where(is_token, self.starts[rows][:, None] + place, 0)
+        shape = (len(examples), self.endings, width) if self.endings > 1 else (len(examples), width)
+        return {
+            name: torch.from_numpy(np.where(is_token, values[source], padding).astype(np.int64).reshape(shape))
+            for name, (values, padding) in self.columns.items()
+        }
+
+
+@torch.inference_mode()
+def run_model(
+    model: Any,
+    split: Any,
+    tokenizer: Any,
+    task: tasks.Task,
+    batch_size: int,
+    progress: Callable[[int], None] | None = None,
+    word_starts: list[list[int]] | None = None,
+) -> Any:
+    """The outputs of a model for every example of a split, in the order of the split.
+
+    Args:
+        model: The model, on its device.
+        split: The tokenised split.
+        tokenizer: Its tokenizer.
+        task: The task.
+        batch_size: The number of examples in a batch.
+        progress: Called with the number of examples after each batch.
+        word_starts: Those of the split from `Prepared`, in tagging.
+
+    Returns:
+        The logits of each example, or of each word in tagging, or the texts of a translation; labels are in the order
+        of the model.
+    """
+    rows, device = Rows(split, tokenizer, task.kind), model.device
+    model.eval()
+    words = _Words(word_starts) if word_starts is not None else None
+    outputs: list[torch.Tensor] = []
+    places: list[np.ndarray] = []
+    texts: list[str] = []
+    for first in range(0, len(rows.order), batch_size):
+        examples = rows.order[first : first + batch_size]
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in rows.batch(examples).items()}
+        if task.kind == "translation":
+            ids = model.generate(**inputs, max_length=task.max_length)
+            texts += [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+        else:
+            logits = model(**inputs).logits
+            if words is not None:
+                row, position, examples = words.of(examples)
+                logits = logits[torch.from_numpy(row).to(device), torch.from_numpy(position).to(device)]
+            outputs.append(logits.float())  # stays on the device: copying would wait for the batch
+        places.append(examples)
+        if progress is not None:
+            progress(min(batch_size, len(rows.order) - first))
+    order = np.argsort(np.concatenate(places))
+    if task.kind == "translation":
+        return [texts[place] for place in order]
+    return torch.cat(outputs).cpu().numpy()[order]
+
+
+class _Words:
+    """The words of all examples, numbered in order."""
+
+    def __init__(self, word_starts: list[list[int]]) -> None:
+        self.lengths = np.array([len(starts) for starts in word_starts])
+        self.first = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
+        flat = (start for starts in word_starts for start in starts)
+        self.starts = np.maximum(np.fromiter(flat, np.int64, self.lengths.sum()), 0)
+
+    def of(self, examples: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the words of some examples: the row in the batch, the position, and the number of the word."""
+        lengths = self.lengths[examples]
+        rows = np.repeat(np.arange(len(examples)), lengths)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        numbers = self.first[examples][rows] + within
+        return rows, self.starts[numbers], numbers

@@ -1,0 +1,149 @@
+"""Figures of one evaluation: the confusion matrix and the reliability diagram; and its tables in a model card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ._markdown import markdown_text
+from .style import BLUE, VERMILION
+
+SHOWN_CLASSES = 40  # a confusion matrix with more would not be readable
+_LONGEST = 24  # letters of a label in a figure
+_CARD_CLASSES = 20  # classes in the table of a card
+
+
+def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path: str | Path) -> Path:
+    """Draw a confusion matrix: colours are shares of each row, numbers are counts.
+
+    Args:
+        counts: One row for each right class, one column for each predicted class.
+        labels: The names of the classes.
+        path: The image file to write.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    table = np.asarray(counts)
+    shares = table / np.maximum(table.sum(1, keepdims=True), 1)
+    side = max(3.4, 0.45 * len(labels) + 1.8)
+    figure = Figure(figsize=(side + 0.8, side), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    names = [_short(label) for label in labels]
+    is_wide = max(map(len, names)) * len(names) > 40
+    axes.set_xticks(range(len(names)), names, rotation=90 if is_wide else 0, parse_math=False)
+    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set(xlabel="predicted", ylabel="right answer", title="Confusion matrix")
+    for row, column in np.argwhere(table > 0):
+        colour = "white" if shares[row, column] > 0.6 else "black"
+        axes.text(column, row, f"{table[row, column]:,}", ha="center", va="center", color=colour, fontsize=8)
+    figure.colorbar(image, ax=axes, shrink=0.8, label="share of the row")
+    figure.savefig(path, dpi=120)
+    return Path(path)
+
+
+def _short(label: str) -> str:
+    text = " ".join(str(label).encode("utf-8", "replace").decode("utf-8").split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def plot_reliability(calibration: Mapping[str, Any], path: str | Path) -> Path:
+    """Draw a reliability diagram: how often answers of a confidence are right, and how many there are.
+
+    Args:
+        calibration: The entry `calibration` of a judgement.
+        path: The image file to write.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5), layout="constrained")
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="perfectly calibrated")
+    lines = [("raw", "as the model gives them", BLUE, "o")]
+    if calibration["temperature"] != 1:
+        lines.append(("scaled", f"temperature {calibration['temperature']:.3g}", VERMILION, "s"))
+    for key, name, colour, marker in lines:
+        part = calibration[key]
+        table = part["reliability"]
+        label = f"{name}, ECE {part['ece']:.3f}"
+        axes.plot(table["confidence"], table["accuracy"], color=colour, marker=marker, markersize=5, label=label)
+        middles = [(low + high) / 2 for low, high in zip(table["low"], table["high"], strict=True)]
+        widths = [high - low for low, high in zip(table["low"], table["high"], strict=True)]
+        below.bar(middles, table["examples"], widths, color=colour, alpha=0.5)
+    axes.set(ylabel="share that is right", title="Reliability of the probabilities", xlim=(0, 1), ylim=(-0.03, 1.03))
+    axes.legend(frameon=False, fontsize=9)
+    below.set(xlabel="probability of the answer", ylabel="answers")
+    for panel in (axes, below):
+        panel.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    return Path(path)
+
+
+def score_rows(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Every score of a run: its name, its value, its 95 % interval, and the score of the most frequent answer.
+
+    Args:
+        metrics: The scores by `<split>/<metric>`.
+        evaluation: Split -> its judgement.
+    """
+    rows = []
+    for key, value in metrics.items():
+        split, _, metric = key.rpartition("/")
+        rows.append((key, _number(value), *_beside(evaluation.get(split, {}).get("scores", {}).get(metric))))
+    for split, judged in evaluation.items():
+        for metric, score in judged["scores"].items():
+            if f"{split}/{metric}" not in metrics:
+                rows.append((f"{split}/{metric}", _number(score["value"]), *_beside(score)))
+        if "calibration" in judged:
+            scaled = judged["calibration"]["scaled"]
+            interval = f"{scaled['brier_low']:.3f} to {scaled['brier_high']:.3f}"
+            rows.append((f"{split}/brier", _number(scaled["brier"]), interval, ""))
+            rows.append((f"{split}/ece", _number(scaled["ece"]), "", ""))
+    return rows
+
+
+def _beside(score: Mapping[str, Any] | None) -> tuple[str, str]:
+    if score is None:
+        return "", ""
+    baseline = "" if score["baseline"] is None else _number(score["baseline"])
+    return f"{score['low']:.3f} to {score['high']:.3f}", baseline
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def scores_in_card(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
+    """The tables of scores and classes of a model card, in Markdown.
+
+    Args:
+        metrics: The scores by `<split>/<metric>`.
+        evaluation: Split -> its judgement; empty = none was made.
+    """
+    if not evaluation:
+        rows = "".join(f"| {markdown_text(name)} | {_number(value)} |\n" for name, value in metrics.items())
+        return f"| score | value |\n|---|---|\n{rows}"
+    text = "| score | value | 95 % interval | most frequent answer |\n|---|---|---|---|\n"
+    text += "".join(f"| {markdown_text(row[0])} | {' | '.join(row[1:])} |\n" for row in score_rows(metrics, evaluation))
+    answers = [f"{split}: {judged['baseline']}" for split, judged in evaluation.items() if judged["baseline"]]
+    text += "\nIntervals are over the examples (bootstrap); they say nothing about other seeds."
+    if answers:
+        text += f" The last column is the score of always answering the same ({markdown_text('; '.join(answers))})."
+    text += "\n"
+    for judged in evaluation.values():
+        text += "".join(f"\n**Warning:** {markdown_text(warning)}.\n" for warning in judged["warnings"])
+    classes = evaluation.get("validation", {}).get("classes", [])
+    if classes:
+        text += "\n| class | precision | recall | F1 | examples | predicted |\n|---|---|---|---|---|---|\n"
+        for row in classes[:_CARD_CLASSES]:
+            numbers = (
+                *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
+                row["examples"],
+                row["predicted"],
+            )
+            text += f"| {markdown_text(row['label'])} | {' | '.join(map(str, numbers))} |\n"
+        if len(classes) > _CARD_CLASSES:
+            text += f"\n{len(classes) - _CARD_CLASSES} more classes are in `classes.csv`.\n"
+    return text
