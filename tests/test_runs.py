@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import resource
@@ -267,5 +268,5 @@ def test_predictions_are_in_the_order_of_the_file(workspace: Path) -> None:
         logits = [model(**tokenizer(text, return_tensors="pt")).logits for text in texts]
     expected = [model.config.id2label[int(row.argmax())] for row in logits]
     assert len(set(expected)) == 2
-    written = (workspace / "order" / "predictions_test.csv").read_text(encoding="utf-8").splitlines()[1:]
-    assert [line.rsplit(",", 1)[1] for line in written] == expected
+    with (workspace / "order" / "predictions_test.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["prediction"] for row in csv.DictReader(file)] == expected
