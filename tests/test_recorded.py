@@ -19,6 +19,16 @@ from helpers.recorded import RecordedGraphs, Tape, recorded_steps  # noqa: F401
 from helpers.settings import SETTINGS
 
 CASES = [(name, text) for name, texts in CAPTURED.items() for text in texts]
+# Further settings of a method are among the slow tests.
+PARAMETERS = [
+    pytest.param(name, text, id=text, marks=() if text == CAPTURED[name][0] else pytest.mark.slow)
+    for name, text in CASES
+]
+OTHER_MODELS = [
+    pytest.param("deberta_v2"),
+    pytest.param("llama"),
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mpnet", "bart", "marian", "t5")),
+]
 
 
 def test_every_method_is_here() -> None:
@@ -52,7 +62,7 @@ def weights_of(trainer: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.usefixtures("recorded_steps")
-@pytest.mark.parametrize(("name", "text"), CASES, ids=[text for _, text in CASES])
+@pytest.mark.parametrize(("name", "text"), PARAMETERS)
 def test_recorded_steps_match_eager(name: str, text: str, tmp_path: Any) -> None:
     options = {"gradient_accumulation_steps": 2} if CASES.index((name, text)) % 3 == 0 else {}
     eager, recorded = (train(tmp_path, "bert", name, text, step, **options) for step in ("eager", "captured"))
@@ -62,7 +72,7 @@ def test_recorded_steps_match_eager(name: str, text: str, tmp_path: Any) -> None
 
 @pytest.mark.usefixtures("recorded_steps")
 @pytest.mark.parametrize("name", ["scal", "attention_layerdrop"])
-@pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "marian", "llama", "t5"])
+@pytest.mark.parametrize("kind", OTHER_MODELS)
 def test_recorded_steps_match_eager_on_other_models(kind: str, name: str, tmp_path: Any) -> None:
     text = CAPTURED[name][0]
     eager, recorded = (train(tmp_path, kind, name, text, step) for step in ("eager", "captured"))
