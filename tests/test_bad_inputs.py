@@ -119,7 +119,7 @@ def test_a_new_process_answers_in_the_same_way(
     words: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (bad,) = [bad for bad in BAD_INPUTS if bad.words.startswith(words)]
+    bad = next(bad for bad in BAD_INPUTS if bad.words.startswith(words))
     command = words_of(bad, place)
     before = written(tmp_path)
     done = attendrop(*command)

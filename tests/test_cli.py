@@ -146,7 +146,8 @@ def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> N
     for number, recipe in enumerate(recipes):
         file = tmp_path / f"{number}.yaml"
         file.write_text(recipe)
-        config = make_config(read_yaml(file))
+        # A method that was not published for fine-tuning names itself only.
+        config = make_config({"model": "roberta-base", "task": "glue/rte", **read_yaml(file)})
         find_task(str(config.task))
         training_arguments(config)
         for method in config.method:

@@ -91,7 +91,7 @@ WORDS = [
     command("method is 'AttendOut' .did you mean 'attendout'", "methods", "AttendOut"),
     command("method is 'R-Drop' .did you mean 'rdrop'", "methods", "R-Drop"),
     command("method is ''; it must be one of addrop", "methods", ""),
-    command("method is 'adam'; it must be one of addrop", "methods", "adam"),
+    command("method is 'zebra'; it must be one of addrop", "methods", "zebra"),
     command("invalid value for '--epochs'", "demo", "--epochs", "two"),
     command("epochs is 1; it must be at least 2", "demo", "--epochs", "1"),
     command("train_samples is 10; it must be at least 50", "demo", "--train-samples", "10"),
