@@ -218,6 +218,7 @@ def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> 
 # ---- real training ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
     """The worker of the package, in this process and in another, which is killed in the middle of a run."""
     specs = real_specs(tmp_path, seeds=1)

@@ -101,6 +101,7 @@ def test_records_show_that_the_development_set_was_used_last(settings: dict[str,
     assert tuner.settings
 
 
+@pytest.mark.slow
 def test_driver_that_was_killed_is_started_again_and_ends(settings: dict[str, Any], tmp_path: Path) -> None:
     words = arguments(settings, tmp_path, "--method", "rdrop", "--trials", "3", "--repeats", "2", "--final-seeds", "1")
     runs = tmp_path / "runs"
