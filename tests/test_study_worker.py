@@ -11,10 +11,11 @@ import torch
 from attendrop import RegularizedTrainer
 from attendrop.capture.kept import KeptGraphs, holds_tensors
 from attendrop.errors import UserError
-from attendrop.experiments import fine_tune
+from attendrop.experiments import fine_tune, make_config
+from attendrop.experiments.losses import LabelLoss
 from attendrop.methods import parse_method
 from attendrop.study.design import Design, RunSpec, make_design, parse_contender
-from attendrop.study.worker import SELECTION, Worker, split_for
+from attendrop.study.worker import SELECTION, Worker, _settings_key, split_for
 from helpers import zoo
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
@@ -191,6 +192,12 @@ def test_a_wrong_design_is_refused_before_anything_runs(methods: list[str], fiel
 
 
 # ---- graphs that outlive a run ---------------------------------------------------------------------------------------
+
+
+def test_runs_share_graphs_if_they_differ_in_the_amount_of_data_alone(settings: dict[str, Any]) -> None:
+    keys = [_settings_key(make_config({**settings, **more})) for more in ({}, {"shots": 4}, {"focal_gamma": 2})]
+    assert keys[0] == keys[1] != keys[2]
+    assert holds_tensors(LabelLoss(torch.ones(2), gamma=0.0))  # weights of classes are of one run
 
 
 def test_methods_that_hold_tensors_are_recognised() -> None:

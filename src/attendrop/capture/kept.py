@@ -7,8 +7,8 @@
         trainer.steps.keep_graphs(kept, scope="addrop")
         trainer.train()
 
-A graph reads and writes fixed addresses. So the runs must share the parameters and the optimizer. Graphs of a method
-that holds tensors of its own are captured again in each run, because those tensors are new.
+A graph reads and writes fixed addresses. So the runs must share the parameters and the optimizer. Graphs of a method or
+a loss that holds tensors of its own are captured again in each run, because those tensors are new.
 """
 
 from __future__ import annotations
@@ -57,10 +57,14 @@ class KeptGraphs:
         self._optimizers.append((optimizer, new))
         return new
 
-    def end_run(self, regularizers: Iterable[Any]) -> None:
-        """Drops the graphs of the run that ends if they cannot be used again."""
+    def end_run(self, parts: Iterable[Any]) -> None:
+        """Drops the graphs of the run that ends if they cannot be used again.
+
+        Args:
+            parts: what belongs to this run and a graph may read: the methods, and the function of the loss.
+        """
         assert self._graphs is not None
-        if self._graphs.failure is not None or any(holds_tensors(method) for method in regularizers):
+        if self._graphs.failure is not None or any(holds_tensors(part) for part in parts):
             self._graphs.drop_scope()
 
     def clear(self) -> None:

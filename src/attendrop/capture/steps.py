@@ -191,7 +191,8 @@ class Steps:
             if self._kept is None:
                 self._captured.graphs.clear()
             else:
-                self._kept.end_run(self._trainer.regularizers)
+                loss = getattr(self._trainer, "compute_loss_func", None)
+                self._kept.end_run([*self._trainer.regularizers, loss])
             self._captured = None
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:

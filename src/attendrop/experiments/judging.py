@@ -57,7 +57,7 @@ class Judge:
             metrics = trainer.evaluate(split)
         finally:
             trainer.compute_metrics = before
-        self.scores |= _scores(metrics, name)
+        self.scores |= {f"{name}/{metric}": value for metric, value in scores_of(metrics).items()}
         if data.task.kind == "mlm":
             return
         values = prepared.values(outputs[0], raw)
@@ -123,11 +123,15 @@ class Judge:
         write_table(path, columns, task, "csv")
 
 
-def _scores(metrics: Mapping[str, Any], name: str) -> dict[str, float]:
-    """The scores of one split or task, without the timings of the Trainer."""
+def scores_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of an evaluation by their names, without the timings of the Trainer.
+
+    Args:
+        metrics: What `Trainer.evaluate` returned.
+    """
     timings = ("runtime", "per_second", "epoch", "preparation_time")
     return {
-        f"{name}/{key.removeprefix('eval_')}": value
+        key.removeprefix("eval_"): value
         for key, value in metrics.items()
         if not any(timing in key for timing in timings)
     }

@@ -26,8 +26,9 @@ from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
 from ..experiments.adapters import load_for_training
 from ..experiments.data import load_data
+from ..experiments.judging import scores_of
 from ..experiments.run import Listener, Run, make_regularizers, prepare_run, training_arguments, versions
-from ..experiments.settings import RunConfig, make_config
+from ..experiments.settings import DATA, RUN_SETTINGS, RunConfig, make_config
 from ..experiments.tokens import token_in_environment
 from ..trainer.fingerprint import data_fingerprint, model_fingerprint
 from .details import explorer_of, texts_of
@@ -46,6 +47,9 @@ _FREE = (
     "metric_for_best_model", "greater_is_better",
 )  # fmt: skip
 
+_AMOUNTS = ("shots", "fraction", "max_train_samples", "max_eval_samples")  # of data; graphs do not depend on them
+_DATA_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.metadata.get("panel") == DATA]
+
 Progress = Callable[[dict[str, Any]], bool]
 
 
@@ -61,7 +65,7 @@ class Worker:
         self._name = f"{socket.gethostname()}/{os.getpid()}"
         self._model: _ModelOnDevice | None = None
         self._runs: dict[Any, Run] = {}  # their tokenised data
-        self._data: dict[Any, tasks.Data] = {}
+        self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
         """Train and score one run, and return its record.
@@ -87,12 +91,12 @@ class Worker:
         listener = Listener()
         regularizers = make_regularizers(config, listener)
         arguments = training_arguments(config)
-        data = self._load_data(spec, config)
+        data, fingerprints = self._load_data(spec, config)
         model = self._load_model(config, data, arguments.seed)
         run = self._prepare(spec, config, arguments, data, model, listener)
         key = _arguments_key(arguments)
         trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
-        trainer.steps.keep_graphs(model.kept, (tuple(config.method), key))
+        trainer.steps.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
         training = _Training(spec, run, trainer, progress)
@@ -114,7 +118,7 @@ class Worker:
             "versions": versions(),
             "device": _device_name(model.device),
             "model": {"name": config.model, "fingerprint": model.fingerprint},
-            "data": {name: data_fingerprint(split) for name, split in data.splits().items()},
+            "data": fingerprints,
             "examples": {name: len(split) for name, split in data.splits().items()},
             "metric": run.prepared.metric,
             "greater_is_better": run.prepared.greater_is_better,
@@ -131,14 +135,15 @@ class Worker:
 
     # ---- what is kept between runs -----------------------------------------------------------------------------
 
-    def _load_data(self, spec: RunSpec, config: RunConfig) -> tasks.Data:
-        names = ("task", "data_dir", "train_file", "validation_file", "test_file", "text", "text_pair", "label", "kind")
-        more = ("validation_share", "shots", "fraction", "max_train_samples", "max_eval_samples")
+    def _load_data(self, spec: RunSpec, config: RunConfig) -> tuple[tasks.Data, dict[str, str | None]]:
+        """The data of a run, and the fingerprint of each split."""
         sample_seed = spec.seed if spec.resample else DATA_SEED
-        key = (*(getattr(config, name) for name in names + more), sample_seed, spec.fold, spec.keep == "split")
+        settings = tuple(repr(getattr(config, name)) for name in _DATA_SETTINGS)
+        key = (settings, sample_seed, spec.fold, spec.keep == "split")
         if key not in self._data:
             _keep_newest(self._data, 8)
-            self._data[key] = split_for(spec, load_data(config, DATA_SEED, sample_seed))
+            data = split_for(spec, load_data(config, DATA_SEED, sample_seed))
+            self._data[key] = data, {name: data_fingerprint(split) for name, split in data.splits().items()}
         return self._data[key]
 
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:
@@ -243,6 +248,12 @@ def _named_tensors(model: Any) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(), *model.named_buffers()]
 
 
+def _settings_key(config: RunConfig) -> tuple[tuple[str, str], ...]:
+    """The settings besides the training arguments that are fixed in a captured graph: the methods, the loss."""
+    own = (name for name in RUN_SETTINGS if name not in _AMOUNTS)
+    return tuple((name, repr(getattr(config, name))) for name in own)
+
+
 def _arguments_key(arguments: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, repr(value)) for name, value in sorted(arguments.to_dict().items()) if name not in _FREE)
 
@@ -287,8 +298,8 @@ class _Training(TrainerCallback):
             finally:
                 self._is_inside = False
             metrics = {key.replace("eval_validation_", "eval_", 1): value for key, value in metrics.items()}
-        self._validation.append({"epoch": state.epoch, "step": state.global_step, **_scores(metrics)})
-        self._follow(score, metrics, state.epoch)
+        self._validation.append({"epoch": state.epoch, "step": state.global_step, **scores_of(metrics)})
+        self._follow(score, state.epoch)
         if self.progress is not None and self.progress(
             {
                 "id": self.spec.id, "epoch": state.epoch, "epochs": state.num_train_epochs,
@@ -297,7 +308,7 @@ class _Training(TrainerCallback):
         ):  # fmt: skip
             self.was_stopped = control.should_training_stop = True
 
-    def _follow(self, score: float, metrics: Mapping[str, Any], epoch: float) -> None:
+    def _follow(self, score: float, epoch: float) -> None:
         """Remember the weights of the best epoch, where the study keeps the best one."""
         if self.spec.keep == "last":
             return
@@ -320,15 +331,15 @@ class _Training(TrainerCallback):
         if is_current and last is not None:
             validation = {name: value for name, value in last.items() if name not in ("epoch", "step")}
         else:
-            validation = _scores(self.trainer.evaluate(prepared.validation))
+            validation = scores_of(self.trainer.evaluate(prepared.validation))
         scores = {"validation": validation}
         predictions = {"validation": self.scorer.predictions} if self.scorer.predictions else {}
         for name, split in prepared.others.items():
             if not name.startswith("test") and name != SELECTION:
-                scores[name] = _scores(self.trainer.evaluate(split))
+                scores[name] = scores_of(self.trainer.evaluate(split))
         for name, (_, other) in self.run.others.items():
             self.trainer.compute_metrics = other.compute_metrics
-            scores[name] = _scores(self.trainer.evaluate(other.validation))
+            scores[name] = scores_of(self.trainer.evaluate(other.validation))
         return scores, predictions
 
     def curves(self) -> list[dict[str, Any]]:
@@ -372,15 +383,6 @@ def describe(spec: RunSpec) -> dict[str, Any]:
         name: getattr(spec, name) for name in ("id", "method", "task", "size", "seed", "keep", "resample", "fold")
     }
     return {"format": 1, **values, "trial": spec.trial}
-
-
-def _scores(metrics: Mapping[str, Any]) -> dict[str, float]:
-    timings = ("runtime", "per_second", "epoch", "preparation_time")
-    return {
-        name.removeprefix("eval_"): value
-        for name, value in metrics.items()
-        if not any(timing in name for timing in timings)
-    }
 
 
 def _caveats(spec: RunSpec, regularizers: list[Regularizer]) -> list[str]:
