@@ -189,6 +189,17 @@ def methods() -> str:
     )
 
 
+def works_with() -> str:
+    """Where each method works; tests/scripts/works_with.py tried it."""
+    tried = {row["method"]: row for row in rows("works-with.csv", ("method",))}
+    settings = [name for name in next(iter(tried.values())) if name != "method"]
+    return table(
+        ["method", *settings],
+        [[f"[{it.title}]({it.name}.md)"] + ["yes" if tried[it.name][s] == "yes" else "no" for s in settings]
+         for it in cards()],
+    )  # fmt: skip
+
+
 def method_links() -> str:
     """All methods in one paragraph of the README."""
     links = " ·\n".join(f"[{it.title}]({CARDS}/{it.name}.md)" for it in cards())
@@ -243,6 +254,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kernels": kernels,
     "inference": inference,
     "methods": methods,
+    "works-with": works_with,
     "method-links": method_links,
     "recipes": recipes,
     "simulated-alarms": lambda: simulated("false alarms"),

@@ -1,0 +1,123 @@
+"""Tries every method with LoRA, a causal language model, images, DDP and FSDP2, and writes what worked.
+
+    python tests/scripts/works_with.py
+
+It trains a tiny model for two steps each time, on two CPU processes, and writes benchmarks/results/works-with.csv, from
+which `python -m benchmarks.tables` makes the catalogue of the site. A cell is "yes", or the error.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from accelerate import DistributedType, PartialState
+from peft import LoraConfig, get_peft_model
+from torch.distributed.tensor import DTensor
+from transformers.utils import logging
+
+from attendrop import METHODS, RegularizedTrainer, Regularizer
+from attendrop.methods import make_method
+from benchmarks.records import RESULTS
+from helpers.data import make_arguments
+from helpers.settings import SETTINGS
+from helpers.zoo import make_batch, make_model
+
+SHARDED = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
+
+
+def train(method: str, kind: str, model: Any, **arguments: Any) -> Any:
+    """The model after two steps with one method; raises where it does not work."""
+    batch = make_batch(kind, size=16)
+    batch |= SETTINGS[method].columns(batch, "usual") if "input_ids" in batch else {}
+    examples = [{name: values[i] for name, values in batch.items()} for i in range(16)]
+    with tempfile.TemporaryDirectory() as folder:
+        args = make_arguments(folder, max_steps=2, **arguments)
+        if "fsdp" in arguments:
+            # Accelerate lets FSDP be used with several GPUs only, though nothing in it needs one.
+            PartialState().distributed_type = DistributedType.MULTI_GPU
+        trainer = RegularizedTrainer(
+            model=model,
+            args=args,
+            train_dataset=examples,
+            regularizers=[make_method(method, SETTINGS[method].usual)],
+        )
+        trainer.train()
+    return trainer.model
+
+
+def with_lora(method: str) -> None:
+    base = make_model("bert")
+    SETTINGS[method].before_lora(base)
+    config = LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
+    train(method, "bert", get_peft_model(base, config))
+
+
+def sharded(method: str) -> None:
+    model = train(method, "bert", make_model("bert"), **SHARDED)
+    assert all(isinstance(parameter, DTensor) for parameter in model.parameters()), "the weights were not sharded"
+
+
+def captured(method: str) -> None:
+    cls = METHODS[method]
+    overrides = cls.plan is not Regularizer.plan or cls.penalty is not Regularizer.penalty
+    if overrides and cls.capture_key is Regularizer.capture_key:
+        raise ValueError("its plan or penalty runs in Python")
+
+
+TRIALS: dict[str, Callable[[str], Any]] = {
+    "LoRA": with_lora,
+    "causal": lambda method: train(method, "llama", make_model("llama")),
+    "images": lambda method: train(method, "vit", make_model("vit")),
+    "captured": captured,
+    "DDP": lambda method: train(method, "bert", make_model("bert")),
+    "FSDP": sharded,
+}
+
+
+def outcome(trial: Callable[[str], Any], method: str) -> str:
+    try:
+        trial(method)
+    except Exception as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return "yes"
+
+
+def worker(file: str, trials: list[str]) -> None:
+    """One of the two processes. The way in which weights are shared is the same for its whole life."""
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    found = {method: {name: outcome(TRIALS[name], method) for name in trials} for method in METHODS}
+    if os.environ["RANK"] == "0":
+        Path(file).write_text(json.dumps(found), encoding="utf-8")
+
+
+def main() -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__]
+    found: dict[str, dict[str, str]] = {method: {"method": method} for method in METHODS}
+    for trials in ([name for name in TRIALS if name != "FSDP"], ["FSDP"]):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "found.json")
+            subprocess.run([*launch, str(file), *trials], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            for method, cells in json.loads(file.read_text(encoding="utf-8")).items():
+                found[method] |= cells
+    with (RESULTS / "works-with.csv").open("w", newline="", encoding="utf-8") as csv_file:
+        writer = csv.DictWriter(csv_file, ["method", *TRIALS], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found.values())
+
+
+if __name__ == "__main__":
+    worker(sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else main()
