@@ -225,7 +225,7 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
     analysis = analyse(folder)
     assert {cell["size"] for cell in analysis["cells"]} == {"shots=8", "shots=16"}
     assert analysis["explorer"] is not None
-    assert {row["outcome"] for row in analysis["summary"]} == {"score", "loss", "brier", "ece", "cost"}
+    assert {row["outcome"] for row in analysis["summary"]} == {"score", "loss", "brier", "ece", "scaled_loss", "cost"}
 
 
 def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: list[str], tmp_path: Path) -> None:

@@ -530,6 +530,16 @@ def test_temperature_undoes_logits_that_are_too_large() -> None:
     assert np.isfinite(calibration.softmax(np.array([[1e4, -1e4]]))).all()
 
 
+def test_scaled_probabilities_use_the_temperature_of_the_other_half() -> None:
+    generator = np.random.default_rng(1)
+    logits, labels = generator.normal(0, 3, (50, 3)), generator.integers(0, 3, 50)
+    scaled = calibration.scaled_probabilities(logits, labels)
+    for first in (0, 1):
+        temperature = calibration.fit_temperature(logits[1 - first :: 2], labels[1 - first :: 2])
+        assert np.allclose(scaled[first::2], calibration.softmax(logits[first::2], temperature))
+    assert np.allclose(calibration.scaled_probabilities(logits[:1], labels[:1]), calibration.softmax(logits[:1]))
+
+
 def test_interval_of_a_score_over_examples() -> None:
     right = (np.random.default_rng(0).random(200) < 0.7).astype(float)
     assert calibration.score_interval(np.mean, right, seed=1) == bca_interval(right, 0.95, 1000, 1)

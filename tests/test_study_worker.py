@@ -75,7 +75,9 @@ def test_a_record_holds_what_a_study_needs(worker: Worker, settings: dict[str, A
     predictions = record["predictions"]["validation"]
     right = [p == g for p, g in zip(predictions["predicted"], predictions["gold"], strict=True)]
     assert sum(right) / 24 == pytest.approx(record["scores"]["validation"]["accuracy"])
-    assert set(record["scores"]["validation"]) == {"loss", "accuracy", "macro_f1", "brier", "ece", "majority"}
+    assert set(record["scores"]["validation"]) == {
+        "loss", "accuracy", "macro_f1", "brier", "ece", "scaled_loss", "scaled_ece", "majority",
+    }  # fmt: skip
     assert len(record["texts"]) == 24
     layers = record["explorer"]["examples"][0]["layers"]
     assert {"attention", "attribution", "candidates", "dropped"} <= set(layers[0]["heads"][0])

@@ -85,7 +85,8 @@ def compare_command(
     secrets = {name: shared.pop(name) for name in [*shared] if is_secret(name)}
     check_whole("seeds", seeds, 1)
     check_whole("first_seed", first_seed, 0)
-    deltas = {"score": delta, "loss": delta_loss, "ece": delta_calibration, "brier": delta_calibration}
+    deltas = {"score": delta} | dict.fromkeys(("loss", "scaled_loss"), delta_loss)
+    deltas |= dict.fromkeys(("ece", "scaled_ece", "brier"), delta_calibration)
     for name, value in deltas.items():
         check_number(f"delta of {name}", value)
     tasks = task or ([shared.pop("task")] if "task" in shared else [])

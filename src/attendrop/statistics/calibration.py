@@ -132,6 +132,24 @@ def fit_temperature(logits: npt.ArrayLike, labels: Labels) -> float:
     return float(np.exp(minimize_scalar(loss, bounds=np.log([0.01, 100]), method="bounded").x))
 
 
+def scaled_probabilities(logits: npt.ArrayLike, labels: Labels) -> Floats:
+    """Probabilities after temperature scaling, cross-fitted: each half of the examples by the temperature of the other.
+
+    They show what is left of a difference in loss or calibration when every classifier is scaled afterwards.
+
+    Args:
+        logits: One row for each example, one column for each class.
+        labels: The right class of each example.
+    """
+    logits, labels = np.asarray(logits, float), np.asarray(labels)
+    probabilities = softmax(logits)
+    halves = (slice(0, None, 2), slice(1, None, 2))
+    for half, other in (halves, halves[::-1]):
+        if len(labels) > 1:
+            probabilities[half] = softmax(logits[half], fit_temperature(logits[other], labels[other]))
+    return probabilities
+
+
 def score_interval(
     score: Callable[..., float], *columns: npt.ArrayLike, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Interval:

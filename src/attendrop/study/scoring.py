@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
-from ..statistics.calibration import brier_score, calibration_error, softmax
+from ..statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
 
 MAX_PREDICTIONS = 2000  # examples of a split whose predictions a record holds
 
@@ -32,6 +32,9 @@ class Scorer:
             probabilities = softmax(logits)
             scores["brier"] = brier_score(probabilities, gold)
             scores["ece"] = calibration_error(probabilities, gold)
+            scaled = scaled_probabilities(logits, gold)
+            scores["scaled_loss"] = log_loss(scaled, gold)
+            scores["scaled_ece"] = calibration_error(scaled, gold)
             scores["majority"] = float(np.bincount(gold).max() / len(gold))
             first = slice(MAX_PREDICTIONS)
             self.predictions = {

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import UserError
 
 FORMAT = 1
-OUTCOMES = ("score", "loss", "ece", "brier", "cost")
+OUTCOMES = ("score", "loss", "ece", "brier", "scaled_loss", "cost")
 VERDICTS = ("helps", "hurts", "no difference", "undecided", "too few seeds")
 
 _REQUIRED: dict[str, type] = {"baseline": str, "methods": list, "cells": list}

@@ -7,7 +7,13 @@ from typing import Any
 
 PAPER_LABEL = "paper protocol: selected on the development set"
 
-OUTCOME_NAMES = {"loss": "loss", "ece": "calibration error", "brier": "Brier score", "cost": "cost"}
+OUTCOME_NAMES = {
+    "loss": "loss",
+    "ece": "calibration error",
+    "brier": "Brier score",
+    "scaled_loss": "loss after temperature scaling",
+    "cost": "cost",
+}
 VERDICT_SIGNS = {"helps": "▲", "hurts": "▼", "no difference": "=", "undecided": "?", "too few seeds": "…"}
 _COST_WORDS = {"helps": "cheaper", "hurts": "costs more"}
 _TOO_FEW = "Fewer than 5 seeds show too little of the chance in a run: the figures are here, a verdict is not."

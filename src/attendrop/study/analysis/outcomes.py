@@ -16,7 +16,9 @@ Record = Mapping[str, Any]
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
 
 # The smallest differences that matter, unless the user gives others. Cost is in multiples of the baseline's.
-DELTAS = {"score": 0.01, "loss": 0.02, "brier": 0.01, "ece": 0.01, "cost": 0.05}
+DELTAS = {
+    "score": 0.01, "loss": 0.02, "brier": 0.01, "ece": 0.01, "scaled_loss": 0.02, "scaled_ece": 0.01, "cost": 0.05,
+}  # fmt: skip
 
 
 @dataclass
@@ -80,7 +82,7 @@ def values_of(group: Group, method: str, part: str, outcome: str) -> Values:
 def outcomes_of(group: Group, part: str) -> list[str]:
     """The outcomes that the runs have on a part of the data."""
     first = next(record for record in group.finished if part in record["scores"])
-    known = [name for name in ("loss", "brier", "ece") if name in first["scores"][part]]
+    known = [name for name in ("loss", "brier", "ece", "scaled_loss") if name in first["scores"][part]]
     if first["metric"] in known:
         known.remove(first["metric"])
     return ["score", *known, *(["cost"] if part == "validation" else [])]
@@ -100,7 +102,7 @@ def compare(
     Args:
         group: The runs.
         part: The part of the data.
-        outcome: "score", "loss", "brier", "ece" or "cost".
+        outcome: a key of `DELTAS`.
         baseline: The method that the others are compared with.
         delta: The smallest difference that matters.
         confidence: Confidence of the intervals.
@@ -178,7 +180,14 @@ def verdicts_of(
     return {m: outcome["comparison"]["verdict"] for m, outcome in compared.items() if outcome["comparison"]}
 
 
-OUTCOME_NAMES = {"loss": "loss", "brier": "Brier score", "ece": "calibration error", "cost": "training time"}
+OUTCOME_NAMES = {
+    "loss": "loss",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "scaled_loss": "loss after temperature scaling",
+    "scaled_ece": "calibration error after temperature scaling",
+    "cost": "training time",
+}
 
 
 def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:

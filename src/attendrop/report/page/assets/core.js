@@ -5,7 +5,8 @@ const A = JSON.parse(document.getElementById("analysis").textContent);
 const PAPER_LABEL = "paper protocol: selected on the development set";
 const IS_PAPER = A.protocol === "paper";
 const OUTCOME_NAMES = {
-  score: A.metric.replaceAll("_", " "), loss: "loss", ece: "calibration error", brier: "Brier score", cost: "cost",
+  score: A.metric.replaceAll("_", " "), loss: "loss", ece: "calibration error", brier: "Brier score",
+  scaled_loss: "loss after temperature scaling", cost: "cost",
 };
 const SYMBOLS = [
   d3.symbolCircle, d3.symbolSquare, d3.symbolTriangle, d3.symbolDiamond, d3.symbolStar, d3.symbolCross, d3.symbolWye,

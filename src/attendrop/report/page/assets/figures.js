@@ -13,7 +13,7 @@ const spread = (values) => {
   const [low, high] = d3.extent(values.filter(isNumber));
   return high - low > 1e-9 ? {} : { domain: [low - 0.05, high + 0.05] };
 };
-const outcomesHere = () => ["score", "loss", "ece", "brier", "cost"].filter((o) => A.cells.some((c) => c.outcomes[o]));
+const outcomesHere = () => ["score", "loss", "ece", "brier", "scaled_loss", "cost"].filter((o) => A.cells.some((c) => c.outcomes[o]));
 const cellOf = (method) => cellsHere().find((c) => c.method === method);
 
 function seedsFigure() {

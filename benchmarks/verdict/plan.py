@@ -1,0 +1,86 @@
+"""Reads plan.yaml and frozen.yaml, and lists the runs of a stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from attendrop.study.sampling import points
+from attendrop.study.search_space import parse_dimension, with_fields
+from attendrop.study.spec import RunSpec
+
+FOLDER = Path(__file__).parent
+PLAN = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))
+FROZEN = FOLDER / "frozen.yaml"
+TUNE = "tune"
+
+
+class Setting(NamedTuple):
+    """One setting of a method.
+
+    Attributes:
+        method: Name of the method in the plan.
+        text: The method as on the command line; empty for plain fine-tuning.
+        training: Its learning rate and number of epochs.
+    """
+
+    method: str
+    text: str
+    training: dict[str, Any]
+
+
+def candidates(method: str) -> list[Setting]:
+    """The settings of a method that are tried on the development tasks."""
+    fields = dict(PLAN["methods"][method])
+    text = fields.pop("method", "")
+    whole = {"blocks", "T", "num_train_epochs"}
+    space = {name: parse_dimension(str(value), name in whole) for name, value in {**PLAN["space"], **fields}.items()}
+    found = []
+    for point in points(space, "qmc", PLAN["points"], seed=0):
+        training = {name: float(point.pop(name)) for name in PLAN["space"]}
+        found.append(Setting(method, with_fields(text, point) if text else "", training))
+    return found
+
+
+def chosen() -> list[Setting]:
+    """The frozen setting of every method."""
+    if not FROZEN.is_file():
+        raise SystemExit(
+            f"{FROZEN.name} does not exist; run the stage {TUNE!r}, then `python -m benchmarks.verdict.choose`."
+        )
+    frozen = yaml.safe_load(FROZEN.read_text(encoding="utf-8"))
+    return [Setting(name, fields["method"], fields["training"]) for name, fields in frozen.items()]
+
+
+def runs(stage: str, data: str, model: str, methods: list[str] | None = None) -> list[RunSpec]:
+    """The runs of a stage; those of one task and seed come together, so that complete pairs come early.
+
+    Args:
+        stage: A stage of the plan.
+        data: The folder of the data sets.
+        model: The folder of the model.
+        methods: Names of methods; None = all of them.
+    """
+    plan = PLAN["stages"][stage]
+    names = methods or list(PLAN["methods"])
+    settings = [s for name in names for s in candidates(name)] if stage == TUNE else chosen()
+    return [
+        _run(setting, task, size, seed, {**PLAN["settings"], "data_dir": data, "model": model})
+        for task in plan["tasks"]
+        for size in plan["sizes"]
+        for seed in range(plan["first_seed"], plan["first_seed"] + plan["seeds"])
+        for setting in settings
+        if setting.method in names
+    ]
+
+
+def _run(setting: Setting, task: str, size: str, seed: int, shared: dict[str, Any]) -> RunSpec:
+    files = {n: v.format(data=shared["data_dir"]) for n, v in PLAN["tasks"][task].items() if n.endswith("_file")}
+    own = {**shared, **PLAN["tasks"][task], **files, **setting.training, "seed": seed}
+    own["method"] = [setting.text] if setting.text else []
+    name, equals, value = size.partition("=")
+    if equals:
+        own[name] = value
+    return RunSpec(own, setting.method, task, seed, size, keep="last", resample=bool(equals))
