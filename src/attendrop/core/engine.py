@@ -75,17 +75,17 @@ class Engine:
         check_regularizers(self.regularizers)
         self.is_open = False
         self.loop = loop or Loop(world=world)
+        if self.loop.calls_model:
+            check_calls(self.regularizers)
         for regularizer in self.regularizers:
             regularizer._claim(self)
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:
                 regularizer.reset()
-                regularizer.check(model, self.seams, epochs)
                 regularizer.check_loop(model, self.loop)
+                regularizer.check(model, self.seams, epochs)
             check_checkpointing(model)
-            if self.loop.calls_model:
-                check_calls(self.regularizers)
         except BaseException:
             self.seams.unbind()
             raise
@@ -362,10 +362,10 @@ def check_calls(regularizers: Sequence[Regularizer]) -> None:
     """Refuses what is not defined where the loop's loss calls the model by itself."""
     for regularizer in regularizers:
         name = type(regularizer).__name__
-        if regularizer.views > 1:
+        if regularizer.views > 1 or regularizer.reads_predictions:
             raise ValueError(
-                f"{name} needs {regularizer.views} views of each example and their predictions, and this trainer's "
-                "loss compares the examples of a batch with each other; use a method without a penalty on predictions."
+                f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; use "
+                "a method without such a penalty, such as ADDrop."
             )
         if regularizer.columns:
             raise ValueError(

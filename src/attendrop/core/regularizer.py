@@ -61,6 +61,7 @@ class Regularizer:
     averages_weights: ClassVar[bool] = (
         False  # whether the model is evaluated and saved with other weights than it trains
     )
+    reads_predictions: ClassVar[bool] = False  # whether `penalty` reads what the model predicts for each example
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     # ---- what it needs -----------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
-from ..core.step import MicroBatch, Step
+from ..core.step import Loop, MicroBatch, Step
 from ..model.plan import Plan
 from ..model.tokens import real_keys
 from ._shared.dropping import draws_like
@@ -39,6 +39,14 @@ class NEFTune(Regularizer):
 
     def __post_init__(self) -> None:
         self.alpha = as_strength("NEFTune", "alpha", self.alpha, 0, inf)
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        own = getattr(loop.arguments, "neftune_noise_alpha", None)
+        if own:
+            raise ValueError(
+                f"args.neftune_noise_alpha is {own}, with which the Trainer adds the noise of NEFTune too; leave it out, "
+                "or leave NEFTune out of the regularisers."
+            )
 
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.alpha, step.progress) > 0

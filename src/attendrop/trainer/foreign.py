@@ -190,18 +190,57 @@ def adaptation_for(trainer_class: type) -> type[Adaptation]:
     name = trainer_class.__name__
     if not issubclass(trainer_class, Trainer):
         raise ValueError(f"{name} is not a subclass of transformers.Trainer, so that it cannot be regularised.")
-    bases = [(cls.__module__.split(".")[0], cls.__name__) for cls in trainer_class.__mro__]
-    library = next((library for library, _ in bases if library in OLDEST), None)
-    if library is None:
+    bases = _names(trainer_class)
+    libraries = [library for library in OLDEST if any(library == module for module, _ in bases)]
+    for library in libraries:
+        check_version(library)
+    if not libraries:
         return Adaptation
-    check_version(library)
-    if library != "trl":
+    if "trl" not in libraries:
         return SentenceTransformers
     known = {"SFTTrainer": SupervisedFineTuning, "RewardTrainer": RewardModelling}
     nearest = next(cls for module, cls in bases if module == "trl")
     if nearest in known:
         return known[nearest]
     raise ValueError(_reason_against(nearest))
+
+
+def _names(cls: type) -> list[tuple[str, str]]:
+    """The library and the name of the class and of each of its bases."""
+    return [(base.__module__.split(".")[0], base.__name__) for base in cls.__mro__]
+
+
+def trains_sentence_transformer(trainer_class: type) -> bool:
+    """Whether it is the Trainer of setfit, which is no Trainer of transformers but holds one: `st_trainer`."""
+    return ("setfit", "Trainer") in _names(trainer_class)
+
+
+def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any]) -> type:
+    """The Trainer of setfit, whose embedding phase is regularised. Its head is trained as before.
+
+    Args:
+        trainer_class: setfit's Trainer or a subclass.
+        regularized: makes a trainer of sentence-transformers a regularised one.
+    """
+    check_version("setfit")
+
+    def __init__(
+        self: Any, *args: Any, regularizers: Any = (), step: str | None = None, check_finite: bool = True, **kwargs: Any
+    ) -> None:
+        super(made, self).__init__(*args, **kwargs)  # type: ignore[misc]
+        plain = self.st_trainer
+        self.st_trainer = regularized(type(plain))(
+            setfit_model=self.model,
+            setfit_args=self.args,
+            callbacks=[],
+            regularizers=regularizers,
+            step=step,
+            check_finite=check_finite,
+        )
+        self.st_trainer.callback_handler.callbacks = plain.callback_handler.callbacks
+
+    made = type(f"Regularized{trainer_class.__name__}", (trainer_class,), {"__init__": __init__})
+    return made
 
 
 def _reason_against(name: str) -> str:

@@ -37,7 +37,7 @@ from ..utils.distributed import gather_objects
 from ..utils.secrets import without_secrets
 from .checkpoints import Checkpoints
 from .divergence import DivergenceCheck
-from .foreign import adaptation_for
+from .foreign import adaptation_for, trains_sentence_transformer, with_regularized_body
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
 
@@ -453,6 +453,8 @@ def regularized(trainer_class: type) -> type:
     """
     if issubclass(trainer_class, RegularizerMixin):
         return trainer_class
+    if trains_sentence_transformer(trainer_class):
+        return with_regularized_body(trainer_class, regularized)
     adaptation_for(trainer_class)
     return type(f"Regularized{trainer_class.__name__}", (RegularizerMixin, trainer_class), {})
 
