@@ -364,8 +364,8 @@ def check_calls(regularizers: Sequence[Regularizer]) -> None:
         name = type(regularizer).__name__
         if regularizer.views > 1 or regularizer.reads_predictions:
             raise ValueError(
-                f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; use "
-                "a method without such a penalty, such as ADDrop."
+                f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; "
+                "use a method without such a penalty, such as ADDrop."
             )
         if regularizer.columns:
             raise ValueError(

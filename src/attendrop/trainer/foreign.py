@@ -227,7 +227,7 @@ def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any
     def __init__(
         self: Any, *args: Any, regularizers: Any = (), step: str | None = None, check_finite: bool = True, **kwargs: Any
     ) -> None:
-        super(made, self).__init__(*args, **kwargs)  # type: ignore[misc]
+        trainer_class.__init__(self, *args, **kwargs)
         plain = self.st_trainer
         self.st_trainer = regularized(type(plain))(
             setfit_model=self.model,
@@ -239,8 +239,7 @@ def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any
         )
         self.st_trainer.callback_handler.callbacks = plain.callback_handler.callbacks
 
-    made = type(f"Regularized{trainer_class.__name__}", (trainer_class,), {"__init__": __init__})
-    return made
+    return type(f"Regularized{trainer_class.__name__}", (trainer_class,), {"__init__": __init__})
 
 
 def _reason_against(name: str) -> str:
