@@ -268,6 +268,15 @@ def test_each_call_has_its_own_mask(tmp_path: Path) -> None:
     assert not torch.equal(one, two)
 
 
+def test_gradient_checkpointing_repeats_the_plan_of_each_call(tmp_path: Path) -> None:
+    runs = []
+    for checkpointing in (False, True):
+        methods = [ADDrop(**ON, layers="all"), DropHead(0.5), NEFTune()]
+        options = {"gradient_checkpointing": checkpointing, "max_steps": 2}
+        runs.append(trained(make_trainer("sentence", tmp_path, methods, **options)))
+    assert same_bits(*runs)
+
+
 @pytest.mark.parametrize("labels", [1, 2])
 def test_what_a_cross_encoder_attributes(labels: int, tmp_path: Path) -> None:
     """The logit of the predicted class, as in the paper; with one score the loss."""
