@@ -23,6 +23,7 @@ from attendrop import (
     DropHead,
     Engine,
     IntegrationRule,
+    Loop,
     NEFTune,
     RDrop,
     RegularizedTrainer,
@@ -30,7 +31,6 @@ from attendrop import (
     attribute,
     regularized,
 )  # fmt: skip
-from attendrop.core.step import Loop
 from attendrop.model.attribution import attributions
 from helpers.data import SGD, largest_difference, make_arguments, same_bits, weights_of
 from helpers.oracles import LiteralAttention
@@ -234,14 +234,14 @@ def test_attribution_of_a_contrastive_loss_is_its_gradient(method: str, tmp_path
                 found.append((attribution.scores(), attribution.record.valid))
             return super().plan(batch)
 
-    class Calls(Loop):
-        calls_model = True
+    def compute() -> Tensor:
+        return OneCallForEachText(model)(columns)
 
-    with Engine(model.train(), [Reads(q=0.0, cross_tuning=False)], loop=Calls()) as engine:
-        batch = {"input_ids": torch.zeros(3, 1)}
-        micro = engine.begin_micro_batch(batch, loop_loss=lambda: OneCallForEachText(model)(columns))
-        with engine.planned(micro):
-            OneCallForEachText(model)(columns)
+    with Engine(model.train(), [Reads(q=0.0, cross_tuning=False)], loop=Loop(calls_model=True)) as engine:
+        with pytest.raises(ValueError, match="Loop.calls_model is True and loop_loss is None"):
+            engine.begin_micro_batch(columns[0])
+        with engine.micro_batch(columns[0], loop_loss=compute):
+            compute().backward()
     assert len(found) == len(expected) == 6
     for (scores, valid), oracle in zip(found, expected, strict=True):
         assert scores is not None

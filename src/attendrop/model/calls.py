@@ -48,8 +48,8 @@ def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterat
 def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
     """Inside, `Seams.on_call` gets the inputs of each call of the transformers model before it runs.
 
-    The attribute `forward` of the model is replaced: sentence-transformers calls it directly, so that hooks of the
-    module would not run.
+    The attribute `forward` of the model is replaced: some libraries call it directly, so that hooks of the module would
+    not run.
     """
     inner = unwrapped(model)
     run: Callable[..., Any] = inner.forward
