@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from ..model.plan import Plan
 from ..model.seams import Seams
 from .schedule import Schedule
-from .step import MicroBatch, Step
+from .step import Loop, MicroBatch, Step
 
 
 @dataclass
@@ -71,12 +71,20 @@ class Regularizer:
         return 1
 
     @property
+    def reads_predictions(self) -> bool:
+        """Whether `penalty` reads what the model predicts for each example; by default where it is overridden."""
+        return type(self).penalty is not Regularizer.penalty
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the batch that this method reads and the model must not get."""
         return ()
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         """Raises a `ValueError` if this method cannot work on this model, or not for this number of epochs."""
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        """Raises a `ValueError` if this method cannot work in this training loop."""
 
     def refuses(self, other: Regularizer) -> str | None:
         """The end of a sentence that says why this method cannot act together with `other`; None where it can."""
