@@ -13,8 +13,8 @@ engine.close()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from ..model.plan import Plan
 from ..model.seams import Seams, bind
 from ..model.sites import map_shape
+from ..random import preserved
 from ..utils.batches import batch_size as size_of
 from ..utils.batches import tiled
 from .regularizer import Regularizer
@@ -133,8 +134,20 @@ class Engine:
 
     @contextmanager
     def micro_batch(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside."""
-        with self.planned(self.begin_micro_batch(batch)) as inputs:
+        """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside.
+
+        Where a method needs several passes, all but the last run here, with the loss that `loss` returns. A loop that
+        scales its loss, for accumulation for example, uses `passes` instead:
+
+            for inputs in engine.passes(engine.begin_micro_batch(batch)):
+                (engine.loss(model(**inputs)) / micro_batches).backward()
+        """
+        planned = self.begin_micro_batch(batch)
+        with closing(self.passes(planned)) as passes:
+            inputs = next(passes)
+            for _ in range(self.number_of_passes(planned.step) - 1):
+                self.loss(self.model(**inputs)).backward()
+                inputs = next(passes)
             yield inputs
 
     def begin_micro_batch(
@@ -165,13 +178,26 @@ class Engine:
             self._batch = replace(self._batch, backward=backward)
         return self._batch
 
-    @contextmanager
-    def planned(self, batch: MicroBatch) -> Iterator[dict[str, Any]]:
-        """Calls the hooks of the micro-batch and applies the plan inside; yields the inputs of the tracked pass."""
+    def passes(self, batch: MicroBatch) -> Generator[dict[str, Any], None, None]:
+        """Calls the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
+
+        Args:
+            batch: what `begin_micro_batch` returned.
+        """
         self.use_batch(batch)
         self.on_batch(batch)
-        with self.seams.applied(self.plan(batch)):
-            yield dict(batch.inputs)
+        plan = self.plan(batch)
+        count = self.number_of_passes(batch.step)
+        for number in range(count):
+            self.on_pass(batch, number)
+            # The next pass draws the same ordinary dropout.
+            is_last = number == count - 1
+            with nullcontext() if is_last else preserved(batch.step.device), self.seams.applied(plan):
+                yield dict(batch.inputs)
+
+    def number_of_passes(self, step: Step) -> int:
+        """Tracked passes over each micro-batch of this step."""
+        return max((regularizer.passes(step) for regularizer in self.regularizers), default=1)
 
     def use_batch(self, batch: MicroBatch) -> None:
         """From now on, `loss` reads this micro-batch: the present one with other tensors. For captured steps."""
@@ -181,6 +207,11 @@ class Engine:
         """Calls `on_batch` of all methods."""
         for regularizer in self.regularizers:
             regularizer.on_batch(self._for(regularizer, batch))
+
+    def on_pass(self, batch: MicroBatch, number: int) -> None:
+        """Calls `on_pass` of all methods."""
+        for regularizer in self.regularizers:
+            regularizer.on_pass(self._for(regularizer, batch), number)
 
     def plan(self, batch: MicroBatch) -> Plan:
         """The plans of all methods for the tracked pass, combined."""
@@ -200,7 +231,7 @@ class Engine:
         return replace(batch, examples={k: value for k, value in batch.examples.items() if k not in others})
 
     def loss(self, outputs: Any, loss: Tensor | None = None, share: float | Tensor = 1.0) -> Tensor:
-        """The loss of the tracked pass with all penalties added.
+        """The loss of the tracked pass with all penalties added; its share, where there are several passes.
 
         Args:
             outputs: what the model returned.
@@ -219,7 +250,13 @@ class Engine:
                     "carry no gradient (TRL's SFTTrainer computes them in a pass of its own); use RegularizedTrainer."
                 )
             total = total + share * penalty
-        return total
+        return self.averaged(total)
+
+    def averaged(self, loss: Tensor) -> Tensor:
+        """The loss of one tracked pass, divided by the number of passes over the micro-batch."""
+        assert self._step is not None, "averaged() belongs inside micro_batch()"
+        count = self.number_of_passes(self._step)
+        return loss / count if count > 1 else loss
 
     def before_optimizer(self) -> None:
         """To be called when all gradients of the step are there, before the optimizer's step."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ..random import preserved
 from .modes import evaluating
@@ -47,10 +48,19 @@ class Probe:
         with preserved(device), nullcontext() if training else evaluating(self.model):
             yield
 
-    def forward(self, plan: Plan, with_labels: bool = False) -> tuple[Any, dict[int, Record]]:
-        """One pass under `plan`: the outputs and the records."""
+    def forward(
+        self, plan: Plan, with_labels: bool = False, weights: Mapping[str, Tensor] | None = None
+    ) -> tuple[Any, dict[int, Record]]:
+        """One pass under `plan`: the outputs and the records.
+
+        Args:
+            plan: what the pass changes in the model.
+            with_labels: whether the model gets the labels, so that it computes its loss.
+            weights: values by the names of parameters, in place of the model's own.
+        """
+        inputs = dict(self.batch) if with_labels else self._without_labels()
         with self.seams.applied(plan):
-            outputs = self.model(**(self.batch if with_labels else self._without_labels()))
+            outputs = functional_call(self.model, dict(weights), (), inputs) if weights else self.model(**inputs)
             return outputs, self.seams.records
 
     def gradients(
