@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from attendrop import ADDrop, AttendOut, Engine, FreeLB, Progress, RDrop, RegularizedTrainer
+from attendrop.capture.draws import DrawKeys, StaticMicroBatch
 from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
 from helpers import zoo
@@ -127,3 +128,34 @@ def test_attendout_and_fields_out_of_range_are_refused() -> None:
         FreeLB(epsilon=-1)
     with pytest.raises(ValueError, match=r"FreeLB\.init is 'big'; it must be a number from 0"):
         FreeLB(init="big")
+
+
+@pytest.mark.usefixtures("float64")
+def test_pass_that_runs_once_more_before_it_is_captured_changes_nothing() -> None:
+    """A captured pass runs as a trial first; keys and numbers are in tensors, and so is what it leaves for the next."""
+    batch, gradients = zoo.make_batch("bert"), []
+    for trials in (0, 1):
+        model = zoo.make_model("bert", dropout=False).train()
+        with Engine(model, [FreeLB("0.2..0.8", STEPS, STEP_SIZE)], seed=5) as engine:
+            for step in range(2):
+                model.zero_grad()
+                engine.begin_step(Progress(step, total_steps=4))
+                planned = engine.begin_micro_batch(batch)
+                if not trials:
+                    for inputs in engine.passes(planned):
+                        engine.loss(model(**inputs)).backward()
+                    continue
+                keys = DrawKeys(torch.device("cpu"))
+                keys.write(planned)
+                static = StaticMicroBatch.of(planned, keys)
+                for number in range(STEPS):
+                    engine.on_pass(planned, number)
+                    before = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+                    for _ in range(1 + trials):
+                        for parameter, gradient in zip(model.parameters(), before, strict=True):
+                            parameter.grad = None if gradient is None else gradient.clone()
+                        with engine.seams.applied(engine.plan(static)):
+                            engine.loss(model(**static.inputs)).backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for eager, repeated in zip(*gradients, strict=True):
+        assert (eager - repeated).abs().max() < 1e-6  # a captured schedule is in float32
