@@ -75,6 +75,8 @@ class Engine:
         self.is_open = False
         for regularizer in self.regularizers:
             regularizer._claim(self)
+        self.loop = loop or Loop(world=world)
+        check_loss_scaling(self.regularizers, self.loop)
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:
@@ -88,7 +90,6 @@ class Engine:
         self.columns = frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
         self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
-        self.loop = loop or Loop(world=world)
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
         self._step: Step | None = None
@@ -370,6 +371,16 @@ def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any])
                     f"{type(regularizer).__name__} reads the column {name!r}, and the batch has only "
                     f"{', '.join(sorted(map(str, batch)))}; add it to the training set and let the collator pass it on."
                 )
+
+
+def check_loss_scaling(regularizers: Sequence[Regularizer], loop: Loop) -> None:
+    """Refuses a loss scaler beside a method whose own gradients it does not scale."""
+    for regularizer in regularizers:
+        if regularizer.needs_unscaled_loss and loop.gradient_scale != 1.0:
+            raise ValueError(
+                f"{type(regularizer).__name__} computes a gradient in a pass of its own, and the loss is scaled for "
+                "float16 (fp16=True), which that pass is not; train with bf16=True or in float32."
+            )
 
 
 def check_checkpointing(model: nn.Module) -> None:

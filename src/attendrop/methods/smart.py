@@ -36,6 +36,8 @@ from ._shared.noise import noise_of
 from ._shared.predictions import Predictions, predictions_of
 from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
+REPLACES_LABELS = ("label_smoothing", "hidden_mixup")
+
 _TEACHER = "smart teacher"
 _SCALE = 1024.0  # half precision underflows below 6e-8, and only the direction of the gradient counts
 
@@ -137,6 +139,11 @@ class SMART(Regularizer):
         if self.views > 1 and other.views > 1:
             return (
                 f"of which SMART trains on the first of two views alone and {type(other).__name__} on all; set "
+                "SMART(weight=0), or choose one of them."
+            )
+        if self.views > 1 and other.name in REPLACES_LABELS:
+            return (
+                f"of which SMART trains on the model's own loss and {type(other).__name__} replaces its labels; set "
                 "SMART(weight=0), or choose one of them."
             )
         return reason_against(self, other)
