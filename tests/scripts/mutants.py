@@ -159,9 +159,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("return min(count, heads - 1)", "return min(count, heads)", "headmask"),
     ],
     "methods/_shared/ascent.py": [
-        ("norm = torch.stack(torch._foreach_norm(scaled)).norm()", "norm = torch.stack(torch._foreach_norm(scaled)).sum()",
-         "sam:hand"),
-        ("steps = scaled if scales is None else [t * g for", "steps = scaled if scales is None else [g for", "asam:hand"),
+        ("torch._foreach_norm(scaled)).norm()", "torch._foreach_norm(scaled)).sum()", "sam:hand"),
+        ("steps = scaled if scales is None else [t * g", "steps = scaled if scales is None else [g", "asam:hand"),
         ("            self._is_changed = False\n", "            self._is_changed = True\n", "sam"),
     ],
     "methods/_shared/averages.py": [
@@ -184,7 +183,6 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("(epsilon / size.clamp(min=1e-30)).clamp(max=1)", "1", "freelb:hand"),
         ("/ count.clamp(min=1).sqrt()", "/ count.clamp(min=1)", "freelb:hand"),
         ("step_size * gradient / length.masked_fill(~is_usable, 1)", "step_size * gradient", "freelb:hand"),
-        ("g * counted", "g", "freelb:accumulated"),
         ("(number, x.shape) if step.is_captured else number", "0", "freelb:captured"),
     ],
     "methods/hidden_mixup.py": [
