@@ -255,8 +255,7 @@ class Engine:
 
     def averaged(self, loss: Tensor) -> Tensor:
         """The loss of one tracked pass, divided by the number of passes over the micro-batch."""
-        assert self._step is not None, "averaged() belongs inside micro_batch()"
-        count = self.number_of_passes(self._step)
+        count = 1 if self._step is None else self.number_of_passes(self._step)
         return loss / count if count > 1 else loss
 
     def before_optimizer(self) -> None:

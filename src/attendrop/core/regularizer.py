@@ -1,4 +1,4 @@
-"""The base class of every method: a dataclass whose fields are its hyper-parameters, with six hooks.
+"""The base class of every method: a dataclass whose fields are its hyper-parameters, with seven hooks.
 
     for each optimizer step
         on_step_begin(step)                     # mixout mixes the weights
