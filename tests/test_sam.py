@@ -103,6 +103,12 @@ def test_other_methods_see_trained_weights_when_gradients_are_there() -> None:
             engine.loss(model(**inputs)).backward()
         engine.before_optimizer()
         assert all(torch.equal(p, x) for p, x in zip(model.parameters(), before, strict=True))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1)
+        engine.after_optimizer()
+        engine.begin_step()  # nothing is restored any more
+        assert all(torch.equal(p, x + 1) for p, x in zip(model.parameters(), before, strict=True))
     with pytest.raises(ValueError, match=r"SAM and Mixout, which both edit the weights"):
         Engine(model, [SAM(), Mixout()])
 

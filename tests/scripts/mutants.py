@@ -161,7 +161,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/_shared/ascent.py": [
         ("torch._foreach_norm(scaled)).norm()", "torch._foreach_norm(scaled)).sum()", "sam:hand"),
         ("steps = scaled if scales is None else [t * g", "steps = scaled if scales is None else [g", "asam:hand"),
-        ("            self._is_changed = False\n", "            self._is_changed = True\n", "sam"),
+        ("            self._is_changed = False\n", "            self._is_changed = True\n", "sam:trained"),
     ],
     "methods/_shared/averages.py": [
         ("average.lerp_(parameter.to(average.dtype), _like(share, average))", "average.copy_(parameter)", "ema swa"),
