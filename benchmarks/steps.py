@@ -152,7 +152,7 @@ def attendout(options: argparse.Namespace) -> Step:
 
 
 # The other methods: name, method, and the floor in thirds of a plain step. A second view doubles everything; a probe is
-# a forward and a backward to the activations.
+# a forward and a backward to the activations. With LoRA the pretrained weights get no gradient.
 OTHER_METHODS: list[tuple[str, str, float]] = [
     ("attention layerdrop", "attention_layerdrop", 3),
     ("scheduled dropout", "scheduled_dropout", 3),
@@ -176,6 +176,24 @@ OTHER_METHODS: list[tuple[str, str, float]] = [
     ("super tickets, a fifth of the heads", "supertickets", 3),
     ("unidrop", "unidrop", 3),
     ("concrete dropout", "concrete_dropout", 3),
+    ("ema", "ema", 3),
+    ("swa", "swa:start=0", 3),
+    ("l2-sp", "l2_sp", 3),
+    ("re-initialisation", "reinit", 3),
+    ("neftune", "neftune", 3),
+    ("hype", "hype", 3),
+    ("confidence penalty", "confidence_penalty", 3),
+    ("label smoothing", "label_smoothing", 3),
+    ("mixup of hidden states", "hidden_mixup", 3),
+    ("hiddenkey", "hiddenkey", 6),
+    ("cutoff", "cutoff", 6),
+    ("sam", "sam", 6),
+    ("asam", "asam", 6),
+    ("freelb, 3 passes", "freelb", 9),
+    # Two views; an eval forward, a probe, and a forward of the teacher.
+    ("smart", "smart", 10),
+    ("lora without a method", "lora", 2),
+    ("lora dropout", "lora_dropout", 2),
 ]
 
 
@@ -188,13 +206,20 @@ def with_method(options: argparse.Namespace, method: str) -> Step:
     fields = {}
     if method == "supertickets":
         fields["tickets"] = {"heads": [[layer, head] for layer in range(options.layers) for head in (0, 5)]}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    engine = Engine(
-        model,
-        [make_method(method, fields) if fields else parse_method(method)],
-        loop=Loop(optimizer, 1.0),
-    )
+    if method.startswith("lora"):
+        model = with_adapters(model)
+    methods = [] if method == "lora" else [make_method(method, fields) if fields else parse_method(method)]
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-5)
+    # Long enough that an average has not ended when the measurement has.
+    engine = Engine(model, methods, steps_per_epoch=10**6, loop=Loop(optimizer, 1.0))
     return regularized(options, engine, batch, optimizer)
+
+
+def with_adapters(model: Any) -> Any:
+    """The model with LoRA of rank 8 on queries and values; the head is trained too."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=8, target_modules=["query", "value"], modules_to_save=["classifier"]))
 
 
 def _constant(floor: float, layers: int) -> float:

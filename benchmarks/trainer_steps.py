@@ -38,6 +38,7 @@ from attendrop.methods import parse_method
 
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
+from .steps import with_adapters
 
 WARM_UP = 4  # steps
 IGA = ("16x47", "16x128")  # where integrated gradients are timed
@@ -131,9 +132,15 @@ def published(**arguments: Any) -> Trainer:
 
 def with_step(step: str, *methods: Callable[[], Any]) -> Callable[..., Trainer]:
     """A function that creates a trainer with these methods and this kind of step."""
-    return lambda **arguments: RegularizedTrainer(
-        make_model(), regularizers=[make() for make in methods], step=step, **arguments
-    )
+
+    def make_trainer(**arguments: Any) -> Trainer:
+        regularizers = [make() for make in methods]
+        model = make_model()
+        if any(method.name == "lora_dropout" for method in regularizers):
+            model = with_adapters(model)
+        return RegularizedTrainer(model, regularizers=regularizers, step=step, **arguments)
+
+    return make_trainer
 
 
 def addrop(**fields: Any) -> ADDrop:
@@ -182,6 +189,23 @@ FAMILY: dict[str, float] = {
     "mixout": 1.5,
     "dropconnect": 1.5,
     "child_tuning": 1.25,
+    "ema": 1.05,
+    "swa:start=0": 1.05,
+    "l2_sp": 1.1,
+    "reinit": 1.05,
+    "neftune": 1.1,
+    "hype": 1.1,
+    "confidence_penalty": 1.1,
+    "label_smoothing": 1.1,
+    "hidden_mixup": 1.1,
+    "hiddenkey": 2.3,
+    "cutoff": 2.2,
+    "sam": 2.1,
+    "asam": 2.1,
+    "freelb:steps=2": 3.0,
+    "freelb:steps=3": 4.0,
+    "smart": 3.7,
+    "lora_dropout": 1.0,  # of a full plain step: with LoRA most weights get no gradient
 }
 PROVIDERS |= {method: (with_step("captured", lambda method=method: parse_method(method)), 3) for method in FAMILY}
 

@@ -11,10 +11,12 @@ import torch
 from attendrop import METHODS, Engine, Loop
 from attendrop.methods import make_method
 from helpers import zoo
-from helpers.settings import SETTINGS
+from helpers.settings import SETTINGS, bert_for
 
 NAMES = sorted(METHODS)
 STEPS = 3
+# They change weights that are frozen where there are adapters.
+REFUSED_WITH_ADAPTERS = [{"lora_dropout", other} for other in ("reinit", "supertickets")]
 SIX = [
     ("addrop", "rdrop", "layerdrop", "drophead", "mixout", "child_tuning"),
     ("scores_dropout", "hiddencut", "attention_dropout", "noisytune", "dropconnect", "concrete_dropout"),
@@ -58,7 +60,9 @@ def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 
 def refusal(one: str, other: str) -> str | None:
     try:
-        Engine(zoo.make_model("bert"), [make_method(name, SETTINGS[name].usual) for name in (one, other)]).close()
+        Engine(
+            zoo.make_model(bert_for(one, other)), [make_method(name, SETTINGS[name].usual) for name in (one, other)]
+        ).close()
     except ValueError as error:
         return str(error)
     return None
@@ -70,7 +74,7 @@ def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str, ev
     """Every fifth pair here, and all pairs among the slow tests."""
     first = NAMES.index(one) + 1
     for number, other in enumerate(NAMES[first:]):
-        if (number + first) % every:
+        if (number + first) % every or {one, other} in REFUSED_WITH_ADAPTERS:
             continue
         message = refusal(one, other)
         assert (message is None) == (refusal(other, one) is None), (one, other)
@@ -79,10 +83,11 @@ def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str, ev
             assert message.startswith("regularizers has ")
             assert message.endswith(".")
             continue
-        both = train("bert", (one, other))
+        kind = bert_for(one, other)
+        both = train(kind, (one, other))
         # each of the two does its work beside the other
-        assert not same(both, alone("bert", one)), (one, other)
-        assert not same(both, alone("bert", other)), (one, other)
+        assert not same(both, alone(kind, one)), (one, other)
+        assert not same(both, alone(kind, other)), (one, other)
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "bart"])

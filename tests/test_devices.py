@@ -15,7 +15,7 @@ import transformers.masking_utils
 from attendrop import Engine, Loop
 from attendrop.methods import make_method
 from helpers import zoo
-from helpers.settings import SETTINGS
+from helpers.settings import SETTINGS, bert_for
 
 # They read a value on the host: whether something is finite, all True, or equal.
 READS_VALUES = {"concrete_dropout", "rdrop", "structure_mask", "supertickets"}
@@ -27,7 +27,7 @@ def test_every_method_creates_its_tensors_on_the_device_of_the_model(
 ) -> None:
     monkeypatch.setattr(transformers.masking_utils, "is_tracing", lambda *_: True)  # it would look for padding
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which meta has not
-    model = zoo.make_model("bert").train().to("meta")
+    model = zoo.make_model(bert_for(name)).train().to("meta")
     model.config.problem_type = "single_label_classification"
     batch: dict[str, Any] = zoo.make_batch("bert")
     batch = {key: value.to("meta") for key, value in (batch | SETTINGS[name].columns(batch, "usual")).items()}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from attendrop import SAM, ADDrop, ChildTuning, Engine, Mixout
+from attendrop import ASAM, EMA, SAM, SMART, SWA, ADDrop, ChildTuning, Engine, FreeLB, Loop, Mixout
 from attendrop.methods._shared.ascent import climbed
 from helpers import zoo
 from helpers.precision import assert_same_gradients, assert_same_numbers
@@ -103,5 +103,30 @@ def test_other_methods_see_trained_weights_when_gradients_are_there() -> None:
             engine.loss(model(**inputs)).backward()
         engine.before_optimizer()
         assert all(torch.equal(p, x) for p, x in zip(model.parameters(), before, strict=True))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1)
+        engine.after_optimizer()
+        engine.begin_step()  # nothing is restored any more
+        assert all(torch.equal(p, x + 1) for p, x in zip(model.parameters(), before, strict=True))
     with pytest.raises(ValueError, match=r"SAM and Mixout, which both edit the weights"):
         Engine(model, [SAM(), Mixout()])
+
+
+def test_loss_scaling_and_a_frozen_model_are_refused() -> None:
+    """The scaler of float16 does not cover the first pass. Accumulation is right: each micro-batch has its own step."""
+
+    class Scaled(Loop):
+        gradient_scale = 65536.0
+
+    model = zoo.make_model("bert")
+    for method in (SAM(), ASAM()):
+        name = type(method).__name__
+        with pytest.raises(ValueError, match=rf"{name} computes a gradient in a pass of its own, and"):
+            Engine(model, [method], loop=Scaled())
+    Engine(model, [SAM(rho=0), FreeLB(), SMART()], loop=Scaled()).close()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for averaging in (SAM(), ASAM(), EMA(), SWA()):
+        with pytest.raises(ValueError, match=r"BertForSequenceClassification has no weight that is trained"):
+            Engine(model, [averaging])

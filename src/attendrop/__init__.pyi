@@ -25,6 +25,7 @@ from .methods.cutoff import Cutoff as Cutoff
 from .methods.dropconnect import DropConnect as DropConnect
 from .methods.drophead import DropHead as DropHead
 from .methods.ema import EMA as EMA
+from .methods.freelb import FreeLB as FreeLB
 from .methods.headmask import HeadMask as HeadMask
 from .methods.hidden_mixup import HiddenMixup as HiddenMixup
 from .methods.hiddencut import HiddenCut as HiddenCut
@@ -33,6 +34,7 @@ from .methods.hype import HyPe as HyPe
 from .methods.l2_sp import L2SP as L2SP
 from .methods.label_smoothing import LabelSmoothing as LabelSmoothing
 from .methods.layerdrop import LayerDrop as LayerDrop
+from .methods.lora_dropout import LoRADropout as LoRADropout
 from .methods.mixout import Mixout as Mixout
 from .methods.neftune import NEFTune as NEFTune
 from .methods.noisytune import NoisyTune as NoisyTune
@@ -44,6 +46,7 @@ from .methods.scal import SCAL as SCAL
 from .methods.scheduled_dropout import ScheduledDropout as ScheduledDropout
 from .methods.scheduled_dropout import fit_schedule as fit_schedule
 from .methods.scores_dropout import ScoresDropout as ScoresDropout
+from .methods.smart import SMART as SMART
 from .methods.structure_mask import StructureMask as StructureMask
 from .methods.structure_mask import collate_structure as collate_structure
 from .methods.supertickets import SuperTickets as SuperTickets

@@ -32,6 +32,12 @@ CAPTURED = {
     "label_smoothing": ["label_smoothing:epsilon=0..0.3"],
     "sam": ["sam:rho=0.3", "sam:rho=0..0.5 + rdrop"],
     "asam": ["asam:rho=0.5"],
+    "freelb": ["freelb:epsilon=0.5,step_size=0.3", "freelb:epsilon=0..0.8,steps=2,step_size=0.3 + rdrop"],
+    "smart": [
+        "smart:epsilon=0.3,sigma=0.1,step_size=0.2",
+        "smart:epsilon=0.3,sigma=0.1,step_size=0.2,weight=0..2,mu=2..0,steps=2",
+    ],
+    "lora_dropout": ["lora_dropout:samples=2", "lora_dropout:p=0..0.8"],
     "hiddenkey": ["hiddenkey:p_key=0..0.5,p_hidden=0.3,alpha=0..2"],
     "cutoff": ["cutoff:ratio=0..0.5,weight=0..2", "cutoff:kind=token", "cutoff:kind=feature"],
     "hidden_mixup": ["hidden_mixup:alpha=0..2", "hidden_mixup + rdrop"],

@@ -104,6 +104,21 @@ SETTINGS = {
     "label_smoothing": Setting(models=FEW, usual={"epsilon": 0.3}, zero={"epsilon": 0}, strongest={"epsilon": 1}),
     "sam": Setting(models=FEW, usual={"rho": 0.5}, zero={"rho": 0}, strongest={"rho": 5.0}),
     "asam": Setting(models=FEW, usual={"rho": 0.5}, zero={"rho": 0}, strongest={"rho": 5.0, "eta": 1.0}),
+    "freelb": Setting(
+        models=FEW,
+        usual={"epsilon": 0.5, "step_size": 0.3},
+        zero={"epsilon": 0},
+        strongest={"epsilon": 100.0, "step_size": 50.0, "steps": 4},
+    ),
+    "smart": Setting(
+        models=FEW,
+        usual={"epsilon": 0.3, "sigma": 0.1, "step_size": 0.2},
+        zero={"weight": 0, "mu": 0},
+        strongest={"epsilon": 100.0, "sigma": 100.0, "step_size": 100.0, "weight": 100.0, "mu": 100.0, "steps": 2},
+    ),
+    "lora_dropout": Setting(
+        models=("bert_lora",), usual={"samples": 2}, zero={"p": 0}, strongest={"p": 0.99, "samples": 3}
+    ),
     "hiddenkey": Setting(
         models=FEW,
         usual={"p_key": 0.3, "p_hidden": 0.3},
@@ -121,3 +136,9 @@ SETTINGS = {
     "reinit": Setting(usual={}, zero={"blocks": 0}, strongest={"blocks": 2}, lora_error="is not trained"),
     "swa": Setting(usual={"start": 0.3}, zero={"start": 1}, strongest={"start": 0}),
 }
+
+
+def bert_for(*methods: str | None) -> str:
+    """The BERT of `zoo` that all of these methods work on: one with adapters where a method needs them."""
+    needs_adapters = any(method is not None and SETTINGS[method].models == ("bert_lora",) for method in methods)
+    return "bert_lora" if needs_adapters else "bert"

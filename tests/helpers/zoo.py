@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 
@@ -94,7 +95,9 @@ _HEAD_CLASSES = {
 
 
 def make_model(kind: str, seed: int = 0, dropout: bool = True, attention: str = "sdpa") -> Any:
-    """A tiny model of an architecture or, with BERT, of a head."""
+    """A tiny model of an architecture or, with BERT, of a head; with "_lora" after the name it has adapters."""
+    if kind.endswith("_lora"):
+        return with_adapters(make_model(kind.removesuffix("_lora"), seed, dropout, attention))
     torch.manual_seed(seed)
     config = _config(kind if kind in _CLASSES else "bert")
     config.num_labels = {"regression": 1, "multilabel": 4, "token": 5, "span": 2}.get(kind, 3)
@@ -115,8 +118,17 @@ def make_model(kind: str, seed: int = 0, dropout: bool = True, attention: str = 
     return model
 
 
+def with_adapters(model: Any, targets: list[str] | None = None) -> Any:
+    """The model with LoRA on the layers of these names, by default on queries and values."""
+    peft = pytest.importorskip("peft")
+    usual = {"gpt2": ["c_attn"], "bert": ["query", "value"], "mpnet": ["q", "v"]}
+    targets = targets or usual.get(model.config.model_type, ["q_proj", "v_proj"])
+    return peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=targets, init_lora_weights=False))
+
+
 def make_batch(kind: str, size: int = 3, length: int = 9, seed: int = 1) -> dict[str, torch.Tensor]:
     """A batch for the model of the same name; from the second example on, each is shorter than the one before."""
+    kind = kind.removesuffix("_lora")
     g = torch.Generator().manual_seed(seed)
 
     def integers(high: int, *shape: int, low: int = 0) -> torch.Tensor:

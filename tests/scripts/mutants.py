@@ -38,6 +38,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
          "(self._micro_batches * self.world) * self.batch_size", "drophead:draws_depend"),
         ("        self._micro_batches += 1\n", "", "trainer:accumulation"),
         ("total = total + share * penalty", "total = total + penalty", "engine:penalty r3f:accumulated"),
+        ("return loss / count if count > 1 else loss", "return loss", "freelb:hand"),
+        ("with nullcontext() if is_last else preserved(batch.step.device),", "with nullcontext(),", "freelb:dropout"),
         ("plan = plan | own.repeated(self.views, rows)", "plan = plan | own", "engine:views rdrop:composes"),
         ("done // self._steps_per_epoch", "(done + 1) // self._steps_per_epoch", "engine:epochs"),
         ("torch.stack(values).mean() for name",
@@ -119,9 +121,13 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("(draws >= p) / (1 - p)", "(draws >= p) / p", "unidrop"),
         ("(draws < p).nonzero()", "(draws > p).nonzero()", "layerdrop:probability"),
     ],
-    "methods/_shared/divergence.py": [
-        ("total / self.counted.sum().clamp(min=1)", "total / self.counted.numel()", "rdrop:manual"),
+    "methods/_shared/predictions.py": [
+        ("total / counted.sum().clamp(min=1)", "total / counted.numel()", "rdrop:manual"),
         ('values.sum() if reduction == "sum" else values.mean()', "values.mean()", "rdrop:manual"),
+    ],
+    "methods/_shared/divergence.py": [
+        ('self.divergence("kl") * (1 if self.head == "regression" else 2)', 'self.divergence("kl") * 2', "r3f:manual"),
+        ("return (first - second) / 2", "return first - second", "r3f:manual"),
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
     ],
     "methods/_shared/weights.py": [
@@ -152,10 +158,63 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         (".sum(1).abs().sum(0)", ".abs().sum(1).sum(0)", "headmask"),
         ("return min(count, heads - 1)", "return min(count, heads)", "headmask"),
     ],
+    "methods/_shared/ascent.py": [
+        ("torch._foreach_norm(scaled)).norm()", "torch._foreach_norm(scaled)).sum()", "sam:hand"),
+        ("steps = scaled if scales is None else [t * g", "steps = scaled if scales is None else [g", "asam:hand"),
+        ("            self._is_changed = False\n", "            self._is_changed = True\n", "sam:trained"),
+    ],
+    "methods/_shared/averages.py": [
+        ("average.lerp_(parameter.to(average.dtype), _like(share, average))", "average.copy_(parameter)", "ema swa"),
+        ("torch.promote_types(parameter.dtype, torch.float32)", "parameter.dtype", "ema"),
+    ],
+    "methods/asam.py": [
+        ("weight.abs() + self.eta", "weight.abs()", "asam:hand"),
+    ],
+    "methods/confidence_penalty.py": [
+        ("* predictions.mean((log_p.exp()", "* -predictions.mean((log_p.exp()", "confidence_penalty"),
+    ],
+    "methods/cutoff.py": [
+        ("(index < start + count)", "(index <= start + count)", "cutoff"),
+    ],
+    "methods/ema.py": [
+        ("t / (9 + t)) if self.warmup", "t / (10 + t)) if self.warmup", "ema"),
+    ],
+    "methods/freelb.py": [
+        ("(epsilon / size.clamp(min=1e-30)).clamp(max=1)", "1", "freelb:hand"),
+        ("/ count.clamp(min=1).sqrt()", "/ count.clamp(min=1)", "freelb:hand"),
+        ("step_size * gradient / length.masked_fill(~is_usable, 1)", "step_size * gradient", "freelb:hand"),
+        ("(number, x.shape) if step.is_captured else number", "0", "freelb:captured"),
+    ],
+    "methods/hidden_mixup.py": [
+        ("return self._shares(step).sum() * (replace", "return (replace", "hidden_mixup"),
+    ],
+    "methods/hiddenkey.py": [
+        ('p_key, "column", 1', 'p_key, "element", 1', "hiddenkey"),
+    ],
+    "methods/hype.py": [
+        ("return [-1, *(block", "return [*(block", "hype"),
+    ],
+    "methods/l2_sp.py": [
+        ("self.alpha * (parameter - target)", "self.alpha * parameter", "l2_sp"),
+    ],
+    "methods/label_smoothing.py": [
+        ("(uniform - predictions.loss())", "uniform", "label_smoothing"),
+    ],
+    "methods/neftune.py": [
+        ("area.to(draws.dtype).sqrt()", "area.to(draws.dtype)", "neftune"),
+    ],
+    "methods/reinit.py": [
+        ("seams.blocks[-self.blocks :]", "seams.blocks[: self.blocks]", "reinit"),
+    ],
     "methods/hiddencut.py": [
         ("(index >= start)", "(index > start)", "hiddencut:spans"),
         ("x.chunk(2)[1]", "x.chunk(2)[0]", "hiddencut:manual"),
         ("return 0.5 * weight * pair_of", "return weight * pair_of", "hiddencut:manual"),
+    ],
+    "methods/lora_dropout.py": [
+        ("torch.arange(step.views, device=x.device)", "torch.zeros(step.views, dtype=torch.long, device=x.device)",
+         "lora_dropout:adapters"),
+        ("dropout_factor(draws, p) if self.rescale", "draws >= p if self.rescale", "lora_dropout:adapters"),
     ],
     "methods/mixout.py": [
         ('if ".lora_B." not in linear.name', "", "mixout:lora"),
@@ -164,8 +223,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("step.progress.step == 0", "step.progress.step >= 0", "noisytune"),
     ],
     "methods/r3f.py": [
-        ('(1 if pair.head == "regression" else 2)', "2", "r3f:manual"),
-        ("return total + (clean - noisy) / 2", "return total + (clean - noisy)", "r3f:manual"),
+        ("total = weight * pair.both_ways()", "total = pair.both_ways()", "r3f:manual"),
+        ("return total + pair.from_mean_to_first()", "return total", "r3f:manual"),
     ],
     "methods/scal.py": [
         ("functional.normalize(", "(lambda x, dim: x)(", "scal:manual"),
@@ -174,6 +233,16 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/scheduled_dropout.py": [
         ("self.start + slope * fraction", "self.start - slope * fraction", "scheduled_dropout"),
         ("(layer / (layers - 1) if layers > 1", "(layer / layers if layers > 1", "scheduled_dropout"),
+    ],
+    "methods/smart.py": [
+        (".clamp(-epsilon, epsilon)", "", "smart:manual"),
+        ("gradient.flatten(1).abs().amax(1)", "gradient.flatten(1).norm(dim=1)", "smart:manual"),
+        ("return 1 - value_at(self.beta, step.progress)", "return value_at(self.beta, step.progress)", "smart:manual"),
+        ("replace(batch.step, views=1)", "batch.step", "smart:manual"),
+        ("self._teacher.load_state(tensors, values)", "pass", "contract:smart"),
+    ],
+    "methods/swa.py": [
+        ("math.ceil(self._past_start(step) / self.every)", "math.ceil(self._past_start(step))", "swa"),
     ],
     "methods/unidrop.py": [
         ("(draws[:, :1] >= p_k)", "(draws[:, :1] < p_k)", "unidrop"),

@@ -21,7 +21,7 @@ from attendrop import RegularizedTrainer
 from attendrop.methods import make_method
 from helpers.data import SGD, make_arguments, make_examples, pad
 from helpers.precision import float64
-from helpers.settings import SETTINGS
+from helpers.settings import SETTINGS, bert_for
 from helpers.zoo import make_model
 
 STEPS = 4
@@ -35,7 +35,7 @@ def collate(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return batch
 
 
-def train(method: str | None, processes: int) -> dict[str, torch.Tensor]:
+def train(method: str | None, processes: int, kind: str = "bert") -> dict[str, torch.Tensor]:
     """The weights after a few steps with one method, or with none; in float64, so that rounding plays no part."""
     with float64(), tempfile.TemporaryDirectory() as folder:
         args = make_arguments(
@@ -43,7 +43,7 @@ def train(method: str | None, processes: int) -> dict[str, torch.Tensor]:
             remove_unused_columns=False, **SGD,
         )  # fmt: skip
         trainer = RegularizedTrainer(
-            model=make_model("bert", dropout=method in NEEDS_DROPOUT),
+            model=make_model(kind, dropout=method in NEEDS_DROPOUT),
             args=args,
             train_dataset=make_examples("bert", 64),
             data_collator=collate if method == "structure_mask" else pad,
@@ -56,7 +56,9 @@ def train(method: str | None, processes: int) -> dict[str, torch.Tensor]:
 def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    found = {str(method): train(method, int(os.environ["WORLD_SIZE"])) for method in [None, *SETTINGS]}
+    world = int(os.environ["WORLD_SIZE"])
+    found = {f"plain {kind}": train(None, world, kind) for kind in ("bert", "bert_lora")}
+    found |= {method: train(method, world, bert_for(method)) for method in SETTINGS}
     torch.save(found, Path(sys.argv[1], f"rank{os.environ['RANK']}.pt"))
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
@@ -235,10 +236,10 @@ class CapturedSteps:
             raise NotCaptured("the model's weights have moved to other tensors")
         if self._engine is None or batch is None:
             work = _capturable(self._model, lambda: run(self._model, dict(static), items))
-            found = self.graphs.run(("pass", key), work, network=self._model)
+            found = self.graphs.run(("pass", key), work, network=self._model).clone()
         else:
             found = self._regularized_loss(self._engine, run, static, items, key, batch)
-        return found.clone()
+        return found
 
     def _regularized_loss(
         self,
@@ -267,8 +268,17 @@ class CapturedSteps:
             with engine.seams.applied(engine.plan(views) if plan is None else plan):
                 return run(self._model, dict(views.inputs), None if items is None else items * engine.views)
 
-        function = _capturable(self._model, tracked_pass)
-        return self.graphs.run(("pass", key), function, batch=batch, network=self._trained(engine))
+        function, network = _capturable(self._model, tracked_pass), self._trained(engine)
+        count = engine.number_of_passes(batch.step)
+        losses: list[Tensor] = []
+        for number in range(count):
+            engine.on_pass(batch, number)
+            # The next pass draws the same ordinary dropout.
+            with nullcontext() if number == count - 1 else preserved(self.graphs.device):
+                name = ("pass", key, number) if number else ("pass", key)
+                # Cloned, because the graph of another pass may use the memory of this one.
+                losses.append(self.graphs.run(name, function, batch=batch, network=network).clone())
+        return losses[0] if count == 1 else torch.stack(losses).sum()
 
     def _trained(self, engine: Engine) -> nn.Module:
         """The model, with the parameters of the methods that the pass gives gradients."""

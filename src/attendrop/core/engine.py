@@ -13,8 +13,8 @@ engine.close()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -29,6 +29,7 @@ from ..model.plan import Plan
 from ..model.probe import LoopLoss
 from ..model.seams import Seams, bind
 from ..model.sites import map_shape
+from ..random import preserved
 from ..utils.batches import batch_size as size_of
 from ..utils.batches import tiled
 from .regularizer import Regularizer
@@ -79,6 +80,7 @@ class Engine:
             check_calls(self.regularizers)
         for regularizer in self.regularizers:
             regularizer._claim(self)
+        check_loss_scaling(self.regularizers, self.loop)
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:
@@ -142,11 +144,22 @@ class Engine:
     ) -> Iterator[dict[str, Any]]:
         """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside.
 
+        Where a method needs several passes, all but the last run here, with the loss that `loss` returns. A loop that
+        scales its loss, for accumulation for example, uses `passes` instead:
+
+            for inputs in engine.passes(engine.begin_micro_batch(batch)):
+                (engine.loss(model(**inputs)) / micro_batches).backward()
+
         Args:
             batch: the batch as the data loader gave it, on the device of the model.
             loop_loss: where the loss calls the model by itself (`Loop(calls_model=True)`): computes it.
         """
-        with self.planned(self.begin_micro_batch(batch, loop_loss=loop_loss)) as inputs:
+        planned = self.begin_micro_batch(batch, loop_loss=loop_loss)
+        with closing(self.passes(planned)) as passes:
+            inputs = next(passes)
+            for _ in range(self.number_of_passes(planned.step) - 1):
+                self.loss(self.model(**inputs)).backward()
+                inputs = next(passes)
             yield inputs
 
     def begin_micro_batch(
@@ -189,24 +202,38 @@ class Engine:
             self._batch = replace(self._batch, loop_loss=LoopLoss(loop_loss))
         return self._batch
 
-    @contextmanager
-    def planned(self, batch: MicroBatch) -> Iterator[dict[str, Any]]:
-        """Calls the hooks of the micro-batch and applies the plan inside; yields the inputs of the tracked pass."""
+    def passes(self, batch: MicroBatch) -> Generator[dict[str, Any], None, None]:
+        """Calls the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
+
+        Args:
+            batch: what `begin_micro_batch` returned.
+        """
         self.use_batch(batch)
         self.on_batch(batch)
-        with self._following(batch):
-            yield dict(batch.inputs)
+        follow = self._following(batch)
+        count = self.number_of_passes(batch.step)
+        for number in range(count):
+            self.on_pass(batch, number)
+            # The next pass draws the same ordinary dropout.
+            is_last = number == count - 1
+            with nullcontext() if is_last else preserved(batch.step.device), follow():
+                yield dict(batch.inputs)
 
-    def _following(self, batch: MicroBatch) -> AbstractContextManager[Any]:
-        """The plan of the micro-batch is applied inside; where the loop's loss calls the model, one for each call."""
+    def number_of_passes(self, step: Step) -> int:
+        """Tracked passes over each micro-batch of this step."""
+        return max((regularizer.passes(step) for regularizer in self.regularizers), default=1)
+
+    def _following(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[Any]]:
+        """Makes the context in which a pass follows the plan; one plan for each call where the loss calls the model."""
         if batch.loop_loss is None:
-            return self.seams.applied(self.plan(batch))
+            plan = self.plan(batch)
+            return lambda: self.seams.applied(plan)
 
         def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
             size = self.batch_size or batch.size  # a call may have several rows for each example
             return self.plan(replace(batch, examples=inputs, inputs=inputs, call=call, size=size))
 
-        return planned_calls(self.model, self.seams, plan_of)
+        return lambda: planned_calls(self.model, self.seams, plan_of)
 
     def use_batch(self, batch: MicroBatch) -> None:
         """From now on, `loss` reads this micro-batch: the present one with other tensors. For captured steps."""
@@ -216,6 +243,11 @@ class Engine:
         """Calls `on_batch` of all methods."""
         for regularizer in self.regularizers:
             regularizer.on_batch(self._for(regularizer, batch))
+
+    def on_pass(self, batch: MicroBatch, number: int) -> None:
+        """Calls `on_pass` of all methods."""
+        for regularizer in self.regularizers:
+            regularizer.on_pass(self._for(regularizer, batch), number)
 
     def plan(self, batch: MicroBatch) -> Plan:
         """The plans of all methods for the tracked pass, combined."""
@@ -235,7 +267,7 @@ class Engine:
         return replace(batch, examples={k: value for k, value in batch.examples.items() if k not in others})
 
     def loss(self, outputs: Any, loss: Tensor | None = None, share: float | Tensor = 1.0) -> Tensor:
-        """The loss of the tracked pass with all penalties added.
+        """The loss of the tracked pass with all penalties added; its share, where there are several passes.
 
         Args:
             outputs: what the model returned.
@@ -254,7 +286,12 @@ class Engine:
                     "carry no gradient; they must come from the pass that is trained."
                 )
             total = total + share * penalty
-        return total
+        return self.averaged(total)
+
+    def averaged(self, loss: Tensor) -> Tensor:
+        """The loss of one tracked pass, divided by the number of passes over the micro-batch."""
+        count = 1 if self._step is None else self.number_of_passes(self._step)
+        return loss / count if count > 1 else loss
 
     def before_optimizer(self) -> None:
         """To be called when all gradients of the step are there, before the optimizer's step."""
@@ -379,10 +416,25 @@ def check_calls(regularizers: Sequence[Regularizer]) -> None:
                 f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; "
                 "use a method without such a penalty, such as ADDrop."
             )
+        if type(regularizer).passes is not Regularizer.passes:
+            raise ValueError(
+                f"{name} needs several passes over a batch, and this trainer's loss calls the model by itself; use a "
+                "method that needs one pass, such as ADDrop."
+            )
         if regularizer.columns:
             raise ValueError(
                 f"{name} reads the column {regularizer.columns[0]!r} of the model's inputs, and this trainer's loss "
                 "makes these inputs by itself; use a method that reads no column."
+            )
+
+
+def check_loss_scaling(regularizers: Sequence[Regularizer], loop: Loop) -> None:
+    """Refuses a loss scaler beside a method whose own gradients it does not scale."""
+    for regularizer in regularizers:
+        if regularizer.needs_unscaled_loss and loop.gradient_scale != 1.0:
+            raise ValueError(
+                f"{type(regularizer).__name__} computes a gradient in a pass of its own, and the loss is scaled for "
+                "float16 (fp16=True), which that pass is not; train with bf16=True or in float32."
             )
 
 

@@ -1,20 +1,22 @@
-"""The base class of every method: a dataclass whose fields are its hyper-parameters, with six hooks.
+"""The base class of every method: a dataclass whose fields are its hyper-parameters, with seven hooks.
 
     for each optimizer step
         on_step_begin(step)                     # mixout mixes the weights
         for each micro-batch
             on_batch(batch)                     # AttendOut trains the defender; never captured
             plan(batch)            -> Plan      # AD-DROP probes the model, LayerDrop draws; may be captured
-            one tracked pass under the plan, over `views` copies of each example
-            penalty(outputs, batch) -> Tensor   # R-Drop compares the views
-            backward                            # the plan is applied until this has ended
+            for each of `passes(step)` passes, one as a rule
+                on_pass(batch, number)              # FreeLB: which perturbation comes next; never captured
+                a tracked pass under the plan, over `views` copies of each example
+                penalty(outputs, batch) -> Tensor   # R-Drop compares the views
+                backward                            # the plan is applied until this has ended
         on_gradients(step)                      # Child-Tuning masks the gradients
         optimizer.step()
         on_step_end(step)                       # AttendOut measures the reward
     on_close()                                  # also after an exception in the middle of a step
 
-There is one tracked pass for each micro-batch. What else a method needs to know it learns from a probe
-(`batch.probe()`), or from more views of the batch.
+As a rule there is one tracked pass for each micro-batch. What else a method needs to know it learns from a probe
+(`batch.probe()`), or from more views of the batch. The gradients of several passes are averaged.
 """
 
 from __future__ import annotations
@@ -80,6 +82,18 @@ class Regularizer:
         """Columns of the batch that this method reads and the model must not get."""
         return ()
 
+    def passes(self, step: Step) -> int:
+        """Tracked passes over each micro-batch of this step, one after the other; their gradients are averaged.
+
+        All of them run under the same plan and draw the same ordinary dropout.
+        """
+        return 1
+
+    @property
+    def needs_unscaled_loss(self) -> bool:
+        """Whether it computes gradients in a pass of its own, without the loop's scaling of the loss (float16)."""
+        return False
+
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         """Raises a `ValueError` if this method cannot work on this model, or not for this number of epochs."""
 
@@ -127,6 +141,13 @@ class Regularizer:
     def plan(self, batch: MicroBatch) -> Plan:
         """What the tracked pass over this micro-batch changes in the model."""
         return Plan()
+
+    def on_pass(self, batch: MicroBatch, number: int) -> None:
+        """Before each tracked pass; `number` counts from 0. It runs in Python in every step, as `on_batch` does.
+
+        A captured pass has one graph for each number, which may run more than once: what the pass leaves for the next
+        one it writes into a tensor that it does not read.
+        """
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         """A term that is added to the loss, from the outputs of the tracked pass."""

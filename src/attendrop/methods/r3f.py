@@ -93,8 +93,7 @@ class R3F(Regularizer):
             return None
         pair = pair_of(outputs, batch)
         weight = batch.step.strength(f"{self.name} weight", self.weight)
-        # The paper adds KL in both directions. For two normals of variance 1 the sum is the squared difference.
-        total = weight * pair.divergence("kl") * (1 if pair.head == "regression" else 2)
+        total = weight * pair.both_ways()
         if self.loss == "both":
             return total
         if outputs.get("loss") is None:
@@ -102,6 +101,4 @@ class R3F(Regularizer):
                 "R3F.loss is 'clean', for which the loss must be the model's own; with label smoothing or a "
                 "compute_loss_func set R3F(loss='both')."
             )
-        # The loss of the model is the mean over both views: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁.
-        clean, noisy = pair.losses()
-        return total + (clean - noisy) / 2
+        return total + pair.from_mean_to_first()

@@ -75,6 +75,7 @@ class CallCounter:
         self.seams = seams
         self.numbers: list[int] = []  # of the sites or blocks, in calling order
         self.calls = 0
+        self.name = ""  # of a linear layer
 
     @property
     def current(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..kernels.attention_mask import Mask, as_keep
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 Edit = Callable[[Tensor], Tensor]
@@ -40,6 +41,9 @@ class Plan:
         edits: block -> functions of the hidden states after it, in order; block -1 is the embeddings.
         ffn: block -> functions of the feed-forward's output, before its dropout and the residual connection.
         inner: block -> functions of the feed-forward's inner activation, the input of its last linear layer.
+        linear_inputs: name of a linear layer -> functions of its input, in order; the layer must be open
+            (`Seams.open_linear`).
+        linear_outputs: the same for its output.
         record: sites whose query, key, value and output are stored in `Seams.records`.
     """
 
@@ -56,6 +60,8 @@ class Plan:
     edits: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
     ffn: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
     inner: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
+    linear_inputs: Mapping[str, tuple[Edit, ...]] = field(default_factory=dict)
+    linear_outputs: Mapping[str, tuple[Edit, ...]] = field(default_factory=dict)
     record: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
@@ -73,6 +79,8 @@ class Plan:
             or self.edits
             or self.ffn
             or self.inner
+            or self.linear_inputs
+            or self.linear_outputs
             or self.record
         )
 
@@ -92,6 +100,8 @@ class Plan:
             edits=_merged(self.edits, other.edits, _in_order),
             ffn=_merged(self.ffn, other.ffn, _in_order),
             inner=_merged(self.inner, other.inner, _in_order),
+            linear_inputs=_merged(self.linear_inputs, other.linear_inputs, _in_order),
+            linear_outputs=_merged(self.linear_outputs, other.linear_outputs, _in_order),
             record=self.record | other.record,
         )
 
@@ -146,7 +156,7 @@ class Plan:
         )
 
 
-def _merged(a: Mapping[int, T], b: Mapping[int, T], both: Callable[[T, T], T]) -> dict[int, T]:
+def _merged(a: Mapping[K, T], b: Mapping[K, T], both: Callable[[T, T], T]) -> dict[K, T]:
     return {**a, **{at: both(a[at], value) if at in a else value for at, value in b.items()}}
 
 

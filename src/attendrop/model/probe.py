@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ..random import preserved
 from .calls import planned_calls
@@ -68,10 +69,20 @@ class Probe:
         with preserved(device), nullcontext() if training else evaluating(self.model):
             yield
 
-    def forward(self, plan: Plan, with_labels: bool = False) -> tuple[Any, dict[int, Record]]:
-        """One pass under `plan`: the outputs and the records."""
+    def forward(
+        self, plan: Plan, with_labels: bool = False, weights: Mapping[str, Tensor] | None = None
+    ) -> tuple[Any, dict[int, Record]]:
+        """One pass under `plan`: the outputs and the records.
+
+        Args:
+            plan: what the pass changes in the model.
+            with_labels: whether the model gets the labels, so that it computes its loss.
+            weights: values by the names of parameters, in place of the model's own.
+        """
+        inputs = dict(self.batch) if with_labels else self._without_labels()
         with self.seams.applied(plan):
-            outputs = called_by_name(self.model)(**(self.batch if with_labels else self._without_labels()))
+            run = called_by_name(self.model)
+            outputs = functional_call(self.model, dict(weights), (), inputs) if weights else run(**inputs)
             return outputs, self.seams.records
 
     def loss(self, plan: Plan) -> Tensor:

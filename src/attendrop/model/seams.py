@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -30,6 +30,8 @@ _EMPTY = Plan()
 
 # Our attributes on modules, each a CallCounter.
 _ATTENTION, _BLOCK, _FEED_FORWARD = "_attendrop", "_attendrop_block", "_attendrop_feed_forward"
+_LINEAR = "_attendrop_linear"
+_ATTRIBUTES = (_ATTENTION, _BLOCK, _FEED_FORWARD, _LINEAR)
 
 
 class Seams:
@@ -91,6 +93,16 @@ class Seams:
                 f"{self.name} has none that ends in one linear layer for all tokens (experts and chunks do not)."
             )
 
+    def open_linear(self, model: nn.Module, names: Iterable[str]) -> None:
+        """Lets plans edit the inputs and outputs of these linear layers, until `unbind`.
+
+        Args:
+            model: the bound model.
+            names: the names of the layers in it.
+        """
+        for name in names:
+            self._attach(model.get_submodule(name), _LINEAR, _LinearSeam).name = name
+
     @contextmanager
     def applied(self, plan: Plan) -> Iterator[None]:
         """Every pass inside follows `plan`. The backward belongs inside: gradient checkpointing runs blocks in it."""
@@ -144,7 +156,7 @@ class Seams:
     def unbind(self) -> None:
         """Removes the seams: the model is as it was before `bind`."""
         for module in self._modules:
-            for attribute in (_ATTENTION, _BLOCK, _FEED_FORWARD):
+            for attribute in _ATTRIBUTES:
                 if isinstance(module.__dict__.get(attribute), CallCounter):
                     delattr(module, attribute)
             original = getattr(type(module), "_attendrop_original", None)
@@ -238,6 +250,22 @@ class _FeedForwardSeam(_Seam):
             x = edit(x)
         x = run(x, *args, **kwargs)
         for edit in plan.ffn.get(counter.current, ()):
+            x = edit(x)
+        return x
+
+
+class _LinearSeam(_Seam):
+    """Comes before the class of a linear layer that a method has opened: edits its input and its output."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        run = super().forward  # type: ignore[misc]
+        counter = getattr(self, _LINEAR, None)
+        plan: Plan = _EMPTY if counter is None else counter.seams.plan
+        name = "" if counter is None else counter.name
+        for edit in plan.linear_inputs.get(name, ()):
+            x = edit(x)
+        x = run(x, *args, **kwargs)
+        for edit in plan.linear_outputs.get(name, ()):
             x = edit(x)
         return x
 
@@ -355,7 +383,7 @@ def _replace_attention(model: Any, seams: Seams) -> None:
     """Switches the configurations of the model to our attention function, and adds adapters where they are needed."""
     seen: set[int] = set()
     for module in model.modules():
-        for attribute in (_ATTENTION, _BLOCK, _FEED_FORWARD):
+        for attribute in _ATTRIBUTES:
             if hasattr(module, attribute):
                 raise ValueError(
                     f"{type(module).__name__} of {seams.name} has an attribute {attribute!r} of its own, which "

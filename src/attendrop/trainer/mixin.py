@@ -303,16 +303,20 @@ class RegularizerMixin(_Base):
         if self.engine is None or batch is None:
             return run(model, inputs, items)
         # The plan is applied until `run` has ended its backward: gradient checkpointing runs blocks again in it.
-        with self.engine.planned(batch) as views:
-            return run(model, views, None if items is None else items * self.engine.views)
+        items = None if items is None else items * self.engine.views
+        losses = [run(model, views, items) for views in self.engine.passes(batch)]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        # Only a penalty needs outputs, which some trainers do not compute.
         engine = self.engine
-        if engine is None or not engine.reads_outputs or not model.training or model in self.networks:
+        if engine is None or not model.training or model in self.networks:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+        # Only a penalty needs outputs, which some trainers do not compute.
+        if not engine.reads_outputs:
+            found = super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+            return (engine.averaged(found[0]), *found[1:]) if return_outputs else engine.averaged(found)
         share = self._share_of_step(engine, super().compute_loss, model, inputs, kwargs.get("num_items_in_batch"))
         loss, outputs = self.adaptation.with_outputs(super().compute_loss, model, inputs, *args, **kwargs)
         loss = engine.loss(outputs, loss, share)

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from ...core.regularizer import Regularizer
-from ...core.schedule import Strength, value_at
+from ...core.schedule import Strength, largest, value_at
 from ...core.step import MicroBatch, Step
 from ...model.plan import Plan
 from ...model.seams import Seams
+from .averages import refuse_frozen
 from .weights import EditsWeights, reason_against, refuse_sharded
 
 # Half precision underflows below 6e-8. Only the direction of the gradient counts, so that its size may be any.
@@ -64,8 +65,13 @@ class ClimbsWeights(EditsWeights):
         """T for each weight; None: 1."""
         return None
 
+    @property
+    def needs_unscaled_loss(self) -> bool:
+        return largest(self.rho) > 0
+
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded(type(self).__name__, model)
+        refuse_frozen(type(self).__name__, model, seams)
 
     def refuses(self, other: Regularizer) -> str | None:
         return reason_against(self, other)

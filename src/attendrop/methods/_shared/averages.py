@@ -57,10 +57,14 @@ class WeightAverage(Regularizer):
         if not self.is_averaged(step):
             return
         if not self._average:
-            refuse_sharded(type(self).__name__, step.model)
-            self._average = {name: _wide(parameter) for name, parameter in trained_parameters(step.model).items()}
+            self.begin_average(step.model)
         else:
             self._update(step)
+
+    def begin_average(self, model: nn.Module) -> None:
+        """The present weights are the average."""
+        refuse_sharded(type(self).__name__, model)
+        self._average = {name: _wide(parameter) for name, parameter in trained_parameters(model).items()}
 
     def _update(self, step: Step) -> None:
         pairs = self._on_device(step.model)

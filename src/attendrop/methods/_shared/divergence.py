@@ -63,10 +63,15 @@ class Pair:
             values = _KINDS[kind](log_probabilities(self.head, self.first), log_probabilities(self.head, self.second))
         return reduced(values, self.counted, reduction)
 
-    def losses(self) -> tuple[Tensor, Tensor]:
-        """The loss of each view alone, as transformers' models compute it."""
+    def both_ways(self) -> Tensor:
+        """KL(P₁‖P₂) + KL(P₂‖P₁). For two normals of variance 1, in regression, this is the squared difference."""
+        return self.divergence("kl") * (1 if self.head == "regression" else 2)
+
+    def from_mean_to_first(self) -> Tensor:
+        """What makes the loss of the first view of the mean loss of both: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁."""
         assert self.labels is not None
-        return loss_of(self.head, self.first, self.labels), loss_of(self.head, self.second, self.labels)
+        first, second = (loss_of(self.head, logits, self.labels) for logits in (self.first, self.second))
+        return (first - second) / 2
 
 
 def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
