@@ -421,8 +421,16 @@ class RegularizerMixin(_Base):
         return trained
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with self.checkpoints.loading_optimizer():
-            super()._load_optimizer_and_scheduler(checkpoint)
+        try:
+            with self.checkpoints.loading_optimizer():
+                super()._load_optimizer_and_scheduler(checkpoint)
+        except ValueError as error:
+            if "parameter group" not in str(error):
+                raise
+            raise ValueError(
+                f"{Path(str(checkpoint)).name} has other groups of weights in its optimizer; methods that freeze "
+                "weights or scale learning rates must stay as they are when a run is resumed."
+            ) from error
 
     def _load_best_model(self) -> None:
         self.checkpoints.check_best()
