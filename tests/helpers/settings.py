@@ -15,6 +15,7 @@ MODELS = ("bert", "gpt2", "llama", "bart")
 ADAPTED = (*MODELS, "mpnet")  # for methods that act inside attention, which MPNet has an adapter for
 
 FEW = ("bert", "llama")  # for methods whose work does not depend on the architecture
+ONE = ("bert",)
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,11 @@ SETTINGS = {
         models=FEW, usual={"blocks": 1}, zero={"blocks": 0, "embeddings": False}, strongest={"blocks": 2}
     ),
     "lp_ft": Setting(
-        models=FEW, usual={"share": 0.5}, zero={"share": 0}, strongest={"share": 0.99}, lora_error="has no head"
+        models=ONE, usual={"share": 0.5}, zero={"share": 0}, strongest={"share": 0.99}, lora_error="has no head"
     ),
-    "wise_ft": Setting(models=FEW, usual={"alpha": 0.4}, zero={"alpha": 1}, strongest={"alpha": 0}),
+    "wise_ft": Setting(models=ONE, usual={"alpha": 0.4}, zero={"alpha": 1}, strongest={"alpha": 0}),
     "deni": Setting(
-        models=FEW,
+        models=ONE,
         usual={"models": 3, "noise": 0.1, "noise_on": "trained", "start": 0.5, "end": 1, "every": 0.5},
         zero={"models": 1},
         strongest={"models": 3, "noise": 10.0, "noise_on": "trained", "start": 0, "end": 1, "every": 0.1},

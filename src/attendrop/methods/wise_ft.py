@@ -14,7 +14,7 @@ Differs from the paper in: the head is not interpolated, because it is new.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -42,7 +42,7 @@ class WiSEFT(RemembersOrigin):
     averages_weights: ClassVar[bool] = True
 
     alpha: float | str = 0.5
-    grid: list[float] = field(default_factory=lambda: [0.2, 0.4, 0.6, 0.8, 1.0])
+    grid: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
     def __post_init__(self) -> None:
         if self.alpha != AUTO:
@@ -54,7 +54,7 @@ class WiSEFT(RemembersOrigin):
             raise UserError(f"WiSEFT.grid is {self.grid!r}; it must be a list of numbers from 0 to 1.")
         for value in self.grid:
             check_number("WiSEFT.grid", value, 0, 1)
-        self.grid = list(self.grid)
+        self.grid = tuple(self.grid)
         self.reset()
 
     def reset(self) -> None:
