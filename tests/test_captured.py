@@ -309,8 +309,10 @@ EVERY_METHOD = [(bert_for(name), name, text) for name, texts in CAPTURED.items()
     (kind, name, texts[0])
     for kind in ("mpnet", "deberta_v2", "llama_lora")
     for name, texts in CAPTURED.items()
-    # LoRA Dropout needs adapters, and the weights that super tickets mask are frozen beside them.
-    if name != ("supertickets" if kind == "llama_lora" else "lora_dropout")
+    # LoRA Dropout needs adapters. Beside them the weights that super tickets mask are frozen, and some are refused.
+    if (
+        name != "supertickets" and SETTINGS[name].lora_error is None if kind == "llama_lora" else name != "lora_dropout"
+    )
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,10 @@ import torch
 from attendrop import METHODS, Engine, Loop
 from attendrop.methods import make_method
 from helpers import zoo
+from helpers.captured import make_methods
 from helpers.settings import SETTINGS, bert_for
+from helpers.training import same_parameters
+from helpers.training import train as fine_tune
 
 NAMES = sorted(METHODS)
 STEPS = 3
@@ -95,3 +99,18 @@ def test_six_methods_train_together(kind: str) -> None:
     for methods in SIX:
         weights = train(kind, methods)
         assert not same(weights, train(kind, methods[:-1]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["addrop:p=0.5,q=0.5,layers=all + ema:decay=0.5", "addrop:p=0.5,q=0.5,layers=all + llrd:decay=0.5",
+     "llrd:decay=0.5 + reinit:blocks=1", "freeze:blocks=1 + lp_ft:share=0.5"],
+)  # fmt: skip
+def test_baselines_act_together_and_resume_exactly(text: str, tmp_path: Path) -> None:
+    names = text.split(" + ")
+    whole, _ = fine_tune(tmp_path, "bert", make_methods(text), save_strategy="steps", save_steps=4)
+    resumed, _ = fine_tune(tmp_path, "bert", make_methods(text), str(tmp_path / "checkpoint-4"))
+    assert same_parameters(whole, resumed)
+    assert same_parameters(whole, fine_tune(tmp_path, "bert", make_methods(" + ".join(names[::-1])))[0])
+    for name in names:
+        assert not same_parameters(whole, fine_tune(tmp_path, "bert", make_methods(name))[0])

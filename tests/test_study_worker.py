@@ -49,12 +49,16 @@ def spec_of(settings: dict[str, Any], method: str = "plain", seed: int = 0, **mo
 def test_scores_are_those_of_attendrop_train_in_any_order_of_runs(
     worker: Worker, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    order = [("plain", 3), (ADDROP, 3), ("mixout:p=0.5", 3), ("plain", 4), (ADDROP, 3), ("plain", 3)]
+    order = [
+        ("plain", 3), (ADDROP, 3), ("mixout:p=0.5", 3), ("plain", 4), (ADDROP, 3), ("llrd:decay=0.5", 3),
+        ("freeze:blocks=1", 3), ("plain", 3),
+    ]  # fmt: skip
     records = [worker.run(spec_of(settings, method, seed)) for method, seed in order]
-    assert records[0]["scores"] == records[5]["scores"]
+    assert records[0]["scores"] == records[7]["scores"]
     assert records[1]["scores"] == records[4]["scores"]
     assert records[0]["scores"] != records[3]["scores"] != records[1]["scores"]
-    for record in (records[5], records[4], records[2]):
+    assert records[5]["scores"] != records[0]["scores"] != records[6]["scores"]
+    for record in (*records[4:], records[2]):
         expected = fine_tune(
             **settings, method=record["settings"].get("method", []), seed=3, output_dir=str(tmp_path / record["id"]),
             save_strategy="no", load_best_model_at_end=False,

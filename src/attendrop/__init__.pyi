@@ -22,10 +22,12 @@ from .methods.child_tuning import ChildTuning as ChildTuning
 from .methods.concrete_dropout import ConcreteDropout as ConcreteDropout
 from .methods.confidence_penalty import ConfidencePenalty as ConfidencePenalty
 from .methods.cutoff import Cutoff as Cutoff
+from .methods.deni import DENI as DENI
 from .methods.dropconnect import DropConnect as DropConnect
 from .methods.drophead import DropHead as DropHead
 from .methods.ema import EMA as EMA
 from .methods.freelb import FreeLB as FreeLB
+from .methods.freeze import Freeze as Freeze
 from .methods.headmask import HeadMask as HeadMask
 from .methods.hidden_mixup import HiddenMixup as HiddenMixup
 from .methods.hiddencut import HiddenCut as HiddenCut
@@ -34,7 +36,9 @@ from .methods.hype import HyPe as HyPe
 from .methods.l2_sp import L2SP as L2SP
 from .methods.label_smoothing import LabelSmoothing as LabelSmoothing
 from .methods.layerdrop import LayerDrop as LayerDrop
+from .methods.llrd import LLRD as LLRD
 from .methods.lora_dropout import LoRADropout as LoRADropout
+from .methods.lp_ft import LPFT as LPFT
 from .methods.mixout import Mixout as Mixout
 from .methods.neftune import NEFTune as NEFTune
 from .methods.noisytune import NoisyTune as NoisyTune
@@ -53,6 +57,7 @@ from .methods.supertickets import SuperTickets as SuperTickets
 from .methods.supertickets import find_supertickets as find_supertickets
 from .methods.swa import SWA as SWA
 from .methods.unidrop import UniDrop as UniDrop
+from .methods.wise_ft import WiSEFT as WiSEFT
 from .model.attribution import IntegrationRule as IntegrationRule
 from .model.attribution import attribute as attribute
 from .model.plan import Plan as Plan

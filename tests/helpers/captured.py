@@ -52,6 +52,11 @@ CAPTURED = {
     "ema": ["ema:decay=0.9", "ema:decay=0.5,warmup=False + attention_dropout:p=0.2"],
     "l2_sp": ["l2_sp:alpha=0.5"],
     "reinit": ["reinit:blocks=1"],
+    "llrd": ["llrd:decay=0.5"],
+    "freeze": ["freeze:blocks=1", "freeze:blocks=1 + addrop:p=0.5,q=0.5,layers=all,cross_tuning=False"],
+    "lp_ft": ["lp_ft:share=0.5"],
+    "wise_ft": ["wise_ft:alpha=0.4"],
+    "deni": ["deni:models=3,noise_on=trained,start=0,end=0.5,every=0.25,ensemble=0.7"],
     "swa": ["swa:start=0.2", "swa:start=0,every=2"],
     "unidrop": ["unidrop:p_k=0.2,p_d=0.3", "unidrop:fd1=0..0.3,fd2=0.1..1,layerdrop=0..0.5,p_d=0.5..0.1"],
 }

@@ -15,6 +15,7 @@ MODELS = ("bert", "gpt2", "llama", "bart")
 ADAPTED = (*MODELS, "mpnet")  # for methods that act inside attention, which MPNet has an adapter for
 
 FEW = ("bert", "llama")  # for methods whose work does not depend on the architecture
+ONE = ("bert",)
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,20 @@ SETTINGS = {
     "ema": Setting(usual={"decay": 0.5}, zero={"decay": 0}, strongest={"decay": 0.9999, "warmup": False}),
     "l2_sp": Setting(usual={}, zero={"alpha": 0, "beta": 0}, strongest={"alpha": 100.0, "beta": 100.0}),
     "reinit": Setting(usual={}, zero={"blocks": 0}, strongest={"blocks": 2}, lora_error="is not trained"),
+    "llrd": Setting(models=FEW, usual={"decay": 0.3}, zero={"decay": 1}, strongest={"decay": 0.001}),
+    "freeze": Setting(
+        models=FEW, usual={"blocks": 1}, zero={"blocks": 0, "embeddings": False}, strongest={"blocks": 2}
+    ),
+    "lp_ft": Setting(
+        models=ONE, usual={"share": 0.5}, zero={"share": 0}, strongest={"share": 0.99}, lora_error="has no head"
+    ),
+    "wise_ft": Setting(models=ONE, usual={"alpha": 0.4}, zero={"alpha": 1}, strongest={"alpha": 0}),
+    "deni": Setting(
+        models=ONE,
+        usual={"models": 3, "noise": 0.1, "noise_on": "trained", "start": 0.5, "end": 1, "every": 0.5},
+        zero={"models": 1},
+        strongest={"models": 3, "noise": 10.0, "noise_on": "trained", "start": 0, "end": 1, "every": 0.1},
+    ),
     "swa": Setting(usual={"start": 0.3}, zero={"start": 1}, strongest={"start": 0}),
 }
 

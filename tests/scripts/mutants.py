@@ -48,6 +48,29 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("if name not in self.columns}, self.views", "}, self.views", "engine:columns structure_mask:equation"),
         ("for one, other in permutations(regularizers, 2):", "for one, other in ():", "r3f:loss_both"),
     ],
+    "core/rates.py": [
+        ('"lr": group["lr"] * factor', '"lr": group["lr"]', "llrd"),
+        ("sorted(set(of_parameters), reverse=True)", "sorted(set(of_parameters))", "llrd"),
+        ("self.optimizer.param_groups[:] = self._own", "pass", "llrd"),
+        ("factors.get(name, 1.0) * factor", "factor", "llrd:go_together"),
+    ],
+    "trainer/choice.py": [
+        ("return score if is_higher_better else -score", "return score", "wise_ft"),
+        ("if method is None or step == self._step:", "if method is None:", "wise_ft"),
+    ],
+    "methods/llrd.py": [("(top - depth)", "(top - depth + 1)", "llrd")],
+    "methods/freeze.py": [("depth < self.blocks", "depth <= self.blocks", "freeze")],
+    "methods/lp_ft.py": [("step.progress.step < self._probing", "step.progress.step <= self._probing", "lp_ft")],
+    "methods/wise_ft.py": [
+        ("torch.lerp(pretrained.to(tuned.device, wide), tuned.detach().to(wide), alpha)",
+         "torch.lerp(tuned.detach().to(wide), pretrained.to(tuned.device, wide), alpha)", "wise_ft"),
+        ('if ".lora_A." in name or', "if False or", "wise_ft:adapter"),
+    ],
+    "methods/deni.py": [
+        ("means[name] = total / self.models", "means[name] = total / len(others)", "deni"),
+        ("self.noise / (step.progress.step + 1)", "self.noise", "deni"),
+        ("since < period else None", "since <= period else None", "deni"),
+    ],
     "core/step.py": [
         ('*(f"{stream}/{view}" for view in range(1, self.step.views))',
          "*(stream for view in range(1, self.step.views))", "scores_dropout:views unidrop:views"),

@@ -216,8 +216,8 @@ class Graphs:
         if network is None:
             return []
         if network not in self._parameters:
-            self._parameters[network] = [p for p in network.parameters() if p.requires_grad]
-        return self._parameters[network]
+            self._parameters[network] = list(network.parameters())
+        return [p for p in self._parameters[network] if p.requires_grad]  # another run may freeze other weights
 
     def _collect_gradients(self, graph: _Graph) -> None:
         """Moves gradients of an eager micro-batch into the tensors to which the graph adds."""

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from .graphs import Graphs
 
+_NOT_FIXED = ("params", "param_names", "lr", "initial_lr")  # of a group, in a graph
+
 
 def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a replay does everything that a step of this optimizer does."""
@@ -54,8 +56,16 @@ class OptimizerGraph:
     def __init__(self, optimizer: torch.optim.Optimizer, graphs: Graphs) -> None:
         self._optimizer, self._graphs = optimizer, graphs
         self._allows = allows_capture(optimizer)
-        self._learning_rates = [torch.zeros((), device=graphs.device) for _ in optimizer.param_groups]
+        self._all_rates: list[Tensor] = []  # at their addresses for all graphs; groups may be divided in a later run
         self._is_warm = False
+
+    @property
+    def _learning_rates(self) -> list[Tensor]:
+        """The learning rate of each group, in device memory."""
+        count = len(self._optimizer.param_groups)
+        while len(self._all_rates) < count:
+            self._all_rates.append(torch.zeros((), device=self._graphs.device))
+        return self._all_rates[:count]
 
     def step(self, eager_step: Callable[[], Any]) -> None:
         """Takes a step: a replay, or `eager_step` where that is not possible."""
@@ -79,7 +89,7 @@ class OptimizerGraph:
     def _key(self, parameters: list[nn.Parameter]) -> tuple[Any, ...]:
         """Everything that is fixed in a graph: the settings of the groups and the addresses of the tensors."""
         settings = [
-            tuple((name, value) for name, value in group.items() if name not in ("params", "lr", "initial_lr"))
+            (len(group["params"]), *((name, value) for name, value in group.items() if name not in _NOT_FIXED))
             for group in self._optimizer.param_groups
         ]
         addresses = [p.data_ptr() for p in parameters]
@@ -106,5 +116,5 @@ class OptimizerGraph:
         for parameter in parameters:
             parameter.grad = torch.zeros_like(parameter)
         make: Any = type(self._optimizer)
-        make(parameters, lr=torch.zeros_like(self._learning_rates[0]), fused=True, capturable=True).step()
+        make(parameters, lr=torch.zeros((), device=self._graphs.device), fused=True, capturable=True).step()
         self._is_warm = True

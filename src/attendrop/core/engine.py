@@ -32,6 +32,7 @@ from ..model.sites import map_shape
 from ..random import preserved
 from ..utils.batches import batch_size as size_of
 from ..utils.batches import tiled
+from .rates import Rates
 from .regularizer import Regularizer
 from .schedule import Progress
 from .state import load_state, load_trained_weights, save_state, save_trained_weights
@@ -82,13 +83,19 @@ class Engine:
             regularizer._claim(self)
         check_loss_scaling(self.regularizers, self.loop)
         self.seams: Seams = bind(model, example)
+        self._rates = Rates((), model, self.seams)
         try:
             for regularizer in self.regularizers:
                 regularizer.reset()
                 regularizer.check_loop(model, self.loop)
-                regularizer.check(model, self.seams, epochs)
+            self._rates = Rates(self.regularizers, model, self.seams)
+            self._rates.freeze(model)  # before the checks, which look at what is trained
+            for regularizer in self.regularizers:
+                self._check(regularizer, epochs)
             check_checkpointing(model)
+            self.scale_learning_rates()
         except BaseException:
+            self._rates.restore(model)
             self.seams.unbind()
             raise
         self.views = max((regularizer.views for regularizer in self.regularizers), default=1)
@@ -104,11 +111,33 @@ class Engine:
         self._has_evaluated_weights = False
         self.is_open = True
 
+    def _check(self, regularizer: Regularizer, epochs: int | None) -> None:
+        """Calls its `check`. Where it fails only because other methods freeze weights, the error names them."""
+        try:
+            regularizer.check(self.model, self.seams, epochs)
+        except ValueError as error:
+            others = [type(other).__name__ for other in self._rates.freezing if other is not regularizer]
+            if not others:
+                raise
+            self._rates.restore(self.model)
+            regularizer.check(self.model, self.seams, epochs)  # raises the same error if it does not depend on them
+            raise ValueError(
+                f"regularizers has {' and '.join(others)} and {type(regularizer).__name__}, which cannot act together, "
+                f"because of the weights that are frozen: {error}"
+            ) from None
+
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def scale_learning_rates(self) -> None:
+        """Gives each weight the learning rate that the methods want, where the loop has its optimizer already.
+
+        A loop that creates its optimizer after the engine calls this before it creates the learning rate scheduler.
+        """
+        self._rates.scale(self.model, self.loop.optimizer)
 
     def begin_step(
         self, progress: Progress | None = None, measure: bool = False, model: nn.Module | None = None
@@ -135,6 +164,7 @@ class Engine:
             columns=self.columns,
         )
         self._micro_batches = 0
+        self._rates.check_scaled()
         for regularizer in self.regularizers:
             regularizer.on_step_begin(self._step)
 
@@ -360,6 +390,7 @@ class Engine:
         self.is_open = False
         with ExitStack() as stack:  # calls all, and raises at the end
             stack.callback(self.seams.unbind)
+            stack.callback(lambda: self._rates.restore(self.model))
             for regularizer in reversed(self.regularizers):
                 stack.callback(regularizer.on_close)
 

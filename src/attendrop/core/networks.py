@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -16,9 +16,11 @@ from .step import Loop
 class TrainsNetworks(Regularizer):
     """The base class of methods that train networks of their own beside the model.
 
-    The Trainer scores these networks at every evaluation, and at the end of training the best one on the development
-    set becomes the model.
+    Where `competes` is True, the Trainer scores these networks at every evaluation, and at the end of training the best
+    one on the development set becomes the model.
     """
+
+    competes: ClassVar[bool] = True
 
     @property
     def held_out(self) -> float:
@@ -47,9 +49,14 @@ class TrainsNetworks(Regularizer):
         return []
 
 
-def networks_of(regularizers: Sequence[Regularizer]) -> dict[str, nn.Module]:
-    """The networks that these methods train beside the model, by name."""
-    methods = (r for r in regularizers if isinstance(r, TrainsNetworks))
+def networks_of(regularizers: Sequence[Regularizer], competing: bool = False) -> dict[str, nn.Module]:
+    """The networks that these methods train beside the model, by name.
+
+    Args:
+        regularizers: the methods.
+        competing: only networks that may become the model.
+    """
+    methods = (r for r in regularizers if isinstance(r, TrainsNetworks) and (r.competes or not competing))
     return {name: network for method in methods for name, network in method.networks().items()}
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -104,6 +104,19 @@ class Regularizer:
         """The end of a sentence that says why this method cannot act together with `other`; None where it can."""
         return None
 
+    def rate_factors(self, model: nn.Module, seams: Seams) -> dict[str, float]:
+        """Factors of the learning rate, by the names of the model's parameters; the others have 1.
+
+        A parameter with the factor 0 is frozen while the engine is open: it gets no gradient, no weight decay and no
+        state in the optimizer. The factors of several methods are multiplied. Raises a `ValueError` as `check` does,
+        before which it is called.
+
+        Args:
+            model: the model that will be trained.
+            seams: its seams.
+        """
+        return {}
+
     # ---- captured steps ----------------------------------------------------------------------------------------
 
     def capture_key(self, step: Step) -> Hashable:
@@ -168,6 +181,18 @@ class Regularizer:
             model: the model that is trained.
         """
         return {}
+
+    @property
+    def choices(self) -> Sequence[float]:
+        """Values of a coefficient on which `evaluated_weights` depends; empty: there is nothing to choose.
+
+        A Trainer takes the one with the best score on its `eval_dataset` at each evaluation, and of equal scores the
+        first. It never looks at other data.
+        """
+        return ()
+
+    def choose(self, value: float) -> None:
+        """From now on, `evaluated_weights` are those of this value of `choices`."""
 
     # ---- the life of a run -------------------------------------------------------------------------------------
 

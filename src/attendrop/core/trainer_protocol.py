@@ -24,6 +24,7 @@ class TrainerProtocol(Protocol):
     lr_scheduler: Any
     processing_class: Any
     compute_loss_func: Any
+    callback_handler: Any
     data_collator: Any
     train_dataset: Any
     eval_dataset: Any
@@ -73,6 +74,8 @@ class TrainerProtocol(Protocol):
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]: ...
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None: ...
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.schedule import is_method_epoch
+from ..trainer.choice import chosen_at
 
 
 def breaks_ties_by_loss(base: Any) -> Any:
@@ -39,7 +40,7 @@ def evaluation_at(history: Sequence[Mapping[str, Any]], step: int | None) -> Map
 
 
 def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
-    """Which epoch's model a finished run keeps, as `epoch`, `step` and sentences for the user.
+    """Which epoch's model a finished run keeps, as `epoch`, `step`, sentences for the user and what methods chose.
 
     Args:
         trainer: The Trainer after training.
@@ -56,7 +57,9 @@ def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
             f"{name.removeprefix('eval_')} (--patience {patience})"
         )
     epoch, step = (kept["epoch"], kept["step"]) if kept else (state.epoch, state.global_step)
-    return {"epoch": epoch, "step": step, "sentences": sentences}
+    chosen = chosen_at(state.log_history, "step", step)
+    sentences += [f"{method} chose {value:g} on the validation examples" for method, value in chosen.items()]
+    return {"epoch": epoch, "step": step, "sentences": sentences, **({"chosen": chosen} if chosen else {})}
 
 
 def _reason(kept: Mapping[str, Any], history: Sequence[Mapping[str, Any]], name: str, state: Any) -> str:

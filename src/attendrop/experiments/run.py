@@ -379,13 +379,17 @@ class Run:
 def _caveats(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[str]:
     """What a reader of the scores must know about them, as sentences for the model card."""
     caveats = [
-        f"{method.name} used validation examples during training, so the scores on them are optimistic."
-        for method in regularizers
-        if isinstance(method, TrainsNetworks) and method.draws_from == "dev"
+        f"{name} used validation examples during training, so the scores on them are optimistic."
+        for name in readers_of_validation(regularizers)
     ]
     if config.max_eval_samples is not None:
         caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
     return caveats
+
+
+def readers_of_validation(regularizers: Sequence[Regularizer]) -> list[str]:
+    """The names of the methods that draw validation examples, or choose a coefficient by the score on them."""
+    return [m.name for m in regularizers if m.choices or (isinstance(m, TrainsNetworks) and m.draws_from == "dev")]
 
 
 def _without_labels(split: Any) -> Any:

@@ -13,21 +13,20 @@ Differs from the paper in: biases and norms are penalised as all other weights a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
 from ..core.step import Step
-from ..model.seams import Seams
 from ..utils.checks import check_number
-from ._shared.averages import refuse_frozen, trained_parameters
-from ._shared.weights import end_mixing, in_graph, pretrained_part, reason_against, refuse_sharded
+from ._shared.averages import trained_parameters
+from ._shared.origin import RemembersOrigin
+from ._shared.weights import in_graph
 
 
 @dataclass
-class L2SP(Regularizer):
+class L2SP(RemembersOrigin):
     """A penalty on the distance from the pretrained weights.
 
     Args:
@@ -45,23 +44,15 @@ class L2SP(Regularizer):
         check_number("L2SP.beta", self.beta)
         self.reset()
 
-    def reset(self) -> None:
-        self._pretrained: dict[str, Tensor] = {}
-        self._is_on_device = False
-
-    def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
-        refuse_sharded("L2SP", model)
-        refuse_frozen("L2SP", model, seams)
-
-    def refuses(self, other: Regularizer) -> str | None:
-        return reason_against(self, other)
+    def origin(self, name: str, parameter: nn.Parameter) -> Tensor:
+        """Zero for the factors of a LoRA adapter."""
+        return torch.zeros_like(parameter) if ".lora_" in name else parameter.detach().clone()
 
     @torch.no_grad()
     def on_gradients(self, step: Step) -> None:
         if self.alpha == self.beta == 0:
             return
-        end_mixing(step)
-        targets = self._targets(step.model)
+        targets = self.remember(step)
         # A weight without a gradient has not been used in this step, and the optimizer leaves it as it is.
         used = [(p, p.grad, targets.get(name)) for name, p in trained_parameters(step.model).items()]
         weights = [(p, gradient, target) for p, gradient, target in used if gradient is not None]
@@ -78,29 +69,3 @@ class L2SP(Regularizer):
             distances = [(p - target).float().square().sum() for p, _, target in weights if target is not None]
             if distances:
                 step.metrics["l2_sp/distance"] = torch.stack(distances).sum().sqrt()
-
-    def _targets(self, model: nn.Module) -> dict[str, Tensor]:
-        """w⁰, on the device of the model. Where training starts, the present weights."""
-        parameters = trained_parameters(model)
-        if not self._pretrained:
-            refuse_sharded("L2SP", model)
-            inside = {id(parameter) for parameter in pretrained_part(model).parameters()}
-            self._pretrained = {name: _origin(name, p) for name, p in parameters.items() if id(p) in inside}
-        elif not self._is_on_device:
-            self._pretrained = {name: x.to(parameters[name].device) for name, x in self._pretrained.items()}
-        self._is_on_device = True
-        return self._pretrained
-
-    def on_close(self) -> None:
-        self.reset()
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return dict(self._pretrained), {}
-
-    def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._pretrained, self._is_on_device = dict(tensors), False
-
-
-def _origin(name: str, parameter: nn.Parameter) -> Tensor:
-    """The value of a weight at which the model is the pretrained one: zero for the factors of a LoRA adapter."""
-    return torch.zeros_like(parameter) if ".lora_" in name else parameter.detach().clone()

@@ -65,6 +65,11 @@ METHOD_SPACES: dict[str, dict[str, str]] = {
     "ema": {"decay": "0.9,0.98,0.99,0.995,0.999"},
     "l2_sp": {"alpha": "log:1e-4..1", "beta": "log:1e-4..1"},
     "reinit": {"blocks": "1..4"},
+    "llrd": {"decay": "0.6..0.99"},
+    "freeze": {"blocks": "1..6"},
+    "lp_ft": {"share": "0.05..0.5"},
+    "wise_ft": {"alpha": "0.1..0.9"},
+    "deni": {"models": "2..10", "noise": "log:0.01..0.5"},
     "swa": {"start": "0..0.9"},
 }
 LEARNING_RATE = "log:5e-6..1e-4"

@@ -27,9 +27,18 @@ from ..core.regularizer import Regularizer
 from ..experiments.adapters import load_for_training
 from ..experiments.data import load_data
 from ..experiments.judging import scores_of
-from ..experiments.run import Listener, Run, make_regularizers, prepare_run, training_arguments, versions
+from ..experiments.run import (
+    Listener,
+    Run,
+    make_regularizers,
+    prepare_run,
+    readers_of_validation,
+    training_arguments,
+    versions,
+)
 from ..experiments.settings import DATA, RUN_SETTINGS, RunConfig, make_config
 from ..experiments.tokens import token_in_environment
+from ..trainer.choice import chosen_at
 from ..trainer.fingerprint import data_fingerprint, model_fingerprint
 from .details import explorer_of, texts_of
 from .scoring import MAX_PREDICTIONS, Scorer
@@ -128,7 +137,7 @@ class Worker:
             "curves": training.curves(),
             "method_metrics": training.method_metrics(),
             "predictions": predictions,
-            "kept": {"rule": spec.keep, "epoch": training.kept_epoch},
+            "kept": training.kept(),
             "cost": training.cost(model.device),
             "error": None,
         }
@@ -240,7 +249,9 @@ class _ModelOnDevice:
         trainer.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         can_be_reset = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW)  # the state begins with zeros
-        if can_be_reset and all(parameter.requires_grad for parameter in self.model.parameters()):
+        # The optimizer of a run with frozen weights would not train them in the next run.
+        count = sum(len(group["params"]) for group in optimizer.param_groups) if can_be_reset else 0
+        if can_be_reset and count == len(list(self.model.parameters())):
             self._optimizers[key] = optimizer
 
 
@@ -342,6 +353,11 @@ class _Training(TrainerCallback):
             scores[name] = scores_of(self.trainer.evaluate(other.validation))
         return scores, predictions
 
+    def kept(self) -> dict[str, Any]:
+        """Which epoch the study keeps, by which rule, and what methods chose in it."""
+        chosen = chosen_at(self.trainer.state.log_history, "epoch", self.kept_epoch)
+        return {"rule": self.spec.keep, "epoch": self.kept_epoch, **({"chosen": chosen} if chosen else {})}
+
     def curves(self) -> list[dict[str, Any]]:
         """The scores of each evaluation, and the mean training loss since the one before it."""
         losses = [(entry["step"], entry["loss"]) for entry in self.trainer.state.log_history if "loss" in entry]
@@ -364,8 +380,8 @@ class _Training(TrainerCallback):
         return metrics
 
     def cost(self, device: torch.device) -> dict[str, Any]:
-        evaluating = sum(entry.get("eval_runtime", 0.0) for entry in self.trainer.state.log_history)
-        evaluating += sum(entry.get("eval_validation_runtime", 0.0) for entry in self.trainer.state.log_history)
+        values = (pair for entry in self.trainer.state.log_history for pair in entry.items())
+        evaluating = sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
         is_gpu = device.type == "cuda"
         return {
             "seconds": round(self._seconds - evaluating, 3),
@@ -386,10 +402,8 @@ def describe(spec: RunSpec) -> dict[str, Any]:
 
 
 def _caveats(spec: RunSpec, regularizers: list[Regularizer]) -> list[str]:
-    uses_dev = [m.name for m in regularizers if isinstance(m, TrainsNetworks) and m.draws_from == "dev"]
-    if uses_dev and spec.keep != "split":
-        return [f"{uses_dev[0]} used validation examples during training, so its scores on them are optimistic"]
-    return []
+    names = readers_of_validation(regularizers) if spec.keep != "split" else []  # there they read the selection part
+    return [f"{name} used validation examples during training, so its scores on them are optimistic" for name in names]
 
 
 def _device_name(device: torch.device) -> str:

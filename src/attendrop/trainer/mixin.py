@@ -36,6 +36,7 @@ from ..random import all_preserved, preserved
 from ..utils.distributed import gather_objects
 from ..utils.secrets import without_secrets
 from .checkpoints import Checkpoints
+from .choice import Choice
 from .divergence import DivergenceCheck
 from .foreign import adaptation_for, trains_sentence_transformer, with_regularized_body
 from .loop import TrainerLoop
@@ -79,6 +80,7 @@ class RegularizerMixin(_Base):
         self.adaptation = adaptation_for(type(self))(self)
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
+        self.choice = Choice(self)
         self.divergence = DivergenceCheck(self, check_finite)
         self.checkpoints = Checkpoints(self, self.networks.all_examples)
         self._loss_depends_on_items: bool | None = None
@@ -209,6 +211,7 @@ class RegularizerMixin(_Base):
         is_search = bool(args[0] if args else kwargs.get("trial"))  # it changes the settings later
         checkpoint = self.checkpoints.begin(resume_from_checkpoint, resume_changed, compare=not is_search)
         self.networks.prepare_data()
+        self.choice.begin()
         try:
             with self.steps.running():
                 result = super().train(checkpoint, *args, **kwargs)
@@ -240,8 +243,16 @@ class RegularizerMixin(_Base):
         self.divergence.begin()
         return prepared
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """As the Trainer's; each weight has the learning rate that the methods want. The scheduler comes after it."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.engine is not None:
+            self.engine.scale_learning_rates()
+        return optimizer
+
     def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
         if self.engine is not None:
+            self.choice.make(self._evaluate_once)
             self.engine.finish()  # before the best checkpoint is loaded, whose weights are those that were evaluated
         return super()._finalize_training(*args, **kwargs)
 
@@ -348,11 +359,17 @@ class RegularizerMixin(_Base):
         return labels.ne(IGNORED).sum() * processes / items
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with self._evaluated_weights():
-            metrics = super().evaluate(*args, **kwargs)
+        is_own = not args and kwargs.get("eval_dataset") is None and "metric_key_prefix" not in kwargs
+        if self.engine is not None and self.is_in_train and is_own:
+            self.choice.make(self._evaluate_once)
+        metrics = self._evaluate_once(*args, **kwargs)
         if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
             self.networks.evaluate(super().evaluate, *args, **kwargs)
         return metrics
+
+    def _evaluate_once(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        with self._evaluated_weights():
+            return super().evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         with self._evaluated_weights():
@@ -423,8 +440,16 @@ class RegularizerMixin(_Base):
         return trained
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with self.checkpoints.loading_optimizer():
-            super()._load_optimizer_and_scheduler(checkpoint)
+        try:
+            with self.checkpoints.loading_optimizer():
+                super()._load_optimizer_and_scheduler(checkpoint)
+        except ValueError as error:
+            if "parameter group" not in str(error):
+                raise
+            raise ValueError(
+                f"{Path(str(checkpoint)).name} has other groups of weights in its optimizer; methods that freeze "
+                "weights or scale learning rates must stay as they are when a run is resumed."
+            ) from error
 
     def _load_best_model(self) -> None:
         self.checkpoints.check_best()

@@ -65,7 +65,9 @@ class AuxiliaryNetworks:
             )
         if args.fp16 or self._trainer.is_fsdp_enabled:
             setting = "args.fp16 is True" if args.fp16 else "args.fsdp is on"
-            raise ValueError(f"{setting}, which a method that trains two networks does not support; use bf16 or DDP.")
+            raise ValueError(
+                f"{setting}, which a method that trains several networks does not support; use bf16 or DDP."
+            )
 
     def draw_examples(self, source: str, count: int, generator: torch.Generator) -> Mapping[str, Any]:
         """A batch of examples of "dev", "train" or "held_out", the same on every process."""
@@ -82,13 +84,13 @@ class AuxiliaryNetworks:
 
     def evaluate(self, evaluate: Evaluate, *args: Any, **kwargs: Any) -> None:
         """Evaluates each network in the place of the model; its metrics are logged as `eval_<name>_...`."""
-        for name, network in networks_of(self._trainer.regularizers).items():
+        for name, network in networks_of(self._trainer.regularizers, competing=True).items():
             with exchanged(self._trainer.model, network):
                 evaluate(*args, metric_key_prefix=f"eval_{name}", **kwargs)
 
     def keep_best(self, evaluate: Evaluate) -> None:
         """The best network on the development set becomes the model that the user gets."""
-        networks, args = networks_of(self._trainer.regularizers), self._trainer.args
+        networks, args = networks_of(self._trainer.regularizers, competing=True), self._trainer.args
         if not networks or self._trainer.eval_dataset is None:
             return
         metric = args.metric_for_best_model or "loss"

@@ -127,7 +127,7 @@ def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
         return None
     return (
         f"of which {type(owner).__name__} changes weights or gradients of the model alone, and {type(other).__name__} "
-        "compares the model with a network that takes the same steps; choose one of them."
+        "trains networks beside it that must take the same steps; choose one of them."
     )
 
 

@@ -33,6 +33,7 @@ from ...random import as_keys, key_of, preserved
 from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.distributed import average_gradients, mean_over_processes
 from .._shared.causality import is_causal
+from .._shared.twin import Twin
 from .generator import Generator, ids_and_mask
 from .policy_gradient import (
     Baseline,
@@ -44,7 +45,6 @@ from .policy_gradient import (
     reinforce,
 )
 from .rewards import Rewards, attacker_probability, mean_and_error, noisy, of_all_processes, rewards_of_steps, scores_of
-from .twin import Twin
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")
 REWARDS = ("loss", "metric", "win")

@@ -1,4 +1,4 @@
-"""The defender of AttendOut: a copy of the model that takes the same optimizer steps, without plans."""
+"""A copy of the model that takes the same optimizer steps, without plans."""
 
 from __future__ import annotations
 
@@ -37,10 +37,17 @@ class Twin:
         self.optimizer = copy.deepcopy(_optimizer_of(step.loop), {id(p): q for p, q in parameters})
         self._graph: OptimizerGraph | None = None
 
-    def backward(self, batch: MicroBatch) -> None:
-        """Forward, loss and backward. Then the random state is restored, so that the model draws the same dropout."""
+    def backward(self, batch: MicroBatch, seed: int | None = None) -> None:
+        """Forward, loss and backward. Then the random state is restored, so that the model draws as it would without.
+
+        Args:
+            batch: the micro-batch.
+            seed: of the ordinary dropout; None: the copy draws the same as the model.
+        """
         columns = batch.step.columns
         with preserved(next(self.network.parameters()).device):
+            if seed is not None:
+                torch.manual_seed(seed)
             batch.backward(self.network, {k: v for k, v in batch.examples.items() if k not in columns})
 
     def step(self, step: Step) -> None:
@@ -77,7 +84,9 @@ class Twin:
 
 def _optimizer_of(loop: Loop) -> torch.optim.Optimizer:
     if loop.optimizer is None:
-        raise ValueError("AttendOut trains a copy of the model and needs its optimizer: Engine(loop=Loop(optimizer)).")
+        raise ValueError(
+            "AttendOut and DENI train copies of the model and need its optimizer: Engine(loop=Loop(optimizer))."
+        )
     return loop.optimizer
 
 
