@@ -48,7 +48,8 @@ class MadeUpEngine:
         running: list[RunSpec] = []
         while True:
             while len(running) < self.workers and (spec := next_spec()) is not None:
-                running.append(spec)
+                if not spec.only_check:  # there is nothing to find out
+                    running.append(spec)
             if not running:
                 return
             spec = running.pop(0)

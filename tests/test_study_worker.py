@@ -15,7 +15,8 @@ from attendrop.experiments import fine_tune, make_config
 from attendrop.experiments.losses import LabelLoss
 from attendrop.methods import parse_method
 from attendrop.study.design import Design, RunSpec, make_design, parse_contender
-from attendrop.study.worker import SELECTION, Worker, _settings_key, split_for
+from attendrop.study.splits import SELECTION, split_for
+from attendrop.study.worker import Worker, _settings_key
 from helpers import zoo
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of

@@ -18,14 +18,23 @@ from ..report.page import write_report
 from ..report.page.words import PAPER_LABEL
 from ..study.analysis import analyse
 from ..study.design import PLAIN
-from ..study.engines import make_engine
 from ..study.trials import load_optuna
 from ..study.tune import Setting, TuneListener, Tuner, tune
 from ..study.tune_design import NOT_TUNED, TuneConfig, make_tune_config
 from ..study.tune_result import TUNING_FILE, summarize
 from ..utils.secrets import is_secret
 from .console import console, plain_table, quiet_libraries, shown
-from .engine_options import Address, CpusPerWorker, EngineName, GpusPerWorker, RetryFailed, Workers
+from .engine_options import (
+    TIMEOUT,
+    Address,
+    CpusPerWorker,
+    EngineName,
+    GpusPerWorker,
+    RetryFailed,
+    Workers,
+    WorkerTimeout,
+    engine_from_flags,
+)
 from .flags import as_arguments, with_flags
 from .study_view import StudyView
 
@@ -86,6 +95,7 @@ def tune_command(
     address: Address = None,
     gpus_per_worker: GpusPerWorker = None,
     cpus_per_worker: CpusPerWorker = 1,
+    worker_timeout: WorkerTimeout = TIMEOUT,
     retry_failed: RetryFailed = False,
 ) -> None:
     """Tunes with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
@@ -96,12 +106,11 @@ def tune_command(
     one_run = make_config({**search.settings, **_tokens(settings)})
     name = one_run.output_dir.name.removesuffix("-plain")
     folder = Path(settings.get("output_dir") or Path("studies", f"tune-{name}"))
-    device = "cpu" if search.settings.get("use_cpu") else None
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
     command = shlex.join(["attendrop", "tune", *words])
-    made = make_engine(
-        engine, workers, address, device=device, gpus_per_worker=gpus_per_worker, cpus_per_worker=cpus_per_worker
+    made = engine_from_flags(
+        search.settings, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
     )
     _announce(search, folder)
     with token_in_environment(one_run), closing(made):
