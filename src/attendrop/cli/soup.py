@@ -40,7 +40,7 @@ def print_soup(soup: Soup) -> None:
     parts = [part for part, scores in soup.scores.items() if soup.metric in scores]
     titles = [f"{part} {name}" for part in parts for name in dict.fromkeys((soup.metric, "loss"))]
     table = plain_table("", *titles)
-    table.add_row(f"{soup.kind} soup of {len(soup.seeds)} runs", *_cells(soup, [soup.scores], parts))
+    table.add_row(f"{soup.kind} soup of {len(soup.seeds)}", *_cells(soup, [soup.scores], parts))
     members = soup.members
     table.add_row(f"mean of {len(members)} runs", *_cells(soup, list(members.values()), parts))
     if soup.kind == "greedy":
@@ -48,7 +48,8 @@ def print_soup(soup: Soup) -> None:
     console.print(table)
     for sentence in soup.sentences:
         console.print(shown(sentence), soft_wrap=True)
-    console.print(f"the model is in {shown(soup.folder)}; predict with: attendrop predict {shown(soup.folder)}")
+    place = shown(soup.folder)
+    console.print(f"the model is in {place}; predict with: attendrop predict {place} TEXT", soft_wrap=True)
 
 
 def _cells(soup: Soup, scores: list[dict[str, dict[str, float]]], parts: list[str]) -> list[str]:

@@ -140,7 +140,8 @@ def _runs(record: Mapping[str, Any]) -> str:
     kept = "".join(f"- {markdown_text(sentence)}\n" for sentence in record.get("kept", {}).get("sentences", []))
     return (
         f"- seed: {record['seed']}, one run\n"
-        f"- {record['steps']} steps in {record['seconds']:.0f} s on {record['processes']} × {record['device']}\n{kept}\n"
+        f"- {record['steps']} steps in {record['seconds']:.0f} s on {record['processes']} × {record['device']}\n"
+        f"{kept}\n"
         "Every setting is in `run.yaml`; `attendrop train --config run.yaml --output-dir NEW_FOLDER` repeats the run.\n"
     )
 

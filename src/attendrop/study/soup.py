@@ -236,8 +236,8 @@ class _Averager:
         expected = {name: tensor.shape for name, tensor in self._tensors()}
         if {name: tensor.shape for name, tensor in weights.items()} != expected:
             raise UserError(
-                f"the model of seed {seed} in {str(self.paths[seed])!r} has other weights than {self.run.config.model}; "
-                "models of different architectures cannot be averaged."
+                f"the model of seed {seed} in {str(self.paths[seed])!r} has other weights than "
+                f"{self.run.config.model}; models of different architectures cannot be averaged."
             )
         return weights
 
