@@ -127,7 +127,12 @@ def test_runs_can_share_the_new_head_and_differ_in_everything_else(
 ) -> None:
     from safetensors.torch import load_file
 
-    short = {**settings, "num_train_epochs": 1, "learning_rate": 1e-9}  # the head stays as it was initialised
+    short = {
+        **settings,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-9,
+        "logging_steps": 2,
+    }  # the head stays as it was initialised
     heads = []
     for seed, head_seed in ((3, None), (4, None), (4, 3)):
         spec = spec_of(short, seed=seed, head_seed=head_seed, models_folder=str(tmp_path))
