@@ -230,7 +230,8 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
 
 
 def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: list[str], tmp_path: Path) -> None:
-    more = ["--method", "plain@learning_rate=1e30", "--seeds", "2", "--output-dir", tmp_path / "study"]
+    diverges = "plain@learning_rate=1e30,num_train_epochs=4,logging_steps=1"
+    more = ["--method", diverges, "--seeds", "2", "--output-dir", tmp_path / "study"]
     done = attendrop("compare", *words, *more)
     assert done.code == 1
     assert done.out.count("DivergedError") >= 2

@@ -214,6 +214,8 @@ def test_a_mistake_in_one_method_is_found_before_the_first_run(tmp_path: Path) -
             made.check([good, bad], engine)
         assert not (tmp_path / "study").exists()
         with Study(tmp_path / "study", {}) as made:
+            works = RunSpec(settings={}, method="other", task="t", seed=0)
+            assert len(made.check([good, bad, works], engine)) == 3  # one setting of the method works
             remaining = iter([good])
             list(made.run(lambda: next(remaining, None), engine))
             assert made.check([good], engine) == []  # it has a result

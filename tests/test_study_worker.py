@@ -205,6 +205,18 @@ def test_a_design_pairs_every_method_on_every_seed_task_and_size() -> None:
     assert Design(**design.to_dict()).all_runs(2)[5].id == runs[5].id
 
 
+def test_studies_of_earlier_versions_go_on() -> None:
+    """What a run is called, and what study.json says, does not change with fields that are new and not used."""
+    run = RunSpec({"model": "m", "seed": 1}, "plain", "t", 1, details=True, models_folder="f", only_check=True, trial=2)
+    assert run.id == "04fc0a6bfbdc25e8"
+    assert RunSpec({"model": "m", "seed": 1}, "plain", "t", 1, head_seed=0).id != run.id
+    design = make_design({"model": "roberta-base"}, ["plain", "rdrop"], tasks=("glue/rte",))
+    assert "same_head" not in design.to_dict()
+    same = make_design({"model": "roberta-base"}, ["plain", "rdrop"], tasks=("glue/rte",), same_head=True, first_seed=3)
+    assert {spec.head_seed for spec in same.all_runs(2)} == {3}
+    assert Design(**same.to_dict()) == same
+
+
 @pytest.mark.parametrize(
     ("methods", "fields", "words"),
     [

@@ -41,7 +41,7 @@ class LightWorker:
         settings, started = spec.settings, now()
         if spec.only_check:
             self.fail(str(settings.get("fault", "")), True)
-            return {"id": spec.id, "status": "checked"}
+            return {"id": spec.id, "method": spec.method, "task": spec.task, "status": "checked"}
         is_first = True
         if marks := settings.get("marks"):
             is_first = not list(Path(marks).glob(f"{spec.id}-*"))

@@ -23,18 +23,8 @@ from ..study.tune import Setting, TuneListener, Tuner, tune
 from ..study.tune_design import NOT_TUNED, TuneConfig, make_tune_config
 from ..study.tune_result import TUNING_FILE, summarize
 from ..utils.secrets import is_secret
+from . import engine_options
 from .console import console, plain_table, quiet_libraries, shown
-from .engine_options import (
-    TIMEOUT,
-    Address,
-    CpusPerWorker,
-    EngineName,
-    GpusPerWorker,
-    RetryFailed,
-    Workers,
-    WorkerTimeout,
-    engine_from_flags,
-)
 from .flags import as_arguments, with_flags
 from .study_view import StudyView
 
@@ -90,13 +80,13 @@ def tune_command(
             rich_help_panel=_SEARCH,
         ),
     ] = None,
-    engine: EngineName = "local",
-    workers: Workers = None,
-    address: Address = None,
-    gpus_per_worker: GpusPerWorker = None,
-    cpus_per_worker: CpusPerWorker = 1,
-    worker_timeout: WorkerTimeout = TIMEOUT,
-    retry_failed: RetryFailed = False,
+    engine: engine_options.EngineName = "local",
+    workers: engine_options.Workers = None,
+    address: engine_options.Address = None,
+    gpus_per_worker: engine_options.GpusPerWorker = None,
+    cpus_per_worker: engine_options.CpusPerWorker = 1,
+    worker_timeout: engine_options.WorkerTimeout = engine_options.TIMEOUT,
+    retry_failed: engine_options.RetryFailed = False,
 ) -> None:
     """Tunes with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     settings = {**(read_yaml(config) if config else {}), **settings}
@@ -109,7 +99,7 @@ def tune_command(
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
     command = shlex.join(["attendrop", "tune", *words])
-    made = engine_from_flags(
+    made = engine_options.engine_from_flags(
         search.settings, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
     )
     _announce(search, folder)

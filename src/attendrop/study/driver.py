@@ -149,26 +149,26 @@ class Study:
     def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[Record]:
         """Lets workers check runs without training them, so that a mistake is found before the first run starts.
 
-        Runs of a method and task that have a result are not checked again.
+        A method and task that have a result are not checked again.
 
         Args:
-            specs: One run of each method on each task.
+            specs: Runs of each method on each task. If there are several, one that works is enough.
             engine: Checks them.
 
         Returns:
             What the workers found out about the runs.
 
         Raises:
-            UserError: A run would fail by a mistake in the input.
+            UserError: All runs of a method on a task would fail by a mistake in the input.
         """
         done = {(record["method"], record["task"]) for record in self.records.values() if record["status"] != "failed"}
-        waiting = iter([replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done])
-        checked = []
-        with closing(engine.results(lambda: next(waiting, None))) as results:  # type: ignore[type-var]
-            for record in results:
-                if record["status"] == "failed" and record["error"]["type"] == "UserError":
-                    raise UserError(f"{record['error']['message']}.")
-                checked.append(record)
+        new = [replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done]
+        waiting = iter(new)
+        checked = list(engine.results(lambda: next(waiting, None)))
+        for group in dict.fromkeys((spec.method, spec.task) for spec in new):
+            found = [record.get("error") or {} for record in checked if (record["method"], record["task"]) == group]
+            if found and all(error.get("type") == "UserError" for error in found):
+                raise UserError(f"{found[0]['message']}.")
         return checked
 
     def _next(self, next_spec: NextSpec) -> RunSpec | None:

@@ -78,14 +78,11 @@ class Training(TrainerCallback):
             self.was_stopped = control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._show_life(state)
-
-    on_substep_end = on_prediction_step = on_step_end
-
-    def _show_life(self, state: Any) -> None:
         """Show now and then that the run goes on, so that it is not taken for one that hangs."""
         if time.monotonic() - self._reported > SIGN_AFTER:
             self._report(state)
+
+    on_substep_end = on_prediction_step = on_step_end
 
     def _report(self, state: Any, **more: float) -> bool:
         """Report how far the run is, and return whether it should stop."""

@@ -371,7 +371,7 @@ def tune(
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
         tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)
-        study.check([config.trial_specs(method, {}, 0)[0] for method in config.spaces], engine)
+        study.check(config.examples(), engine)
         labelled = _LabelledEngine(engine) if config.is_paper else engine
         for record in study.run(tuner.next_spec, labelled, total, tuner.on_progress):
             tuner.on_record(record)

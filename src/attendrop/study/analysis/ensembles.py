@@ -37,7 +37,7 @@ def evidence(outputs: Outputs, place: int = 0) -> Array:
     if outputs.kind in ("classification", "choice"):
         return softmax(values)
     if outputs.kind == "multilabel":
-        return 1 / (1 + np.exp(-values))
+        return 1 / (1 + np.exp(-np.clip(values, -500, 500)))
     if outputs.kind == "tokens":
         votes = np.zeros((len(values), max(len(outputs.to_task), int(values.max(initial=0)) + 1)))
         votes[np.arange(len(values)), outputs.values] = 1 - _FIRST * place
