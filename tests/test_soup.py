@@ -89,6 +89,10 @@ def test_soups_are_those_of_a_literal_version(study: Path, tmp_path: Path, capsy
         assert uniform.scores[part]["accuracy"] == pytest.approx(accuracy)
         assert uniform.scores[part]["loss"] == pytest.approx(loss, rel=1e-4)
 
+    for record in read_records(study).values():  # the kept weights are those that were scored
+        if record["method"] == RDROP:
+            assert uniform.members[record["seed"]]["validation"] == pytest.approx(record["scores"]["validation"])
+
     singles = {seed: literal_scores(study, [of], "validation") for seed, of in weights.items()}
     order = sorted(singles, key=lambda seed: (-singles[seed][0], singles[seed][1]))
     chosen: list[int] = []

@@ -113,7 +113,7 @@ def make_soup(
         members = averager.score_members()
         seeds = averager.uniform() if kind == "uniform" else averager.greedy(members, chosen_on)
         scores = averager.score()
-        sentences = _sentences(kind, records, seeds, chosen_on, scores, has_new_weights=bool(notes))
+        sentences = _sentences(kind, records, seeds, chosen_on, scores, any("initialised" in note for note in notes))
         soup = {"kind": kind, "method": first["method"], "seeds": seeds, "sentences": sentences}
         _conclude(run, trainer, soup)
     on = chosen_on if kind == "greedy" else None
@@ -274,7 +274,8 @@ def _sentences(
         f"{'seed' if len(seeds) == 1 else 'seeds'} {listed}."
     ]
     if kind == "greedy":
-        sentences.append(f"The runs were chosen by their scores on {chosen_on}; those scores are optimistic.")
+        part = "a part of the training data that was split off" if chosen_on == SELECTION else chosen_on
+        sentences.append(f"The runs were chosen by their scores on {part}; those scores are optimistic.")
         if set(scores) <= {chosen_on}:
             sentences.append("There is no other part with labels, so nothing independent judges the soup.")
     if has_new_weights and records[0].get("head_seed") is None:
