@@ -90,7 +90,6 @@ def _block(
 
 def _ensemble_row(analysis: Mapping[str, Any], ensemble: Mapping[str, Any], label: str, outcomes: list[str]) -> str:
     """The ensemble of the seeds of a method: its values, and by how much its score is above the mean of the seeds."""
-    hint = f"all seeds of {label} together; no part of the tests"
     cells = []
     for outcome in outcomes:
         value = ensemble["outcomes"].get(outcome)
@@ -99,7 +98,8 @@ def _ensemble_row(analysis: Mapping[str, Any], ensemble: Mapping[str, Any], labe
             gain = f"{number(ensemble['gain'], True)} {interval(outcome, ensemble.get('interval'))}"
             shown = f'{shown}<span class="ci">{gain.removesuffix(" –")} against the mean</span>'
         cells.append(f'<td data-label="{escape(outcome_name(outcome, analysis["metric"]))}">{shown}</td>')
-    head = f'ensemble of {ensemble["seeds"]} seeds<span class="hint">{escape(hint)}</span>'
+    of_method = f'<span class="unseen"> of {escape(label)}</span>'
+    head = f'ensemble of {ensemble["seeds"]} seeds{of_method}<span class="hint">not part of the tests</span>'
     return f'<tr class="ensemble"><th scope="row">{head}</th>{"".join(cells)}</tr>'
 
 
