@@ -232,6 +232,14 @@ def simulated(quantity: str) -> str:
     return table(["differences", *studies], lines)
 
 
+def simulated_ensembles() -> str:
+    """How often the interval of an ensemble's gain contains the mean gain, in percent."""
+    shares: dict[str, list[str]] = {}
+    for row in rows("ensembles.csv", ("case", "seeds")):
+        shares.setdefault(row["case"], []).append(f"{100 * float(row['covered']):.1f}")
+    return table(["members", "5 seeds", "10 seeds", "20 seeds"], [[name, *of] for name, of in shares.items()])
+
+
 def family() -> str:
     """Captured steps of every method, as multiples of plain ones."""
     header = ["step", "ms", "× captured plain", "× stock plain", "peak memory, MiB"]
@@ -261,6 +269,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "simulated-coverage": lambda: simulated("coverage"),
     "simulated-bca": lambda: simulated("coverage of BCa"),
     "simulated-power": lambda: simulated("power"),
+    "simulated-ensembles": simulated_ensembles,
     "simulated-equivalence": lambda: simulated('false "no difference"'),
 }
 

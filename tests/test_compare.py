@@ -48,7 +48,8 @@ class MadeUpEngine:
         running: list[RunSpec] = []
         while True:
             while len(running) < self.workers and (spec := next_spec()) is not None:
-                running.append(spec)
+                if not spec.only_check:  # there is nothing to find out
+                    running.append(spec)
             if not running:
                 return
             spec = running.pop(0)
@@ -229,12 +230,24 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
 
 
 def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: list[str], tmp_path: Path) -> None:
-    more = ["--method", "addrop", "--seeds", "2", "--num-train-epochs", "1", "--output-dir", tmp_path / "study"]
+    diverges = "plain@learning_rate=1e30,num_train_epochs=4,logging_steps=1"
+    more = ["--method", diverges, "--seeds", "2", "--output-dir", tmp_path / "study"]
     done = attendrop("compare", *words, *more)
     assert done.code == 1
-    assert done.out.count("cross-tuning would have no AD-DROP epoch") >= 2
+    assert done.out.count("DivergedError") >= 2
     assert "Traceback" not in done.out + done.err
     assert (tmp_path / "study" / "report.html").is_file()
+
+
+def test_a_method_that_cannot_work_is_refused_before_any_run(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--method", "addrop", "--num-train-epochs", "1", "--output-dir", str(tmp_path / "study")]
+    assert run(["compare", *words, *more]) == 2
+    shown = capsys.readouterr()
+    assert "cross-tuning would have no AD-DROP epoch" in " ".join(shown.err.split())
+    assert "done" not in shown.out
+    assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.parametrize(

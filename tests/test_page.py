@@ -114,6 +114,16 @@ def test_protocol_of_papers_is_named(render: Any) -> None:
     assert PAPER in re.sub(r"<script>.*?</script>", "", render(make_analysis(protocol="paper")), flags=re.DOTALL)
 
 
+def test_ensembles_have_a_row_below_their_method_and_a_sentence() -> None:
+    analysis = small_analysis()
+    page, text = render_page(analysis), render_markdown(analysis)
+    assert page.count('<tr class="ensemble">') == len(analysis["ensembles"]) > 0
+    assert page.index("ensemble of") > page.index('<tr class="baseline">')
+    assert f"{analysis['ensembles'][0]['seeds']} × at inference" in page
+    assert text.count("Ensemble of the") == len(analysis["ensembles"])
+    assert '<tr class="ensemble">' not in render_page({**analysis, "ensembles": []})
+
+
 def test_tables_hold_every_run_and_every_comparison() -> None:
     analysis = make_analysis()
     runs = list(csv.DictReader(io.StringIO(runs_csv(analysis))))

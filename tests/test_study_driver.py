@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,21 @@ def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path
     assert not (tmp_path / "new").exists()  # so that the user can correct the input
     records = study(tmp_path, [*light_specs(1), *wrong[1:]])  # only some runs are wrong
     assert Counter(record["status"] for record in records.values()) == {"finished": 1, "failed": 2}
+
+
+def test_a_mistake_in_one_method_is_found_before_the_first_run(tmp_path: Path) -> None:
+    good = light_specs(1)[0]
+    bad = RunSpec(settings={"fault": "user"}, method="other", task="t", seed=0)
+    with closing(make_engine(workers=0, make_worker=LIGHT)) as engine:
+        with pytest.raises(UserError, match="task is 'nope'"), Study(tmp_path / "study", {}) as made:
+            made.check([good, bad], engine)
+        assert not (tmp_path / "study").exists()
+        with Study(tmp_path / "study", {}) as made:
+            works = RunSpec(settings={}, method="other", task="t", seed=0)
+            assert len(made.check([good, bad, works], engine)) == 3  # one setting of the method works
+            remaining = iter([good])
+            list(made.run(lambda: next(remaining, None), engine))
+            assert made.check([good], engine) == []  # it has a result
 
 
 def test_another_configuration_is_refused_unless_it_has_grown(tmp_path: Path) -> None:

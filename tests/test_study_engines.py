@@ -79,6 +79,20 @@ def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
     assert found["diverges"]["error"]["type"] == "DivergedError"
 
 
+def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> None:
+    """A run that shows signs of progress may take longer than the patience; one that shows none is ended, once."""
+    hangs, slow = spec(seed=8, fault="hangs", marks=str(tmp_path)), spec(seed=9, signs=7)
+    remaining = iter([hangs, slow, *light_specs(2)])
+    with closing(make_engine(workers=2, device="cpu", make_worker=LIGHT, patience=2.5)) as engine:
+        found = {record["id"]: record for record in engine.results(lambda: next(remaining, None), lambda report: False)}
+    assert found.pop(hangs.id)["error"] == {
+        "type": "WorkerHung", "message": "the worker showed no progress for 0.0417 minutes and was ended"
+    }  # fmt: skip
+    assert len(list(tmp_path.iterdir())) == 1
+    assert {record["status"] for record in found.values()} == {"finished"}
+    assert len(found) == 3
+
+
 def test_a_worker_that_cannot_start_is_one_sentence() -> None:
     with closing(make_engine(workers=2, device="cpu", make_worker=BROKEN)) as engine:
         remaining = iter(light_specs(3))
@@ -205,6 +219,7 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
         ({"workers": -1}, "workers is -1; it must be a whole number of at least 0"),
         ({"address": "a:1"}, "address is 'a:1', which only --engine ray uses"),
         ({"gpus_per_worker": 0.5}, "gpus_per_worker is 0.5, which only --engine ray uses"),
+        ({"patience": -1}, "patience is -1; it must be a number above 0"),
         ({"device": "tpu"}, "device is 'tpu'; it must be one of None, 'cpu', 'cuda'"),
         ({"name": "ray", "workers": 0}, "workers is 0, .* with --engine ray it must be"),
         ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0 to 1"),

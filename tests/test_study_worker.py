@@ -15,7 +15,8 @@ from attendrop.experiments import fine_tune, make_config
 from attendrop.experiments.losses import LabelLoss
 from attendrop.methods import parse_method
 from attendrop.study.design import Design, RunSpec, make_design, parse_contender
-from attendrop.study.worker import SELECTION, Worker, _settings_key, split_for
+from attendrop.study.splits import SELECTION, split_for
+from attendrop.study.worker import Worker, _settings_key
 from helpers import zoo
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
@@ -114,6 +115,40 @@ def test_the_kept_epoch_is_the_last_one_or_the_best_on_a_split_or_on_dev(
     assert SELECTION not in split["scores"]
 
 
+def test_of_epochs_with_the_same_score_the_one_with_the_smallest_loss_is_kept_as_in_train(
+    worker: Worker, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """With a tiny learning rate no prediction changes, and the loss falls from epoch to epoch."""
+    slow = {**settings, "num_train_epochs": 3, "learning_rate": 1e-6}
+    record = worker.run(spec_of(slow, seed=2, keep="dev"))
+    assert len({row["accuracy"] for row in record["curves"]}) == 1
+    losses = {row["epoch"]: row["loss"] for row in record["curves"]}
+    assert record["kept"]["epoch"] == min(losses, key=lambda epoch: losses[epoch]) != 1
+    trained = fine_tune(**slow, seed=2, output_dir=str(tmp_path / "run"))
+    assert trained.record["kept"]["epoch"] == record["kept"]["epoch"]
+
+
+def test_runs_can_share_the_new_head_and_differ_in_everything_else(
+    worker: Worker, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    short = {
+        **settings,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-9,
+        "logging_steps": 2,
+    }  # the head stays as it was initialised
+    heads = []
+    for seed, head_seed in ((3, None), (4, None), (4, 3)):
+        spec = spec_of(short, seed=seed, head_seed=head_seed, models_folder=str(tmp_path))
+        losses = [row["train_loss"] for row in worker.run(spec)["curves"]]
+        heads.append((load_file(tmp_path / spec.id / "model.safetensors")["classifier.weight"], losses))
+    assert torch.allclose(heads[0][0], heads[2][0], atol=1e-6)
+    assert not torch.allclose(heads[0][0], heads[1][0], atol=1e-6)
+    assert heads[0][1] != heads[2][1]  # another order and other dropout
+
+
 def test_a_fold_never_sees_the_validation_data(worker: Worker, settings: dict[str, Any]) -> None:
     records = [worker.run(spec_of(settings, seed=1, fold=fold)) for fold in (0, 1)]
     assert all(record["examples"] == {"train": 58, "validation": 14} for record in records)
@@ -174,6 +209,18 @@ def test_a_design_pairs_every_method_on_every_seed_task_and_size() -> None:
     assert {run.seed for run in runs[:3]} == {0}
     assert runs[-1].settings["fraction"] == "0.1"
     assert Design(**design.to_dict()).all_runs(2)[5].id == runs[5].id
+
+
+def test_studies_of_earlier_versions_go_on() -> None:
+    """What a run is called, and what study.json says, does not change with fields that are new and not used."""
+    run = RunSpec({"model": "m", "seed": 1}, "plain", "t", 1, details=True, models_folder="f", only_check=True, trial=2)
+    assert run.id == "04fc0a6bfbdc25e8"
+    assert RunSpec({"model": "m", "seed": 1}, "plain", "t", 1, head_seed=0).id != run.id
+    design = make_design({"model": "roberta-base"}, ["plain", "rdrop"], tasks=("glue/rte",))
+    assert "same_head" not in design.to_dict()
+    same = make_design({"model": "roberta-base"}, ["plain", "rdrop"], tasks=("glue/rte",), same_head=True, first_seed=3)
+    assert {spec.head_seed for spec in same.all_runs(2)} == {3}
+    assert Design(**same.to_dict()) == same
 
 
 @pytest.mark.parametrize(

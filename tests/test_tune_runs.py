@@ -19,10 +19,10 @@ from attendrop.experiments import make_config
 from attendrop.experiments.data import load_data
 from attendrop.report.page.words import PAPER_LABEL
 from attendrop.study.analysis import analyse
+from attendrop.study.splits import split_for
 from attendrop.study.trials import open_storage
 from attendrop.study.tune import Tuner, tune
 from attendrop.study.tune_design import make_tune_config
-from attendrop.study.worker import split_for
 from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
 from helpers.engines import WorkerEngine
 

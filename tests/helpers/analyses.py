@@ -65,7 +65,8 @@ def make_analysis(
             {"name": name, "label": METHODS[name], "is_baseline": name == methods[0], "runs": seeds, "failed": 0,
              "settings": {"learning_rate": 2e-05, "num_train_epochs": 6, "method": name}} for name in methods
         ],
-        "cells": cells, "summary": _summary(methods, seeds) if len(tasks) > 1 else [], "runs": runs,
+        "cells": cells, "ensembles": [_ensemble(cell, seeds) for cell in cells],
+        "summary": _summary(methods, seeds) if len(tasks) > 1 else [], "runs": runs,
         "method_metrics": _method_metrics(draws, methods), "heatmaps": _heatmaps(draws) if seeds > 4 else [],
         "tuning": _tuning(methods) if seeds > 4 else None, "agreement": _agreement(draws, methods, tasks, sizes),
         "disagreements": _disagreements(methods, tasks), "failures": failures,
@@ -93,6 +94,16 @@ def _cell(draws: Any, method: str, task: str, size: str, seeds: int, baseline: s
     }
     return {"method": method, "task": task, "size": size, "part": "validation", "examples": 277, "outcomes": outcomes,
             "curves": _curves(level)}  # fmt: skip
+
+
+def _ensemble(cell: dict[str, Any], seeds: int) -> dict[str, Any]:
+    mean = cell["outcomes"]["score"]["mean"]
+    return {
+        **{name: cell[name] for name in ("method", "task", "size", "part")}, "seeds": seeds, "mean": mean,
+        "outcomes": {"score": mean + 0.012, "loss": 0.42, "ece": 0.05, "brier": 0.2}, "gain": 0.012,
+        "interval": None if seeds < 5 else [0.004, 0.02], "verdict": "too few seeds" if seeds < 5 else "helps",
+        "sentence": f"Ensemble of the {seeds} seeds of {cell['method']}: accuracy {mean + 0.012:.4f}.",
+    }  # fmt: skip
 
 
 def _comparison(method: str, outcome: str, seeds: int) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from attendrop.study.records import describe
 from attendrop.study.spec import RunSpec
-from attendrop.study.worker import Worker, describe
+from attendrop.study.worker import Worker
 
 NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
@@ -22,7 +23,8 @@ class WorkerEngine:
 
     def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
         while (spec := next_spec()) is not None:
-            self.specs.append(spec)
+            if not spec.only_check:
+                self.specs.append(spec)
             yield self.worker.run(spec, on_progress)
 
     def close(self) -> None:
@@ -53,8 +55,9 @@ class FunctionEngine:
         running: deque[RunSpec] = deque()
         while True:
             while len(running) < self.workers and (spec := next_spec()) is not None:
-                self.specs.append(spec)
-                running.append(spec)
+                if not spec.only_check:  # there is nothing to find out
+                    self.specs.append(spec)
+                    running.append(spec)
             if not running:
                 return
             yield self._run(running.popleft(), on_progress)

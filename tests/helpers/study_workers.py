@@ -39,11 +39,18 @@ class LightWorker:
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
         settings, started = spec.settings, now()
+        if spec.only_check:
+            self.fail(str(settings.get("fault", "")), True)
+            return {"id": spec.id, "method": spec.method, "task": spec.task, "status": "checked"}
         is_first = True
         if marks := settings.get("marks"):
             is_first = not list(Path(marks).glob(f"{spec.id}-*"))
             Path(marks, f"{spec.id}-{time.time_ns()}").touch()
         self.fail(str(settings.get("fault", "")), is_first)
+        for _ in range(int(settings.get("signs", 0))):  # of a long epoch
+            time.sleep(0.5)
+            assert progress is not None
+            progress({"id": spec.id, "step": 0})
         for epoch in (1, 2):
             time.sleep(float(settings.get("seconds", 0)) / 2)
             report = {"id": spec.id, "epoch": epoch, "epochs": 2, "step": epoch, "steps": 2, "score": spec.seed / 10}
@@ -55,6 +62,8 @@ class LightWorker:
     def fail(self, fault: str, is_first: bool) -> None:
         if fault == "dies" or (fault == "dies once" and is_first):
             os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "hangs":
+            time.sleep(600)
         elif fault == "segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
         elif fault == "exits":

@@ -31,6 +31,7 @@ COMMANDS = {
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",
     "study": "Show how far a study is: what is done, running and failed, and when it will end.",
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
+    "soup": "Average the weights of the runs of one method of a study into one model.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
     "robustness": "Show what a trained model depends on: its score while attention positions are dropped.",
     "demo": "Fine-tune a small model on film reviews, plain and with two methods. Needs no Hub; minutes on a CPU.",

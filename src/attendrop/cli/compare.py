@@ -15,11 +15,10 @@ from ..experiments.tokens import token_in_environment
 from ..study.analysis.outcomes import DELTAS
 from ..study.compare import compare
 from ..study.design import Design, make_design
-from ..study.engines import make_engine
 from ..utils.checks import check_number, check_whole
 from ..utils.secrets import is_secret
+from . import engine_options
 from .console import console, plain_table, quiet_libraries, shown
-from .engine_options import Address, CpusPerWorker, EngineName, GpusPerWorker, RetryFailed, Workers
 from .flags import as_arguments, with_flags
 from .study_view import StudyView
 
@@ -68,16 +67,28 @@ def compare_command(
     delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = DELTAS["score"],
     delta_loss: Annotated[float, _option("The same for the loss.")] = DELTAS["loss"],
     delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = DELTAS["ece"],
+    keep_models: Annotated[
+        bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
+    ] = False,
+    same_head: Annotated[
+        bool,
+        _option(
+            "Begin all runs with the new head of the first seed, so that their weights can be averaged; the verdicts "
+            "are then about this head.",
+            "--same-head",
+        ),
+    ] = False,
     config: Annotated[
         str | None,
         typer.Option(help="A YAML file with settings of runs; flags take precedence.", rich_help_panel="Run"),
     ] = None,
-    engine: EngineName = "local",
-    workers: Workers = None,
-    address: Address = None,
-    gpus_per_worker: GpusPerWorker = None,
-    cpus_per_worker: CpusPerWorker = 1,
-    retry_failed: RetryFailed = False,
+    engine: engine_options.EngineName = "local",
+    workers: engine_options.Workers = None,
+    address: engine_options.Address = None,
+    gpus_per_worker: engine_options.GpusPerWorker = None,
+    cpus_per_worker: engine_options.CpusPerWorker = 1,
+    worker_timeout: engine_options.WorkerTimeout = engine_options.TIMEOUT,
+    retry_failed: engine_options.RetryFailed = False,
 ) -> None:
     """Compares with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting of a run."""
     shared = {**(read_yaml(config) if config else {}), **settings}
@@ -92,23 +103,25 @@ def compare_command(
     tasks = task or ([shared.pop("task")] if "task" in shared else [])
     design = make_design(
         shared, method, tasks=tuple(tasks), sizes=_sizes(fraction, shots), keep=keep, resample=resample,
-        first_seed=first_seed, baseline=baseline,
+        first_seed=first_seed, baseline=baseline, same_head=same_head,
     )  # fmt: skip
+    if keep_models:
+        _check_keeping(engine, shared)
     example = make_config({**design.runs(design.cells[0], 0)[0].settings, **secrets})
     place = Path(folder or Path("studies", example.output_dir.name.removesuffix("-plain")))
-    device = "cpu" if shared.get("use_cpu") else None
-    made = make_engine(
-        engine, workers, address, device=device, gpus_per_worker=gpus_per_worker, cpus_per_worker=cpus_per_worker
+    made = engine_options.engine_from_flags(
+        shared, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
     )
     words = {**shared, "method": list(design.methods), "task": tasks, "fraction": fraction or [], "shots": shots or []}
-    more = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
+    more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
+    more |= {name: True for name, is_on in (("same_head", same_head), ("keep_models", keep_models)) if is_on}
     command = shlex.join(["attendrop", "compare", *as_arguments({**words, **more, "output_dir": str(place)})])
     _announce(design, seeds, max_seeds if until_decided else None, place)
     try:
         with token_in_environment(example):
             analysis = compare(
                 design, place, made, seeds=seeds, max_seeds=max_seeds if until_decided else None, deltas=deltas,
-                command=command, retry_failed=retry_failed, watcher=StudyView(),
+                command=command, retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(),
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("stopped; finished runs are kept, and the same command goes on", soft_wrap=True)
@@ -124,6 +137,19 @@ command = with_flags(
     without=_NOT_FOR_STUDIES,
     shown=("seeds", "fraction", "shots", "keep", "until_decided", "baseline", "delta", "workers"),
 )
+
+
+def _check_keeping(engine: str, settings: Mapping[str, Any]) -> None:
+    """Refuse to keep models that cannot be kept."""
+    if engine == "ray":
+        raise UserError(
+            "keep_models is on, and engine is 'ray', whose workers may be on other machines; it needs --engine local."
+        )
+    if settings.get("quantize"):
+        raise UserError(
+            f"keep_models is on, and quantize is {settings['quantize']!r}; quantised weights cannot be averaged, so it "
+            "needs runs without --quantize."
+        )
 
 
 def _sizes(fractions: Sequence[str] | None, shots: Sequence[str] | None) -> tuple[str, ...]:
@@ -169,6 +195,9 @@ def print_verdicts(analysis: Mapping[str, Any]) -> None:
             comparison = cell["outcomes"]["score"]["comparison"]
             if comparison:
                 console.print(f"  {shown(comparison['sentence'])}", soft_wrap=True)
+        for ensemble in analysis.get("ensembles", ()):
+            if (ensemble["task"], ensemble["size"], ensemble["part"]) == (task, size, "validation"):
+                console.print(f"  [dim]{shown(ensemble['sentence'])}[/dim]", soft_wrap=True)
     for failure in analysis["failures"]:
         text = f"failed: {failure['method']} seed {failure['seed']} on {failure['task']}: {failure['message']}"
         console.print(shown(text), soft_wrap=True)

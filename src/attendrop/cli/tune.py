@@ -18,14 +18,13 @@ from ..report.page import write_report
 from ..report.page.words import PAPER_LABEL
 from ..study.analysis import analyse
 from ..study.design import PLAIN
-from ..study.engines import make_engine
 from ..study.trials import load_optuna
 from ..study.tune import Setting, TuneListener, Tuner, tune
 from ..study.tune_design import NOT_TUNED, TuneConfig, make_tune_config
 from ..study.tune_result import TUNING_FILE, summarize
 from ..utils.secrets import is_secret
+from . import engine_options
 from .console import console, plain_table, quiet_libraries, shown
-from .engine_options import Address, CpusPerWorker, EngineName, GpusPerWorker, RetryFailed, Workers
 from .flags import as_arguments, with_flags
 from .study_view import StudyView
 
@@ -81,12 +80,13 @@ def tune_command(
             rich_help_panel=_SEARCH,
         ),
     ] = None,
-    engine: EngineName = "local",
-    workers: Workers = None,
-    address: Address = None,
-    gpus_per_worker: GpusPerWorker = None,
-    cpus_per_worker: CpusPerWorker = 1,
-    retry_failed: RetryFailed = False,
+    engine: engine_options.EngineName = "local",
+    workers: engine_options.Workers = None,
+    address: engine_options.Address = None,
+    gpus_per_worker: engine_options.GpusPerWorker = None,
+    cpus_per_worker: engine_options.CpusPerWorker = 1,
+    worker_timeout: engine_options.WorkerTimeout = engine_options.TIMEOUT,
+    retry_failed: engine_options.RetryFailed = False,
 ) -> None:
     """Tunes with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     settings = {**(read_yaml(config) if config else {}), **settings}
@@ -96,12 +96,11 @@ def tune_command(
     one_run = make_config({**search.settings, **_tokens(settings)})
     name = one_run.output_dir.name.removesuffix("-plain")
     folder = Path(settings.get("output_dir") or Path("studies", f"tune-{name}"))
-    device = "cpu" if search.settings.get("use_cpu") else None
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
     command = shlex.join(["attendrop", "tune", *words])
-    made = make_engine(
-        engine, workers, address, device=device, gpus_per_worker=gpus_per_worker, cpus_per_worker=cpus_per_worker
+    made = engine_options.engine_from_flags(
+        search.settings, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
     )
     _announce(search, folder)
     with token_in_environment(one_run), closing(made):

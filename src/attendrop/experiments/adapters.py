@@ -68,17 +68,29 @@ def merge_adapters(trainer: Any, config: RunConfig, task: tasks.Task) -> None:
     if not config.lora:
         return
     model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    trainer.model = trainer.model_wrapped = merged(model, config, task)
+
+
+def merged(model: Any, config: RunConfig, task: tasks.Task) -> Any:
+    """Return an ordinary model with the adapters added to its weights. The given model is of no use afterwards.
+
+    Args:
+        model: The trained model with adapters.
+        config: The configuration.
+        task: The task.
+    """
     if config.quantize is not None:
         from peft import PeftModel
 
+        device = model.device
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             base = tasks.load_model(config.model, task, trust_remote_code=config.trust_remote_code)
-            model = PeftModel.from_pretrained(base, folder).to(trainer.args.device)
-    merged = model.merge_and_unload()
-    for parameter in merged.parameters():
+            model = PeftModel.from_pretrained(base, folder).to(device)
+    whole = model.merge_and_unload()
+    for parameter in whole.parameters():
         parameter.requires_grad_(True)
-    trainer.model = trainer.model_wrapped = merged
+    return whole
 
 
 def _quantization(config: RunConfig) -> Any:

@@ -14,19 +14,29 @@ def breaks_ties_by_loss(base: Any) -> Any:
 
     class TieBreakingTrainer(base):
         def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-            before = self.state.best_metric
             if super()._determine_best_metric(metrics=metrics, trial=trial):
                 return True
-            score = metrics.get(score_key(self.args))
             best = evaluation_at(self.state.log_history, self.state.best_global_step)
-            if before is None or score != before or best is None:
-                return False
-            if metrics.get("eval_loss", float("inf")) >= best.get("eval_loss", float("inf")):
+            if best is None or not is_better(metrics, best, self.args):
                 return False
             self.state.best_global_step = self.state.global_step
             return True
 
     return TieBreakingTrainer
+
+
+def is_better(metrics: Mapping[str, Any], best: Mapping[str, Any], arguments: Any) -> bool:
+    """Whether an evaluation has a better score than another one, or the same score and a smaller loss.
+
+    Args:
+        metrics: What the evaluation gave.
+        best: What the other one gave.
+        arguments: The training arguments, which say what the score is.
+    """
+    score, before = metrics[score_key(arguments)], best[score_key(arguments)]
+    if score != before:
+        return bool(score > before if arguments.greater_is_better else score < before)
+    return bool(metrics.get("eval_loss", float("inf")) < best.get("eval_loss", float("inf")))
 
 
 def score_key(arguments: Any) -> str:

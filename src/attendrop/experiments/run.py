@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, set_seed
@@ -185,6 +185,24 @@ def training_arguments(config: RunConfig) -> Any:
     return arguments
 
 
+class Part(NamedTuple):
+    """A part of the data that a run is scored on.
+
+    Attributes:
+        name: Its name in the scores.
+        split: The tokenised split.
+        data: The data that it is a part of.
+        prepared: The tokenised data.
+        raw: The name of the split in `data`.
+    """
+
+    name: str
+    split: Any
+    data: tasks.Data
+    prepared: tasks.Prepared
+    raw: str
+
+
 @dataclass
 class Run:
     """A run whose input has been checked: trains, evaluates, predicts and writes the output folder."""
@@ -286,27 +304,42 @@ class Run:
             for sentence in kept["sentences"]:
                 self.listener.note(sentence)
             merge_adapters(trainer, self.config, self.data.task)
-            judge = self.evaluate(trainer)
-            metrics = judge.scores
-            record = {**self.record(trainer, metrics, seconds), "kept": kept, **judge.record()}
-            trainer.save_model()
-            self.predict(trainer, judge)
-            if trainer.args.should_save:
-                judge.write(folder, self.data, self.prepared)
-                self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
-                if not self.config.keep_checkpoints:
-                    remove_checkpoints(folder)
+            record = self.conclude(trainer, seconds, kept=kept)
+            if trainer.args.should_save and not self.config.keep_checkpoints:
+                remove_checkpoints(folder)
         trainer.accelerator.wait_for_everyone()
-        return Result(folder, metrics, trainer.model, finished=True, record=record)
+        return Result(folder, record["metrics"], trainer.model, finished=True, record=record)
 
-    def evaluate(self, trainer: Any) -> Judge:
-        """Score and judge the validation split, the other splits that have labels, and the tasks of --also-eval."""
-        judge = Judge(trainer)
+    def conclude(self, trainer: Any, seconds: float, **more: Any) -> dict[str, Any]:
+        """Judge the final model, write the output folder, and return the record of the run.
+
+        Args:
+            trainer: The Trainer, whose model is the final one.
+            seconds: How long training took.
+            **more: Further parts of the record.
+        """
+        judge = self.evaluate(trainer)
+        record = {**self.record(trainer, judge.scores, seconds), **judge.record(), **more}
+        trainer.save_model()
+        self.predict(trainer, judge)
+        if trainer.args.should_save:
+            judge.write(self.config.output_dir, self.data, self.prepared)
+            self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
+        return record
+
+    def scored_parts(self) -> Iterator[Part]:
+        """The validation split, the other splits that have labels, and the tasks of --also-eval."""
         for name, split in self._encoded().items():
             if name == "validation" or self.is_masked or self._has_labels(name):
-                judge.score(name, split, self.data, self.prepared, name)
+                yield Part(name, split, self.data, self.prepared, name)
         for name, (data, prepared) in self.others.items():
-            judge.score(name, prepared.validation, data, prepared)
+            yield Part(name, prepared.validation, data, prepared, "validation")
+
+    def evaluate(self, trainer: Any) -> Judge:
+        """Score and judge all parts that have labels."""
+        judge = Judge(trainer)
+        for part in self.scored_parts():
+            judge.score(*part)
         for warning in judge.warnings:
             self.listener.note(f"warning: {warning}")
         return judge
@@ -371,25 +404,31 @@ class Run:
         write_json(folder / RECORD_FILE, record)
         scores = record["evaluation"].get("validation", {}).get("scores", {})
         baseline = scores.get(self.prepared.metric, {}).get("baseline")
-        marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
-        plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
+        if record["steps"]:
+            marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
+            plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
         write_card(folder, record)
 
 
 def _caveats(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[str]:
     """What a reader of the scores must know about them, as sentences for the model card."""
-    caveats = [
-        f"{name} used validation examples during training, so the scores on them are optimistic."
-        for name in readers_of_validation(regularizers)
-    ]
+    caveats = [f"{sentence}." for sentence in optimistic_scores(regularizers)]
     if config.max_eval_samples is not None:
         caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
     return caveats
 
 
-def readers_of_validation(regularizers: Sequence[Regularizer]) -> list[str]:
-    """The names of the methods that draw validation examples, or choose a coefficient by the score on them."""
-    return [m.name for m in regularizers if m.choices or (isinstance(m, TrainsNetworks) and m.draws_from == "dev")]
+def optimistic_scores(regularizers: Sequence[Regularizer]) -> list[str]:
+    """One sentence, without its full stop, for each method that learns or chooses from validation examples.
+
+    Args:
+        regularizers: The methods of a run.
+    """
+    return [
+        f"{method.name} used validation examples during training, so the scores on them are optimistic"
+        for method in regularizers
+        if method.choices or (isinstance(method, TrainsNetworks) and method.draws_from == "dev")
+    ]
 
 
 def _without_labels(split: Any) -> Any:

@@ -126,6 +126,26 @@ def _eval_results(record: Mapping[str, Any], task: Task) -> list[EvalResult]:
     return results
 
 
+_CURVES = """
+One seed says little on a small data set. Repeat the run with several values of `--seed` and compare the means.
+
+![loss and score during training](curves.png)
+"""
+
+
+def _runs(record: Mapping[str, Any]) -> str:
+    """The run that trained the model, or the runs whose weights were averaged."""
+    if soup := record.get("soup"):
+        return "".join(f"- {markdown_text(sentence)}\n" for sentence in soup["sentences"])
+    kept = "".join(f"- {markdown_text(sentence)}\n" for sentence in record.get("kept", {}).get("sentences", []))
+    return (
+        f"- seed: {record['seed']}, one run\n"
+        f"- {record['steps']} steps in {record['seconds']:.0f} s on {record['processes']} × {record['device']}\n"
+        f"{kept}\n"
+        "Every setting is in `run.yaml`; `attendrop train --config run.yaml --output-dir NEW_FOLDER` repeats the run.\n"
+    )
+
+
 def _text(record: Mapping[str, Any]) -> str:
     config, versions = record["config"], record["versions"]
     data = config.get("task") or Path(config["train_file"]).name
@@ -133,7 +153,6 @@ def _text(record: Mapping[str, Any]) -> str:
     methods = _bullets(_method(fields) for fields in record["regularizers"])
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
     scores = scores_in_card(record["metrics"], record.get("evaluation", {}))
-    kept = "".join(f"- {markdown_text(sentence)}\n" for sentence in record.get("kept", {}).get("sentences", []))
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
     kind = record["task"]["kind"]
     model_class = MODEL_CLASSES[kind]
@@ -156,18 +175,10 @@ Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]
 {methods or "Plain fine-tuning without a regulariser." + chr(10)}
 ## Training
 
-{settings}- seed: {record["seed"]}, one run
-- {record["steps"]} steps in {record["seconds"]:.0f} s on {record["processes"]} × {record["device"]}
-{kept}
-Every setting is in `run.yaml`; `attendrop train --config run.yaml --output-dir NEW_FOLDER` repeats the run.
-
+{settings}{_runs(record)}
 ## Scores
 
-{scores}{_pictures(record)}{caveats}
-One seed says little on a small data set. Repeat the run with several values of `--seed` and compare the means.
-
-![loss and score during training](curves.png)
-
+{scores}{_pictures(record)}{caveats}{_CURVES if record["steps"] else ""}
 ## Use
 
 ```python

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from .analysis.build import analyse_records
 from .analysis.outcomes import DELTAS, Record, group_records, is_decided, verdicts_of
 from .design import Design, RunSpec
 from .driver import Study, Watcher
-from .engines import Engine
+from .engines import Engine, NextSpec
+from .kept_models import MODELS_FOLDER, check_space
 
 FIRST_LOOK = 5  # seeds after which a study is looked at for the first time
 
@@ -111,6 +113,7 @@ def compare(
     confidence: float = 0.95,
     command: str = "",
     retry_failed: bool = False,
+    keep_models: bool = False,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
     """Run a comparison and return its analysis. Started again, it goes on where it was.
@@ -125,6 +128,8 @@ def compare(
         confidence: Confidence of intervals and verdicts.
         command: The command that the report shows.
         retry_failed: Whether runs that failed in an earlier start are run again.
+        keep_models: Whether the trained models are kept in the folder, for `attendrop soup`. Workers must be able to
+            write to it.
         watcher: Sees the study while it runs.
 
     Example:
@@ -149,7 +154,27 @@ def compare(
         "delta": every_delta, "confidence": confidence, "command": command,
     }  # fmt: skip
     with closing(engine), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
-        for record in running.run(source.next_run, engine, source.total):
+        checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], engine)
+        runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
+        if keep_models:
+            next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])
+        for record in running.run(next_run, engine, source.total):
             source.add(record)
-        wanted = {run.id for run in design.all_runs(max_seeds or seeds)}
-        return analyse_records([r for r in running.records.values() if r["id"] in wanted], study)
+        wanted = {run.id for run in runs}
+        return analyse_records([r for r in running.records.values() if r["id"] in wanted], study, running.folder)
+
+
+def _keeping_models(next_run: NextSpec, study: Study, checked: Sequence[Record], runs: Sequence[str]) -> NextSpec:
+    """The same runs with a folder for their models, after the user was told how much space these take."""
+    folder = study.folder.absolute() / MODELS_FOLDER
+    if lost := [run for run in runs if study.has_result(run) and not (folder / run).is_dir()]:
+        study.watcher.note(f"{len(lost)} runs have ended before; they are not repeated, and their models are not kept")
+    left = sum(not study.has_result(run) for run in runs)
+    if sizes := [record["model_bytes"] for record in checked if "model_bytes" in record]:
+        study.watcher.note(check_space(study.folder, max(sizes), left))
+
+    def next_kept() -> RunSpec | None:
+        run = next_run()
+        return None if run is None else replace(run, models_folder=str(folder))
+
+    return next_kept

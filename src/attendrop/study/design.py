@@ -71,6 +71,7 @@ class Design:
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
         first_seed: The first seed; the others follow it.
+        same_head: Whether all runs have the new head of the first seed, so that their weights can be averaged.
     """
 
     settings: Mapping[str, Any]
@@ -80,6 +81,7 @@ class Design:
     keep: str = "last"
     resample: bool = False
     first_seed: int = 0
+    same_head: bool = False
 
     @property
     def baseline(self) -> str:
@@ -90,6 +92,11 @@ class Design:
         """Every task with every amount of data."""
         names = self.tasks or (Path(str(self.settings["train_file"])).name,)
         return [(task, size) for task in names for size in self.sizes]
+
+    @property
+    def task_cells(self) -> list[tuple[str, str]]:
+        """Every task with the first amount of data."""
+        return [cell for cell in self.cells if cell[1] == self.sizes[0]]
 
     def runs(self, cell: tuple[str, str], seed: int) -> list[RunSpec]:
         """The runs of one seed on one task and amount of data: one for each method.
@@ -114,12 +121,16 @@ class Design:
             name, _, value = size.partition("=")
             settings[name] = value
         return RunSpec(
-            settings, contender.name, task, seed, size, self.keep, self.resample, details=seed == self.first_seed
-        )
+            settings, contender.name, task, seed, size, self.keep, self.resample,
+            head_seed=self.first_seed if self.same_head else None, details=seed == self.first_seed,
+        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """The design as values that JSON can hold."""
-        return asdict(self)
+        values = asdict(self)
+        if not self.same_head:
+            del values["same_head"]  # studies that were begun before this field existed go on
+        return values
 
 
 def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:

@@ -1,8 +1,10 @@
 """Runs a study into its folder. Killed at any moment and started again, it goes on; a finished run is never repeated.
 
-study.json       what the study is; written at the start
-runs/<id>.json   the record of each run that has ended
-progress.json    what is running now, for `attendrop study`
+study.json             what the study is; written at the start
+runs/<id>.json         the record of each run that has ended
+predictions/<id>.npz   what its model answered, for ensembles
+models/<id>/           its model, where the user wants to keep it
+progress.json          what is running now, for `attendrop study`
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from ..utils.files import is_no_space, write_whole
 from ..utils.lock import locked
 from .configuration import STUDY_FILE, write_configuration
 from .engines import Engine, NextSpec, OnProgress
+from .outputs import write_outputs
 from .records import RUNS_FOLDER, Record, SameStudy, read_records, remove_unfinished, write_record
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
@@ -120,7 +124,7 @@ class Study:
             next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Engine.results`.
             engine: Runs them.
             total: How many runs there will be, for the time that is left; None = not known.
-            on_progress: Called with the report of a run after each of its evaluations; True stops that run.
+            on_progress: Called with each report of a run, see `Engine.results`; True stops that run.
 
         Raises:
             UserError: The very first run of the study fails by a mistake in the input, which all runs share; or the
@@ -142,6 +146,31 @@ class Study:
                     return
                 yield from self._deliver_known()
 
+    def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[Record]:
+        """Lets workers check runs without training them, so that a mistake is found before the first run starts.
+
+        A method and task that have a result are not checked again.
+
+        Args:
+            specs: Runs of each method on each task. If there are several, one that works is enough.
+            engine: Checks them.
+
+        Returns:
+            What the workers found out about the runs.
+
+        Raises:
+            UserError: All runs of a method on a task would fail by a mistake in the input.
+        """
+        done = {(record["method"], record["task"]) for record in self.records.values() if record["status"] != "failed"}
+        new = [replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done]
+        waiting = iter(new)
+        checked = list(engine.results(lambda: next(waiting, None)))
+        for group in dict.fromkeys((spec.method, spec.task) for spec in new):
+            found = [record.get("error") or {} for record in checked if (record["method"], record["task"]) == group]
+            if found and all(error.get("type") == "UserError" for error in found):
+                raise UserError(f"{found[0]['message']}.")
+        return checked
+
     def _next(self, next_spec: NextSpec) -> RunSpec | None:
         while (spec := next_spec()) is not None:
             if spec.id in self._running:
@@ -156,6 +185,10 @@ class Study:
                 }  # fmt: skip
                 return spec
         return None
+
+    def has_result(self, run_id: str) -> bool:
+        """Whether a run has ended, and not failed."""
+        return self.records.get(run_id, {"status": "failed"})["status"] != "failed"
 
     def _is_done(self, run_id: str) -> bool:
         record = self.records.get(run_id)
@@ -190,6 +223,8 @@ class Study:
 
     def _write(self, record: Record) -> None:
         try:
+            if (outputs := record.pop("outputs", None)) is not None:
+                write_outputs(self.folder, record["id"], outputs)  # first: a run with a record is never repeated
             write_record(self.folder, record)
         except OSError as error:
             if not is_no_space(error):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,11 +21,12 @@ from typing import Any
 from ..errors import UserError, on_one_line, one_line
 from ..utils.files import UNFINISHED, write_whole
 from ..utils.secrets import is_secret
-from .spec import RunSpec
+from .spec import OF_THE_START, RunSpec
 
 FORMAT = 1
 RUNS_FOLDER = "runs"
 STATUSES = ("finished", "failed", "stopped")
+CHECKED = "checked"  # the status of a run that was only checked; it is never written
 
 Record = dict[str, Any]
 
@@ -104,9 +106,18 @@ def read_records(folder: str | Path, on_broken: Callable[[str], None] | None = N
 
 def remove_unfinished(folder: str | Path) -> None:
     """Deletes the files that a killed driver had begun to write. Only the holder of the folder's lock may do so."""
-    for place in (Path(folder), Path(folder, RUNS_FOLDER)):
-        for path in place.glob(f"*{UNFINISHED}"):
+    for path in [*Path(folder).glob(f"*{UNFINISHED}"), *Path(folder).glob(f"*/*{UNFINISHED}")]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
             path.unlink(missing_ok=True)
+
+
+def describe(spec: RunSpec) -> Record:
+    """What a record says about its run, however the run ends; `settings` has no tokens and passwords."""
+    values = {name: value for name, value in asdict(spec).items() if name not in OF_THE_START}
+    settings = {name: value for name, value in spec.settings.items() if not is_secret(name)}
+    return {"format": FORMAT, "id": spec.id, **values, "settings": settings, "trial": spec.trial}
 
 
 def failed_record(spec: RunSpec, kind: str, message: str, *, started: str, worker: str, trace: str = "") -> Record:
@@ -120,12 +131,9 @@ def failed_record(spec: RunSpec, kind: str, message: str, *, started: str, worke
         worker: Who ran it.
         trace: The traceback, if there is one.
     """
-    values = asdict(spec)
-    values["settings"] = {name: value for name, value in spec.settings.items() if not is_secret(name)}
     error = {"type": kind, "message": one_line(" ".join(message.split())), **({"traceback": trace} if trace else {})}
     return {
-        **values, "format": FORMAT, "id": spec.id, "status": "failed", "error": error, "started": started,
-        "ended": now(), "worker": worker,
+        **describe(spec), "status": "failed", "error": error, "started": started, "ended": now(), "worker": worker
     }  # fmt: skip
 
 

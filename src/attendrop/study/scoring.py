@@ -8,6 +8,7 @@ import numpy as np
 
 from .. import tasks
 from ..statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
+from .outputs import Outputs, outputs_of
 
 MAX_PREDICTIONS = 2000  # examples of a split whose predictions a record holds
 
@@ -17,17 +18,25 @@ class Scorer:
 
     Args:
         prepared: The tokenised data.
-        is_classifier: Whether the outputs are logits of classes, of which the calibration is measured.
+        task: The task.
+        measures_calibration: Whether the calibration is measured where the outputs are logits of classes.
+
+    Attributes:
+        predictions: Classes and confidences of the last evaluation, for the record of a classifier.
+        outputs: What the model answered in the last evaluation; None for kinds of tasks that cannot be ensembled.
     """
 
-    def __init__(self, prepared: tasks.Prepared, is_classifier: bool) -> None:
-        self._prepared, self._is_classifier = prepared, is_classifier
-        self.predictions: dict[str, list[Any]] | None = None  # of the last evaluation
+    def __init__(self, prepared: tasks.Prepared, task: tasks.Task, measures_calibration: bool = True) -> None:
+        self._prepared, self._task = prepared, task
+        self._measures_calibration = measures_calibration and task.kind == "classification"
+        self.predictions: dict[str, list[Any]] | None = None
+        self.outputs: Outputs | None = None
 
     def __call__(self, prediction: Any) -> dict[str, float]:
         scores = dict(self._prepared.compute_metrics(prediction))
         self.predictions = None
-        if self._is_classifier:
+        self.outputs = outputs_of(self._task, self._prepared, prediction)
+        if self._measures_calibration:
             logits, gold = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
             probabilities = softmax(logits)
             scores["brier"] = brier_score(probabilities, gold)

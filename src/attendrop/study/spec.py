@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 KEEP = ("last", "split", "dev")
+# Fields that do not decide the result of a run: they belong to one start of the study.
+OF_THE_START = ("trial", "details", "only_check", "models_folder")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class RunSpec:
         resample: Whether the seed decides too which examples are trained on.
         fold: Number of a random stratified split of the training data. The run is then scored on the part that is
             split off, and never sees the validation data. None = no such split.
+        head_seed: The seed of the weights that are new, such as the head, if it is not `seed`.
+        trial: Number of the trial of a tuning study.
+        details: Whether the record holds texts and attention maps too.
+        only_check: Whether the run ends before training, when everything that can be refused has been checked.
+        models_folder: Folder in which the trained model is kept, in a folder with the id of the run. None = it is not.
     """
 
     settings: Mapping[str, Any]
@@ -37,13 +44,17 @@ class RunSpec:
     keep: str = "last"
     resample: bool = False
     fold: int | None = None
-    trial: int | None = field(default=None, compare=False)  # number of the trial of a tuning study
-    details: bool = field(default=False, compare=False)  # whether the record holds texts and attention maps too
+    head_seed: int | None = None
+    trial: int | None = field(default=None, compare=False)
+    details: bool = field(default=False, compare=False)
+    only_check: bool = field(default=False, compare=False)
+    models_folder: str | None = field(default=None, compare=False)
 
     @property
     def id(self) -> str:
         """Name of the run, made of everything that decides its result."""
-        values = asdict(self)
-        del values["trial"], values["details"]
+        values = {name: value for name, value in asdict(self).items() if name not in OF_THE_START}
+        if self.head_seed is None:
+            del values["head_seed"]  # studies that were begun before this field existed go on
         text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -212,8 +212,10 @@ class Tuner:
         """Learns from an evaluation in the middle of a run, and returns whether the run should stop.
 
         Args:
-            report: What a worker reports: "id" and "score", among others.
+            report: What a worker reports: "id" and, after an evaluation, "score", among others.
         """
+        if "score" not in report:
+            return False
         runs = self._in_flight.get(report["id"], [])
         if not self.config.prunes or not runs or runs[0].number != 0 or self.greater_is_better is None:
             return False
@@ -369,6 +371,7 @@ def tune(
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
         tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)
+        study.check(config.examples(), engine)
         labelled = _LabelledEngine(engine) if config.is_paper else engine
         for record in study.run(tuner.next_spec, labelled, total, tuner.on_progress):
             tuner.on_record(record)

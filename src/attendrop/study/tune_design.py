@@ -14,12 +14,13 @@ from ..experiments.settings import all_settings
 from ..utils.checks import check_choice, check_whole
 from ..utils.secrets import is_secret
 from .design import PLAIN, Contender, parse_contender
-from .sampling import SAMPLERS, choose_sampler, grid_size
+from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
 from .spec import RunSpec
 
 PROTOCOLS = ("honest", "paper")
 MAY_GROW = ("methods", "spaces", "trials", "final_seeds")  # of which a study that is started again may have more
+_EXAMPLES = 3  # trials of each method that are checked before the search begins
 TRIALS = 20  # of each method, unless the user says otherwise
 FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
 # Settings of a single run, which a study decides or has no use for.
@@ -109,6 +110,15 @@ class TuneConfig:
         if self.is_paper:
             return [self._spec(method, point, seed, "search", keep="dev", trial=number)]
         return [self._spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
+
+    def examples(self) -> list[RunSpec]:
+        """Runs of the first trials of each method, to check whether the method works at all."""
+        found = {}
+        for method, space in self.spaces.items():
+            for number, point in enumerate(points(space, self.sampler, min(self.trials, _EXAMPLES), self.seed)):
+                spec = self.trial_specs(method, point, number)[0]
+                found[spec.id] = spec
+        return list(found.values())
 
     def final_specs(self, method: str, point: Mapping[str, Any], role: str = "") -> list[RunSpec]:
         """The runs of a setting on the development set.

@@ -12,41 +12,36 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, set_seed
+from transformers import set_seed
 
 from .. import tasks
 from ..capture.kept import KeptGraphs
-from ..core.networks import TrainsNetworks
-from ..core.regularizer import Regularizer
 from ..experiments.adapters import load_for_training
-from ..experiments.data import load_data
-from ..experiments.judging import scores_of
 from ..experiments.run import (
     Listener,
     Run,
     make_regularizers,
+    optimistic_scores,
     prepare_run,
-    readers_of_validation,
     training_arguments,
     versions,
 )
 from ..experiments.settings import DATA, RUN_SETTINGS, RunConfig, make_config
 from ..experiments.tokens import token_in_environment
-from ..trainer.choice import chosen_at
 from ..trainer.fingerprint import data_fingerprint, model_fingerprint
 from .details import explorer_of, texts_of
-from .scoring import MAX_PREDICTIONS, Scorer
+from .kept_models import keep_model, size_of
+from .outputs import as_text
+from .records import CHECKED, describe
+from .scoring import MAX_PREDICTIONS
 from .spec import RunSpec
-
-DATA_SEED = 42  # of splits and samples that all seeds share
-FOLD_SHARE, SELECTION_SHARE = 0.2, 0.1  # of the training data, split off for `fold` and for `keep="split"`
-SELECTION = "selection"  # the part of the training data on which `keep="split"` chooses the epoch
+from .splits import load_split_data, sample_seed
+from .training import Progress, Training, named_tensors
 
 # Training arguments that are not fixed in a captured graph or an optimizer. Runs that differ in others share neither.
 _FREE = (
@@ -58,8 +53,6 @@ _FREE = (
 
 _AMOUNTS = ("shots", "fraction", "max_train_samples", "max_eval_samples")  # of data; graphs do not depend on them
 _DATA_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.metadata.get("panel") == DATA]
-
-Progress = Callable[[dict[str, Any]], bool]
 
 
 class Worker:
@@ -77,17 +70,20 @@ class Worker:
         self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
-        """Train and score one run, and return its record.
+        """Train and score one run, and return its record. A run that is only checked has a record without a result.
 
         Args:
             spec: The run.
-            progress: Called after each evaluation; the run stops early if it returns True.
+            progress: Called after each evaluation, and now and then in between without a score; the run stops early if
+                it returns True.
         """
         started, clock = datetime.now(UTC), time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="attendrop-") as folder:
             config = make_config({**spec.settings, **self._fixed_settings(spec, folder)})
             with token_in_environment(config):
                 record = self._run(spec, config, progress)
+        if spec.only_check:
+            return record
         record["cost"]["overhead_seconds"] = round(time.perf_counter() - clock - record["cost"].pop("total"), 3)
         return {**record, "started": _as_text(started), "ended": _as_text(datetime.now(UTC)), "worker": self._name}
 
@@ -101,19 +97,24 @@ class Worker:
         regularizers = make_regularizers(config, listener)
         arguments = training_arguments(config)
         data, fingerprints = self._load_data(spec, config)
-        model = self._load_model(config, data, arguments.seed)
+        model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
         run = self._prepare(spec, config, arguments, data, model, listener)
         key = _arguments_key(arguments)
         trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
+        if spec.only_check:
+            return {**describe(spec), "status": CHECKED, "model_bytes": size_of(model.model)}
         trainer.steps.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
-        training = _Training(spec, run, trainer, progress)
+        training = Training(spec, run, trainer, progress)
         try:
             training.train()
             scores, predictions = training.scores()
         finally:
             model.after_run(trainer, key)
+        if spec.models_folder is not None:
+            keep_model(spec.models_folder, spec.id, model.model, config, data.task)
+        caveats = [] if spec.keep == "split" else optimistic_scores(regularizers)
         details: dict[str, Any] = {}
         if spec.details:
             details["texts"] = texts_of(data, MAX_PREDICTIONS)
@@ -132,11 +133,12 @@ class Worker:
             "metric": run.prepared.metric,
             "greater_is_better": run.prepared.greater_is_better,
             "labels": list(data.task.labels),
-            "notes": [*data.notes, *run.prepared.notes, *_caveats(spec, regularizers)],
+            "notes": [*data.notes, *run.prepared.notes, *caveats],
             "scores": scores,
             "curves": training.curves(),
             "method_metrics": training.method_metrics(),
             "predictions": predictions,
+            "outputs": as_text(training.outputs) if spec.trial is None else None,
             "kept": training.kept(),
             "cost": training.cost(model.device),
             "error": None,
@@ -146,12 +148,11 @@ class Worker:
 
     def _load_data(self, spec: RunSpec, config: RunConfig) -> tuple[tasks.Data, dict[str, str | None]]:
         """The data of a run, and the fingerprint of each split."""
-        sample_seed = spec.seed if spec.resample else DATA_SEED
         settings = tuple(repr(getattr(config, name)) for name in _DATA_SETTINGS)
-        key = (settings, sample_seed, spec.fold, spec.keep == "split")
+        key = (settings, sample_seed(spec), spec.fold, spec.keep == "split")
         if key not in self._data:
             _keep_newest(self._data, 8)
-            data = split_for(spec, load_data(config, DATA_SEED, sample_seed))
+            data = load_split_data(spec, config)
             self._data[key] = data, {name: data_fingerprint(split) for name, split in data.splits().items()}
         return self._data[key]
 
@@ -190,17 +191,6 @@ def _keep_newest(cache: dict[Any, Any], count: int) -> None:
         del cache[next(iter(cache))]
 
 
-def split_for(spec: RunSpec, data: tasks.Data) -> tasks.Data:
-    """Split off what a run needs of the training data: the part that scores a fold, the part that chooses an epoch."""
-    if spec.fold is not None:
-        bare = dataclasses.replace(data, validation=None, test=None, others={})
-        data = tasks.split_validation(bare, FOLD_SHARE, DATA_SEED + 1 + spec.fold)
-    if spec.keep == "split":
-        parts = tasks.split_validation(dataclasses.replace(data, validation=None), SELECTION_SHARE, DATA_SEED)
-        data = dataclasses.replace(data, train=parts.train, others={**data.others, SELECTION: parts.validation})
-    return data
-
-
 class _ModelOnDevice:
     """A model that is trained again and again from its pretrained weights, in the same tensors."""
 
@@ -225,8 +215,8 @@ class _ModelOnDevice:
         if self.model is None:
             self.model, self.fingerprint = fresh, model_fingerprint(fresh)
             return
-        tensors = dict(_named_tensors(fresh))
-        for name, tensor in _named_tensors(self.model):
+        tensors = dict(named_tensors(fresh))
+        for name, tensor in named_tensors(self.model):
             tensor.copy_(tensors[name])
         self.model.train(fresh.training)
 
@@ -255,10 +245,6 @@ class _ModelOnDevice:
             self._optimizers[key] = optimizer
 
 
-def _named_tensors(model: Any) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
 def _settings_key(config: RunConfig) -> tuple[tuple[str, str], ...]:
     """The settings besides the training arguments that are fixed in a captured graph: the methods, the loss."""
     own = (name for name in RUN_SETTINGS if name not in _AMOUNTS)
@@ -267,143 +253,6 @@ def _settings_key(config: RunConfig) -> tuple[tuple[str, str], ...]:
 
 def _arguments_key(arguments: Any) -> tuple[tuple[str, str], ...]:
     return tuple((name, repr(value)) for name, value in sorted(arguments.to_dict().items()) if name not in _FREE)
-
-
-class _Training(TrainerCallback):
-    """Trains one run, follows its evaluations, and scores the epoch that the study keeps."""
-
-    def __init__(self, spec: RunSpec, run: Run, trainer: Any, progress: Progress | None) -> None:
-        self.spec, self.run, self.trainer, self.progress = spec, run, trainer, progress
-        self.scorer = Scorer(run.prepared, run.data.task.kind == "classification")
-        self.was_stopped = False
-        self.kept_epoch: float | None = None
-        self._best: float | None = None
-        self._weights: dict[str, Tensor] = {}  # of the best epoch
-        self._validation: list[dict[str, Any]] = []  # scores of each evaluation
-        self._is_inside = False  # an evaluation in an evaluation
-        trainer.compute_metrics = self.scorer
-        if spec.keep == "split":
-            trainer.eval_dataset = run.prepared.others[SELECTION]
-        trainer.add_callback(self)
-
-    def train(self) -> None:
-        clock = time.perf_counter()
-        self.trainer.train()
-        if self.trainer.args.device.type == "cuda":
-            torch.cuda.synchronize(self.trainer.args.device)
-        self._seconds = time.perf_counter() - clock
-        if self.spec.keep == "last" or self.kept_epoch is None:
-            self.kept_epoch = self.trainer.state.epoch
-
-    def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> None:
-        name = f"eval_{self.run.prepared.metric}"
-        if self._is_inside or metrics is None or name not in metrics or not self.trainer.is_in_train:
-            return
-        score = metrics[name]
-        if self.spec.keep == "split":
-            self._is_inside = True
-            try:
-                metrics = self.trainer.evaluate(self.run.prepared.validation, metric_key_prefix="eval_validation")
-            finally:
-                self._is_inside = False
-            metrics = {key.replace("eval_validation_", "eval_", 1): value for key, value in metrics.items()}
-        self._validation.append({"epoch": state.epoch, "step": state.global_step, **scores_of(metrics)})
-        self._follow(score, state.epoch)
-        if self.progress is not None and self.progress(
-            {
-                "id": self.spec.id, "epoch": state.epoch, "epochs": state.num_train_epochs,
-                "step": state.global_step, "steps": state.max_steps, "score": score,
-            }
-        ):  # fmt: skip
-            self.was_stopped = control.should_training_stop = True
-
-    def _follow(self, score: float, epoch: float) -> None:
-        """Remember the weights of the best epoch, where the study keeps the best one."""
-        if self.spec.keep == "last":
-            return
-        signed = score if self.run.prepared.greater_is_better else -score
-        if self._best is None or signed > self._best:
-            self._best, self.kept_epoch = signed, epoch
-            self._weights = {name: tensor.detach().clone() for name, tensor in _named_tensors(self.trainer.model)}
-
-    @torch.no_grad()
-    def scores(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
-        """The scores of the kept epoch on every part, and its predictions on the validation data."""
-        last = self._validation[-1] if self._validation else None
-        has_networks = any(isinstance(method, TrainsNetworks) for method in self.trainer.regularizers)
-        is_current = last is not None and last["step"] == self.trainer.state.global_step and not has_networks
-        if self._weights and self.kept_epoch != self.trainer.state.epoch:
-            for name, tensor in _named_tensors(self.trainer.model):
-                tensor.copy_(self._weights[name])
-            is_current = False
-        prepared = self.run.prepared
-        if is_current and last is not None:
-            validation = {name: value for name, value in last.items() if name not in ("epoch", "step")}
-        else:
-            validation = scores_of(self.trainer.evaluate(prepared.validation))
-        scores = {"validation": validation}
-        predictions = {"validation": self.scorer.predictions} if self.scorer.predictions else {}
-        for name, split in prepared.others.items():
-            if not name.startswith("test") and name != SELECTION:
-                scores[name] = scores_of(self.trainer.evaluate(split))
-        for name, (_, other) in self.run.others.items():
-            self.trainer.compute_metrics = other.compute_metrics
-            scores[name] = scores_of(self.trainer.evaluate(other.validation))
-        return scores, predictions
-
-    def kept(self) -> dict[str, Any]:
-        """Which epoch the study keeps, by which rule, and what methods chose in it."""
-        chosen = chosen_at(self.trainer.state.log_history, "epoch", self.kept_epoch)
-        return {"rule": self.spec.keep, "epoch": self.kept_epoch, **({"chosen": chosen} if chosen else {})}
-
-    def curves(self) -> list[dict[str, Any]]:
-        """The scores of each evaluation, and the mean training loss since the one before it."""
-        losses = [(entry["step"], entry["loss"]) for entry in self.trainer.state.log_history if "loss" in entry]
-        rows, before = [], 0
-        for row in self._validation:
-            since = [loss for step, loss in losses if before < step <= row["step"]]
-            rows.append({**row, "train_loss": sum(since) / len(since) if since else None})
-            before = row["step"]
-        return rows
-
-    def method_metrics(self) -> dict[str, list[list[float]]]:
-        """What the methods logged: name -> [step, value] pairs."""
-        usual = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
-        metrics: dict[str, list[list[float]]] = {}
-        for entry in self.trainer.state.log_history:
-            if "loss" in entry:
-                for name, value in entry.items():
-                    if name not in usual and isinstance(value, (int, float)):
-                        metrics.setdefault(name, []).append([entry["step"], value])
-        return metrics
-
-    def cost(self, device: torch.device) -> dict[str, Any]:
-        values = (pair for entry in self.trainer.state.log_history for pair in entry.items())
-        evaluating = sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
-        is_gpu = device.type == "cuda"
-        return {
-            "seconds": round(self._seconds - evaluating, 3),
-            "total": self._seconds,
-            "evaluation_seconds": round(evaluating, 3),
-            "steps": self.trainer.state.global_step,
-            "peak_memory_mib": round(torch.cuda.max_memory_allocated(device) / 2**20) if is_gpu else None,
-            "captured": self.trainer.steps.were_captured,
-        }
-
-
-def describe(spec: RunSpec) -> dict[str, Any]:
-    """What a record says about its run before it has run."""
-    values = {
-        name: getattr(spec, name) for name in ("id", "method", "task", "size", "seed", "keep", "resample", "fold")
-    }
-    return {"format": 1, **values, "trial": spec.trial}
-
-
-def _caveats(spec: RunSpec, regularizers: list[Regularizer]) -> list[str]:
-    names = readers_of_validation(regularizers) if spec.keep != "split" else []  # there they read the selection part
-    return [f"{name} used validation examples during training, so its scores on them are optimistic" for name in names]
 
 
 def _device_name(device: torch.device) -> str:

@@ -55,6 +55,8 @@ class Prepared:
         greater_is_better: Whether a greater value of that metric is better.
         max_length: The maximum length in tokens.
         notes: What was changed or truncated, as sentences for the user.
+        to_task: For each class that the model predicts, the number of the task's label; None where classes have no
+            names.
     """
 
     train: Dataset | None
@@ -71,6 +73,7 @@ class Prepared:
     greater_is_better: bool
     max_length: int
     notes: list[str] = field(default_factory=list)
+    to_task: np.ndarray | None = None
 
 
 @dataclass
@@ -172,6 +175,7 @@ def prepare(
         greater_is_better=task.metrics[0] not in LOWER_IS_BETTER,
         max_length=length,
         notes=notes,
+        to_task=getattr(codec, "to_task", None),
     )
 
 

@@ -18,18 +18,18 @@ def is_no_space(error: BaseException | str) -> bool:
     return getattr(error, "errno", None) in _NO_SPACE_CODES or any(phrase in str(error) for phrase in _NO_SPACE)
 
 
-def write_whole(path: Path, text: str, flush: bool = True) -> None:
-    """Writes a text file so that it is there whole or not at all, whatever stops the process.
+def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
+    """Writes a file so that it is there whole or not at all, whatever stops the process.
 
     Args:
         path: The file. An existing one is replaced.
-        text: Its content.
+        content: Its content.
         flush: Whether it is on the disk when this returns, so that it also survives the end of the machine.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with unfinished.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             if flush:
                 os.fsync(file.fileno())

@@ -83,6 +83,7 @@ def _cell_part(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> st
         comparison = (cell["outcomes"].get("score") or {}).get("comparison")
         if comparison and (sentence := explanation(comparison)):
             sentences.append(markdown_text(sentence))
+    sentences += [markdown_text(of["sentence"]) for of in cells_of(analysis, setting, "ensembles").values()]
     return f"## {title}\n\n{_verdict_table(analysis, setting)}\n\n{_bullets(sentences)}"
 
 

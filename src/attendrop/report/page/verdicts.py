@@ -44,7 +44,8 @@ def verdict_blocks(analysis: Mapping[str, Any]) -> str:
         data = "data size " + size if size != "all" else "all training data"
         title = f"{task}, {data}, scored on {part}"
         keys = f'data-task="{escape(task)}" data-size="{escape(size)}" data-part="{escape(part)}"'
-        blocks.append(_block(analysis, title, results, f'class="cell-block" {keys}'))
+        ensembles = cells_of(analysis, (task, size, part), "ensembles")
+        blocks.append(_block(analysis, title, results, f'class="cell-block" {keys}', ensembles))
     return "".join(blocks) or '<p class="empty">No run has finished: there is nothing to compare yet.</p>'
 
 
@@ -55,7 +56,13 @@ def _summary_block(analysis: Mapping[str, Any]) -> str:
     return _block(analysis, summary_title(analysis), results, 'class="summary-block"')
 
 
-def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], attributes: str) -> str:
+def _block(
+    analysis: Mapping[str, Any],
+    title: str,
+    results: Mapping[str, Any],
+    attributes: str,
+    ensembles: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
     outcomes = [outcome for outcome in OUTCOMES if any(outcome in result for result in results.values())]
     labels, baseline, metric = labels_of(analysis), analysis["baseline"], analysis["metric"]
     domain = _domain(analysis, results)
@@ -69,14 +76,31 @@ def _block(analysis: Mapping[str, Any], title: str, results: Mapping[str, Any], 
         hint = "baseline" if name == baseline else name if name != labels[name] else ""
         shown = f'{escape(labels[name])}<span class="hint">{escape(hint).replace(",", ",<wbr>")}</span>'
         rows.append(f'<tr{mark}><th scope="row">{shown}</th>{cells}</tr>')
+        if ensembles and name in ensembles:
+            rows.append(_ensemble_row(analysis, ensembles[name], labels[name], outcomes))
     table = (
         f'<table class="verdicts"><thead><tr><th scope="col">Method</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>"
     )
     if len(rows) > _MANY:
         table = f'<div class="scroll tall" tabindex="0" role="region" aria-label="{escape(title)}">{table}</div>'
-    sentences = "".join(_sentences(analysis, results, outcomes))
+    sentences = "".join(_sentences(analysis, results, outcomes, ensembles or {}))
     return f"<section {attributes}><h3>{escape(title)}</h3>{table}{_key(analysis, results)}{sentences}</section>"
+
+
+def _ensemble_row(analysis: Mapping[str, Any], ensemble: Mapping[str, Any], label: str, outcomes: list[str]) -> str:
+    """The ensemble of the seeds of a method: its values, and by how much its score is above the mean of the seeds."""
+    cells = []
+    for outcome in outcomes:
+        value = ensemble["outcomes"].get(outcome)
+        shown = f"{ensemble['seeds']} × at inference" if outcome == "cost" else mean_value(outcome, value)
+        if outcome == "score":
+            gain = f"{number(ensemble['gain'], True)} {interval(outcome, ensemble.get('interval'))}"
+            shown = f'{shown}<span class="ci">{gain.removesuffix(" –")} against the mean</span>'
+        cells.append(f'<td data-label="{escape(outcome_name(outcome, analysis["metric"]))}">{shown}</td>')
+    of_method = f'<span class="unseen"> of {escape(label)}</span>'
+    head = f'ensemble of {ensemble["seeds"]} seeds{of_method}<span class="hint">not part of the tests</span>'
+    return f'<tr class="ensemble"><th scope="row">{head}</th>{"".join(cells)}</tr>'
 
 
 def _cell(analysis: Mapping[str, Any], outcome: str, result: Any, label: str, domain: tuple[float, float]) -> str:
@@ -150,7 +174,12 @@ def _key(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     return f'<p class="key">{escape(" ".join(parts))}</p>'
 
 
-def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes: list[str]) -> Iterator[str]:
+def _sentences(
+    analysis: Mapping[str, Any],
+    results: Mapping[str, Any],
+    outcomes: list[str],
+    ensembles: Mapping[str, Mapping[str, Any]],
+) -> Iterator[str]:
     """The verdicts as sentences: those on the score in sight, the others below a line that opens."""
     found: dict[str, list[str]] = {"score": [], "other": []}
     for result in results.values():
@@ -159,6 +188,7 @@ def _sentences(analysis: Mapping[str, Any], results: Mapping[str, Any], outcomes
             if comparison and (sentence := explanation(comparison)):
                 line = f"<li>{escape(sentence)}{_power(outcome, comparison)}</li>"
                 found["score" if outcome == "score" else "other"].append(line)
+    found["other"] += [f"<li>{escape(ensemble['sentence'])}</li>" for ensemble in ensembles.values()]
     if len(found["score"]) > _MANY:
         found["other"] = found.pop("score") + found["other"]
     if found.get("score"):

@@ -82,11 +82,13 @@ def settings_of_cells(analysis: Mapping[str, Any]) -> list[tuple[str, str, str]]
     return sorted(found, key=lambda key: (tasks.index(key[0]), key[1] != "all", key[2] != "validation"))
 
 
-def cells_of(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> dict[str, Any]:
-    """The cells of one combination by method."""
+def cells_of(
+    analysis: Mapping[str, Any], setting: tuple[str, str, str], entries: str = "cells"
+) -> dict[str, dict[str, Any]]:
+    """The cells of one combination by method; with "ensembles" as `entries`, the ensembles of its seeds."""
     return {
         cell["method"]: cell
-        for cell in analysis["cells"]
+        for cell in analysis[entries]
         if (str(cell["task"]), str(cell["size"]), str(cell["part"])) == setting
     }
 

@@ -28,20 +28,23 @@ def analyse(folder: str | Path) -> dict[str, Any]:
     from ..records import read_records
 
     study = read_configuration(folder)
-    analysis = analyse_records(list(read_records(folder).values()), study)
+    analysis = analyse_records(list(read_records(folder).values()), study, folder)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
         analysis["tuning"] = json.loads(tuning.read_text(encoding="utf-8"))
     return analysis
 
 
-def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict[str, Any]:
+def analyse_records(
+    records: Sequence[Record], study: Mapping[str, Any], folder: str | Path | None = None
+) -> dict[str, Any]:
     """Compare the methods of a study and collect what its report shows.
 
     Args:
         records: The records of its runs.
         study: Its configuration: `methods` (the first is the baseline), and optionally `delta`, `confidence`, `keep`,
             `command`, `kind`, `title`, `max_seeds`.
+        folder: The folder of the study, which has the predictions for ensembles; None = there are no ensembles.
     """
     order = {name: place for place, name in enumerate(study["methods"])}
     scored = sorted(
@@ -54,6 +57,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
     looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
     groups = group_records([record for record in scored if record["method"] in methods], methods)
     cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
+    ensembles, without = _ensembles(groups, folder, deltas["score"], confidence)
     example: Record = next((r for r in scored if r["status"] == "finished"), {})
     is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
     return {
@@ -74,6 +78,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         "device": example.get("device"),
         "methods": [_method(name, scored, baseline) for name in methods],
         "cells": cells,
+        "ensembles": ensembles,
         "summary": _summary(cells, baseline, confidence, deltas, bool(example.get("greater_is_better"))),
         "runs": [_run(record) for record in scored],
         "method_metrics": {
@@ -89,7 +94,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any]) -> dict
         "disagreements": [row for group in groups if group.finished for row in disagreements_of(group)],
         "explorer": next((record["explorer"] for record in scored if record.get("explorer")), None),
         "failures": [_failure(record) for record in scored if record["status"] == "failed"],
-        "notes": _notes(scored),
+        "notes": [*_notes(scored), *without],
     }
 
 
@@ -116,6 +121,19 @@ def _cells(
                 }
             )
     return cells
+
+
+def _ensembles(
+    groups: Sequence[Group], folder: str | Path | None, delta: float, confidence: float
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The ensembles of all groups, and sentences about those that cannot be made."""
+    from ..outputs import read_outputs
+    from .ensembles import ensembles_of
+
+    if folder is None:
+        return [], []
+    found = [ensembles_of(group, lambda run: read_outputs(folder, run), delta, confidence) for group in groups]
+    return [row for rows, _ in found for row in rows], [note for _, notes in found for note in notes]
 
 
 def _summary(

@@ -10,6 +10,7 @@ from ...utils.checks import check_choice, check_number, check_whole
 from ..spec import RunSpec
 
 WORKER = "attendrop.study.worker:Worker"  # the class of the workers
+PATIENCE = 3600.0  # seconds; loading a large model and tokenising its data must fit
 
 NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
@@ -24,7 +25,8 @@ class Engine(Protocol):
         Args:
             next_spec: Asked for the next run whenever a worker is free. None means nothing at present: it is asked
                 again after the next result. The iterator ends when there is nothing and nothing is running.
-            on_progress: Called with the report of a run after each of its evaluations. True stops that run.
+            on_progress: Called with the report of a run after each of its evaluations, and in between without a
+                score, as a sign of progress. True stops that run.
         """
         ...
 
@@ -42,6 +44,7 @@ def make_engine(
     gpus_per_worker: float | None = None,
     cpus_per_worker: float = 1,
     make_worker: str = WORKER,
+    patience: float | None = PATIENCE,
 ) -> Engine:
     """Makes an engine. Nothing is started before it gets its first run.
 
@@ -54,6 +57,8 @@ def make_engine(
             cluster has any, otherwise none.
         cpus_per_worker: How many processors a Ray worker reserves.
         make_worker: Where the class of the workers is, written `module:name`.
+        patience: Seconds after which a worker that shows no progress (no training step, no evaluation) is ended, and
+            its run has failed; None = never. A run in this process (`workers=0`) is never ended.
 
     Example:
         ```python
@@ -67,6 +72,8 @@ def make_engine(
     check_choice("device", device, (None, "cpu", "cuda"))
     if workers is not None:
         check_whole("workers", workers, 0)
+    if patience is not None:
+        check_number("patience", patience, is_above=True)
     if name == "ray":
         if workers == 0:
             raise UserError(
@@ -78,7 +85,7 @@ def make_engine(
         from .ray import RayEngine
 
         wanted_gpus = 0.0 if device == "cpu" else gpus_per_worker
-        return RayEngine(workers, address, wanted_gpus, cpus_per_worker, make_worker)
+        return RayEngine(workers, address, wanted_gpus, cpus_per_worker, make_worker, patience)
     for flag, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
         if value is not None:
             raise UserError(
@@ -90,4 +97,4 @@ def make_engine(
         return InlineEngine(device, make_worker)
     from .local import LocalEngine
 
-    return LocalEngine(workers, device, make_worker)
+    return LocalEngine(workers, device, make_worker, patience)

@@ -26,10 +26,13 @@ class LocalEngine(Pool):
         workers: How many; None = as many as fit.
         device: "cpu" or "cuda"; None = the GPUs if there are any.
         make_worker: Where the class of the workers is, written `module:name`.
+        patience: Seconds without progress after which a worker is ended; None = any time.
     """
 
-    def __init__(self, workers: int | None, device: str | None, make_worker: str) -> None:
-        super().__init__(attempts=2)
+    def __init__(
+        self, workers: int | None, device: str | None, make_worker: str, patience: float | None = None
+    ) -> None:
+        super().__init__(attempts=2, patience=patience)
         self.make_worker = make_worker
         self.devices, self.threads = find_devices(workers, device)
 

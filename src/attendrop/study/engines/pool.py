@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import queue
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +49,7 @@ class Seat(ABC):
         self.name = "a worker"
         self.job: Job | None = None
         self.is_ready = False
+        self.heard = time.monotonic()  # when it last told something, or got a run
 
     @abstractmethod
     def submit(self, spec: RunSpec) -> None:
@@ -85,10 +88,12 @@ class Pool(ABC):
 
     Args:
         attempts: How many workers a run may lose. It has then failed.
+        patience: Seconds without a sign of progress after which a worker is ended and its run has failed; None = a
+            worker may take any time.
     """
 
-    def __init__(self, attempts: int) -> None:
-        self.attempts = attempts
+    def __init__(self, attempts: int, patience: float | None) -> None:
+        self.attempts, self.patience = attempts, patience
         self.events: queue.Queue[tuple[Seat, Message]] = queue.Queue()
         self.seats: list[Seat] = []
         self._failed_starts = 0  # in a row
@@ -116,7 +121,7 @@ class Pool(ABC):
                 self._hand_out(source)
                 if not source.waiting and all(seat.job is None for seat in self.seats):
                     return
-                seat, message = self.events.get()
+                seat, message = self._next_event()
                 if seat not in self.seats:
                     continue  # ended in the meantime
                 record = self._handle(seat, message, source, on_progress)
@@ -131,17 +136,35 @@ class Pool(ABC):
         for seat in list(self.seats):
             self._end(seat)
 
+    def _next_event(self) -> tuple[Seat, Message]:
+        """Waits for what a worker tells next, or for the first worker that tells nothing for too long."""
+        if self.patience is None:
+            return self.events.get()
+        while True:
+            # What was told while nobody asked for events comes first.
+            if self.events.empty() and (silent := self._silent_seat(self.patience)) is not None:
+                span = f"{self.patience / 60:.3g} minutes"
+                return silent, {"lost": f"the worker showed no progress for {span} and was ended", "hung": True}
+            with suppress(queue.Empty):
+                return self.events.get(timeout=self.patience / 10)
+
+    def _silent_seat(self, patience: float) -> Seat | None:
+        """A worker that starts or runs something, and has told nothing for longer than this number of seconds."""
+        busy = (seat for seat in self.seats if seat.job is not None or not seat.is_ready)
+        return next((seat for seat in busy if time.monotonic() - seat.heard > patience), None)
+
     def _hand_out(self, source: _Source) -> None:
         for seat in self.seats:
             if seat.is_ready and seat.job is None and source.has(1):
                 seat.job = source.waiting.popleft()
-                seat.job.started = now()
+                seat.job.started, seat.heard = now(), time.monotonic()
                 seat.submit(seat.job.spec)
         while self.may_start() and source.has(1 + sum(not seat.is_ready for seat in self.seats)):
             self.seats.append(self.start())
 
     def _handle(self, seat: Seat, message: Message, source: _Source, on_progress: OnProgress | None) -> Record | None:
         """Reacts to what a worker tells. Returns the record of a run that has ended."""
+        seat.heard = time.monotonic()
         if "ready" in message:
             seat.name, seat.is_ready, self._failed_starts = message["ready"], True, 0
         elif "progress" in message:
@@ -176,6 +199,8 @@ class Pool(ABC):
             return None
         if message.get("memory_full"):
             self.lost_memory(seat)
+        if message.get("hung"):  # once more would take as long
+            return failed_record(job.spec, "WorkerHung", reason, started=job.started, worker=seat.name)
         if self._again(job, reason, source):
             return None
         text = f"{reason}; it was tried {len(job.losses)} times"

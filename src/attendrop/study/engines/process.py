@@ -61,7 +61,8 @@ def main(make_worker: str, device: str) -> None:
     while True:
         spec = RunSpec(**channel.receive()["run"])
         record, is_fatal = run_spec(worker, spec, channel.progress, name)
-        channel.send(record=record, fatal=is_fatal, memory=None if is_fatal else gpu_memory(device))
+        tells_memory = not is_fatal and not spec.only_check  # a check needs less than a run
+        channel.send(record=record, fatal=is_fatal, memory=gpu_memory(device) if tells_memory else None)
 
 
 if __name__ == "__main__":

@@ -36,12 +36,19 @@ class RayEngine(Pool):
         gpus: The share of a GPU for each worker; None = one, or none in a cluster without GPUs.
         cpus: The number of processors for each worker.
         make_worker: Where the class of the workers is, written `module:name`.
+        patience: Seconds without progress after which a worker is ended; None = any time.
     """
 
     def __init__(
-        self, workers: int | None, address: str | None, gpus: float | None, cpus: float, make_worker: str
+        self,
+        workers: int | None,
+        address: str | None,
+        gpus: float | None,
+        cpus: float,
+        make_worker: str,
+        patience: float | None = None,
     ) -> None:
-        super().__init__(attempts=3)
+        super().__init__(attempts=3, patience=patience)
         self.ray = _import_ray()
         self.workers, self.cpus, self.make_worker = workers, cpus, make_worker
         self._is_ours = not self.ray.is_initialized()
