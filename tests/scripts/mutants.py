@@ -119,9 +119,17 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("(draws >= p) / (1 - p)", "(draws >= p) / p", "unidrop"),
         ("(draws < p).nonzero()", "(draws > p).nonzero()", "layerdrop:probability"),
     ],
-    "methods/_shared/divergence.py": [
-        ("total / self.counted.sum().clamp(min=1)", "total / self.counted.numel()", "rdrop:manual"),
+    "methods/_shared/predictions.py": [
+        ("total / chosen.sum().clamp(min=1)", "total / chosen.numel()", "rdrop:manual"),
         ('values.sum() if reduction == "sum" else values.mean()', "values.mean()", "rdrop:manual"),
+    ],
+    "methods/_shared/by_parts.py": [
+        ("own, outer.to(value.dtype))[0]", "own)[0]", "token_head:penalty"),
+    ],
+    "model/objective.py": [
+        ("gradient.mul_(-counted)", "gradient.mul_(-scale)", "token_head:attribution"),
+    ],
+    "methods/_shared/divergence.py": [
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
     ],
     "methods/_shared/weights.py": [

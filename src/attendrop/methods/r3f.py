@@ -103,5 +103,4 @@ class R3F(Regularizer):
                 "compute_loss_func set R3F(loss='both')."
             )
         # The loss of the model is the mean over both views: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁.
-        clean, noisy = pair.losses()
-        return total + (clean - noisy) / 2
+        return total + pair.loss_difference() / 2

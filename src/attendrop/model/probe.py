@@ -7,7 +7,7 @@ trained. Where a model skips layers by itself (`encoder_layerdrop`), both passes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from ..random import preserved
-from .modes import evaluating
+from .modes import evaluating, frozen
+from .objective import Objective, TokenObjective
 from .plan import Edit, Plan
 from .seams import Record, Seams
+from .token_head import TokenHead
 
 # Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that dividing by it is exact.
 _FP16_SCALE = 1024.0
@@ -54,24 +56,31 @@ class Probe:
             return outputs, self.seams.records
 
     def gradients(
-        self, plan: Plan, objective: Callable[[Any], Tensor], sites: Sequence[int], with_labels: bool = False
+        self, plan: Plan, objective: Objective, sites: Sequence[int], with_labels: bool = False
     ) -> tuple[dict[int, Tensor], dict[int, Record]]:
         """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records.
 
-        A site whose block the model has skipped by itself is in neither.
+        A site whose block the model has skipped by itself is in neither. Nothing below the lowest site is saved for
+        the backward, and nothing that only gradients of weights would need.
         """
-        with torch.enable_grad(), self.seams.applied(Plan(record=frozenset(sites)) | plan):
-            outputs = self.model(**(self.batch if with_labels else self._without_labels()))
+        head = self.seams.token_head(self.model) if isinstance(objective, TokenObjective) else None
+        inputs = self.batch if with_labels else self._without_labels()
+        with torch.enable_grad(), frozen(self.model), self.seams.applied(Plan(record=frozenset(sites)) | plan):
+            end = self.model(**inputs) if head is None else head.hidden_states(inputs)
             records = self.seams.records
             sites = [site for site in sites if site in records]
             tensors = [records[site].output for site in sites]
-            scale = _FP16_SCALE if any(t.dtype == torch.float16 for t in tensors) else 1.0
-            grads = torch.autograd.grad(objective(outputs) * scale, tensors, allow_unused=True) if tensors else ()
-        gradients = {
-            site: torch.zeros_like(tensor) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
-            for site, tensor, grad in zip(sites, tensors, grads, strict=True)
-        }
-        return gradients, records
+            scale = _scale_of(tensors)
+            gradient = None
+            if isinstance(objective, TokenObjective) and head is not None:
+                gradient = _gradient_of_head(head, objective, end, inputs, scale)
+            else:
+                end = objective(end) * scale
+            grads = torch.autograd.grad(end, tensors, gradient, allow_unused=True) if tensors else ()
+        for record in records.values():
+            record.output = record.output.detach()  # it would keep the graph in memory
+        pairs = zip(sites, tensors, grads, strict=True)
+        return {site: _unscaled(output, grad, scale) for site, output, grad in pairs}, records
 
     def loss_gradients(self, field: str, blocks: Sequence[int]) -> dict[int, Tensor]:
         """∂loss/∂h at these blocks, [B, L, d] each, with one backward for all; the loss is the model's own.
@@ -93,14 +102,11 @@ class Probe:
             return edit
 
         plan = Plan(**{field: {block: (keep(block),) for block in blocks}})  # type: ignore[arg-type]
-        with self.untracked(), torch.enable_grad(), self.seams.applied(plan):
+        with self.untracked(), torch.enable_grad(), frozen(self.model), self.seams.applied(plan):
             loss = self.model(**self.batch)["loss"]
-            scale = _FP16_SCALE if any(x.dtype == torch.float16 for x in seen.values()) else 1.0
+            scale = _scale_of(seen.values())
             grads = torch.autograd.grad(loss * scale, list(seen.values()), allow_unused=True) if seen else ()
-        return {
-            block: torch.zeros_like(x) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
-            for (block, x), grad in zip(seen.items(), grads, strict=True)
-        }
+        return {block: _unscaled(x, grad, scale) for (block, x), grad in zip(seen.items(), grads, strict=True)}
 
     def _without_labels(self) -> dict[str, Any]:
         """Without labels no loss is computed. Where labels are the decoder's input, that input is kept."""
@@ -111,3 +117,28 @@ class Probe:
         elif "labels" in self.batch and getattr(self.model.config, "is_encoder_decoder", False):
             inputs["labels"] = self.batch["labels"]
         return inputs
+
+
+def _scale_of(tensors: Iterable[Tensor]) -> float:
+    """The factor of gradients to these tensors."""
+    return _FP16_SCALE if any(x.dtype == torch.float16 for x in tensors) else 1.0
+
+
+def _unscaled(tensor: Tensor, gradient: Tensor | None, scale: float) -> Tensor:
+    """The gradient to a tensor without the factor, and zero where the tensor has no effect."""
+    if gradient is None:
+        return torch.zeros_like(tensor)
+    return gradient if scale == 1.0 else gradient.float() / scale
+
+
+def _gradient_of_head(
+    head: TokenHead, objective: TokenObjective, hidden: Tensor, inputs: Mapping[str, Any], scale: float
+) -> Tensor:
+    """∂objective/∂hidden, [B, T, d], with the logits of a few tokens in memory at a time."""
+    gradient = torch.empty_like(hidden)
+    for part in head.parts(hidden):
+        tokens = hidden[:, part].detach().requires_grad_()
+        logits = head.logits(tokens, inputs)
+        of_logits = objective.gradient(logits.detach(), part, hidden.shape[1], scale).to(logits.dtype)
+        gradient[:, part] = torch.autograd.grad(logits, tokens, of_logits)[0]
+    return gradient

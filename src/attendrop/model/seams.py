@@ -25,6 +25,7 @@ from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, select, unwrapped
+from .token_head import TokenHead
 
 _EMPTY = Plan()
 
@@ -58,6 +59,7 @@ class Seams:
         self._counters: list[CallCounter] = []
         self._counters_of_sites: list[CallCounter] = []
         self._overridden: str | None = None  # a block with a forward of its own on the instance
+        self._token_heads: list[TokenHead | None] = []  # the head, once it was looked for
 
     @classmethod
     def of(cls, model: nn.Module) -> Seams | None:
@@ -89,6 +91,16 @@ class Seams:
                 f"{owner} works on the feed-forward of each block, and {self.blocks[lacking[0]]} of "
                 f"{self.name} has none that ends in one linear layer for all tokens (experts and chunks do not)."
             )
+
+    def token_head(self, model: nn.Module) -> TokenHead | None:
+        """The head of the bound model, where it can be called for a part of the tokens. The first call runs the model.
+
+        Args:
+            model: the model, with its wrappers.
+        """
+        if not self._token_heads:
+            self._token_heads.append(TokenHead.find(model))
+        return self._token_heads[0]
 
     @contextmanager
     def applied(self, plan: Plan) -> Iterator[None]:
@@ -145,6 +157,7 @@ class Seams:
         for config in self._configs:
             _release_config(config)
         self._modules, self._counters, self._counters_of_sites, self._configs = [], [], [], []
+        self._token_heads = []
         self._install(_EMPTY, {}, {})
 
 
