@@ -83,16 +83,16 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("below = results[: probe.seams.sites[site].block]", "below = []", "attribution:skip_blocks"),
     ],
     "model/objective.py": [
-        ("return counted[:, 1:] if shift else counted",
-         "return counted[:, :-1] if shift else counted", "attribution:plain_autograd"),
+        ("gradient.mul_(-counted)", "gradient.mul_(-scale)", "token_head:attribution"),
+        ("functional.pad(labels[:, 1:], (0, 1), value=IGNORED) if shift else labels", "labels",
+         "attribution:plain_autograd"),
         ('return -outputs["loss"]', 'return outputs["loss"]', "attribution:plain_autograd"),
         ("return -losses.mean(-1), ((logits > 0)", "return -losses.sum(-1), ((logits > 0)", "attendout:example_scores"),
         ("return -(losses * counted).sum(-1) / n", "return (losses * counted).sum(-1) / n", "attendout:example_scores"),
         ("return -error.square(), -error", "return -error, -error", "attendout:example_scores"),
     ],
     "model/probe.py": [
-        ("(grad.float() / scale if scale != 1.0 else grad)\n            for site",
-         "grad\n            for site", "trainer:fp16"),
+        ("return gradient if scale == 1.0 else gradient.float() / scale", "return gradient", "trainer:fp16"),
     ],
     "model/modes.py": [
         ("module.training = mode", "module.training = True", "attribution:unchanged"),
@@ -125,9 +125,6 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "methods/_shared/by_parts.py": [
         ("own, outer.to(value.dtype))[0]", "own)[0]", "token_head:penalty"),
-    ],
-    "model/objective.py": [
-        ("gradient.mul_(-counted)", "gradient.mul_(-scale)", "token_head:attribution"),
     ],
     "methods/_shared/divergence.py": [
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),

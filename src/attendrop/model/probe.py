@@ -76,7 +76,7 @@ class Probe:
                 gradient = _gradient_of_head(head, objective, end, inputs, scale)
             else:
                 end = objective(end) * scale
-            grads = torch.autograd.grad(end, tensors, gradient, allow_unused=True) if tensors else ()
+            grads = _gradients(end, tensors, gradient)
         for record in records.values():
             record.output = record.output.detach()  # it would keep the graph in memory
         pairs = zip(sites, tensors, grads, strict=True)
@@ -105,7 +105,7 @@ class Probe:
         with self.untracked(), torch.enable_grad(), frozen(self.model), self.seams.applied(plan):
             loss = self.model(**self.batch)["loss"]
             scale = _scale_of(seen.values())
-            grads = torch.autograd.grad(loss * scale, list(seen.values()), allow_unused=True) if seen else ()
+            grads = _gradients(loss * scale, list(seen.values()))
         return {block: _unscaled(x, grad, scale) for (block, x), grad in zip(seen.items(), grads, strict=True)}
 
     def _without_labels(self) -> dict[str, Any]:
@@ -117,6 +117,13 @@ class Probe:
         elif "labels" in self.batch and getattr(self.model.config, "is_encoder_decoder", False):
             inputs["labels"] = self.batch["labels"]
         return inputs
+
+
+def _gradients(end: Tensor, tensors: list[Tensor], gradient: Tensor | None = None) -> tuple[Tensor | None, ...]:
+    """∂end/∂tensors; None where a tensor has no effect, because the model has skipped all blocks behind it."""
+    if not tensors or not end.requires_grad:
+        return (None,) * len(tensors)
+    return torch.autograd.grad(end, tensors, gradient, allow_unused=True)
 
 
 def _scale_of(tensors: Iterable[Tensor]) -> float:
