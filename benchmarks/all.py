@@ -29,7 +29,10 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
         "models": (["benchmarks.trainer_steps", "--part", "models"], 3),
         "kernels": (["benchmarks.kernels", "--device", "cuda"], 1),
         "inference": (
-            ["benchmarks.inference", "--device", "cuda", "--dtype", "bfloat16", "--seconds", "1", "--sizes", "1x128", "32x128", "32x512"],
+            [
+                *("benchmarks.inference", "--device", "cuda", "--dtype", "bfloat16", "--seconds", "1"),
+                *("--sizes", "1x128", "32x128", "32x512"),
+            ],
             3,
         ),
         "short-runs": (["benchmarks.whole_runs", "--sizes", "300", "--rounds", "3"], 2),

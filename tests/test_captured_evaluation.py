@@ -1,6 +1,6 @@
 """Evaluation from graphs equals eager evaluation, and only what is repaid is recorded.
 
-On a CPU a replay calls the function again (`helpers/graphs.py`); with a GPU the graphs are real.
+On a CPU the operations are recorded and repeated (`helpers/recorded.py`); with a GPU the graphs are real.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import TrainingArguments, masking_utils
 
 from attendrop import ADDrop, RegularizedTrainer
 from attendrop.capture import steps
@@ -27,7 +27,7 @@ from attendrop.capture.buckets import (
 from attendrop.capture.eligibility import reason_against_evaluation
 from attendrop.capture.recording import RecordingPlan
 from helpers import zoo
-from helpers.graphs import PythonGraphs
+from helpers.recorded import RecordedGraphs, Tape
 from helpers.wordpiece import make_tokenizer
 
 LENGTHS = [5, 30, 12, 16, 9, 33, 20, 18, 31, 3, 7, 25, 11, 26, 14, 35, 8, 29, 13, 10]
@@ -68,19 +68,20 @@ def make_trainer(kind: str, tmp_path: Path, step: str = "auto", **options: Any) 
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> type[PythonGraphs]:
+def graphs(monkeypatch: pytest.MonkeyPatch) -> type[RecordedGraphs]:
     """Evaluation from graphs also without a GPU."""
-    PythonGraphs.recorded = 0
+    RecordedGraphs.recorded = 0
     if not torch.cuda.is_available():
-        monkeypatch.setattr(steps, "Graphs", PythonGraphs)
+        monkeypatch.setattr(steps, "Graphs", RecordedGraphs)
+        monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: Tape.is_recording)
         monkeypatch.setattr(steps.Steps, "may_capture", property(lambda self: self._mode != "eager"))
         monkeypatch.setattr(steps, "reason_against_evaluation", lambda trainer: None)
-    return PythonGraphs
+    return RecordedGraphs
 
 
 @pytest.mark.parametrize("kind", ["bert", "token", "span", "llama", "regression"])
 def test_predictions_from_graphs_equal_eager_ones(
-    kind: str, graphs: type[PythonGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Token logits of padded batches are cut to the length that they have in the Trainer's own batches."""
     monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 2)
@@ -98,7 +99,7 @@ def test_predictions_from_graphs_equal_eager_ones(
 
 
 def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
-    graphs: type[PythonGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph reads weights at their addresses; other weights in the model have a graph of their own."""
     monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 1)
@@ -124,7 +125,7 @@ def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
 
 
 def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured(
-    graphs: type[PythonGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Any, function: Any, *args: Any) -> None:
         self.failure = "of a test"
@@ -173,14 +174,14 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
         model(**{name: torch.tensor([x], device=model.device) for name, x in row.items()}).logits[0].tolist()
         for row in rows
     ]
-    PythonGraphs.recorded = 0
-    graphs = None if torch.cuda.is_available() else PythonGraphs(torch.device("cpu"))
+    RecordedGraphs.recorded = 0
+    graphs = None if torch.cuda.is_available() else RecordedGraphs(torch.device("cpu"))
     task = Task("own", "classification", ("text",), "label")
     seen: list[int] = []
     found = run_model(model, Dataset.from_list(rows), tokenizer, task, 4, seen.append, graphs=graphs)
     assert sum(seen) == 50
     if graphs is not None:
-        assert PythonGraphs.recorded == (1 if side == "right" else 0)  # 12 full batches of about 2 to 31 tokens
+        assert RecordedGraphs.recorded == (1 if side == "right" else 0)  # 12 full batches of about 2 to 31 tokens
     if side == "right":
         np.testing.assert_allclose(found, expected, atol=2e-3)
 
