@@ -40,7 +40,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
         "long-runs": (["benchmarks.whole_runs", "--sizes", "3000", "--rounds", "1"], 5),
     },
     "cpu": {
-        "steps": (["benchmarks.steps", "--rounds", "5"], 300),
+        "steps": (["benchmarks.steps", "--threads", "2"], 120),
         "inference": (["benchmarks.inference"], 30),
     },
 }

@@ -55,10 +55,13 @@ def table(titles: list[str], lines: list[list[str]]) -> str:
 def steps_on_a_cpu(threads: str) -> str:
     """Multiples of a plain step on a CPU."""
     measured = rows("steps-cpu.csv", ("provider",), threads=threads, batch="16", length="128", layers="12")
-    columns = ("time x plain", "floor x plain", "memory x plain")
     return table(
-        ["step", "time", "floor", "peak memory"],
-        [[row["provider"], *(_two(row[column]) for column in columns)] for row in measured],
+        ["step", "time", "spread", "floor", "peak memory"],
+        [
+            [row["provider"], _two(row["time x plain"]), _percent(row.get("spread"))]
+            + [_two(row[column]) for column in ("floor x plain", "memory x plain")]
+            for row in measured
+        ],
     )
 
 
