@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
 .PHONY: help demo setup check test test-long test-gpu coverage dist lint
-.PHONY: bench-steps bench-kernels bench-trainer bench-inference tables
+.PHONY: bench bench-steps bench-kernels bench-trainer bench-inference bench-runs tables
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,12 @@ lint: setup  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: setup  ## Everything on the page about cost, on the GPU where there is one, and the tables
+	$(BIN)/python -m benchmarks.all
+
+bench-runs: setup  ## Time of whole runs on few texts, captured against eager; needs a GPU
+	$(BIN)/python -m benchmarks.whole_runs
+
 bench-steps: setup  ## Time and memory of a training step, as multiples of plain fine-tuning
 	$(BIN)/python -m benchmarks.steps
 
@@ -64,7 +70,7 @@ bench-kernels: setup  ## Time of the mask kernel against attention itself; needs
 bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train(); needs a GPU
 	$(BIN)/python -m benchmarks.trainer_steps
 
-bench-inference: setup  ## Time of a forward with 11 of 12 attention layers pruned, in four ways of running it
+bench-inference: setup  ## Time of a forward with 11 of 12 attention layers pruned, in five ways of running it
 	$(BIN)/python -m benchmarks.inference
 
 DOCS_STAMP := $(VENV)/.installed-docs

@@ -1,4 +1,4 @@
-"""Speed-up at inference by pruning 11 of 12 attention layers, for four ways of running the model.
+"""Speed-up at inference by pruning 11 of 12 attention layers, for five ways of running the model.
 
     python -m benchmarks.inference                              # RoBERTa-base shapes on the CPU
     python -m benchmarks.inference --device cuda --dtype bfloat16
@@ -30,6 +30,8 @@ import transformers
 from torch import Tensor
 
 from attendrop import prune
+from attendrop.capture.graphs import Graphs
+from attendrop.capture.host import capturable_work
 
 from .records import RESULTS, append, conditions
 
@@ -92,6 +94,19 @@ def compiled(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
     return for_shape
 
 
+def captured(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
+    """The model as a CUDA graph for each shape, as `attendrop predict` runs it."""
+    if options.device != "cuda":
+        raise MissingError("CUDA graphs need a GPU")
+    graphs = Graphs(torch.device(options.device))
+
+    def for_shape(batch: Batch) -> Run:
+        static, key = graphs.static_batch(batch)
+        return lambda: graphs.run(key, capturable_work(model, lambda: model(**static).logits))
+
+    return for_shape
+
+
 def in_onnxruntime(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
     """The model exported to ONNX."""
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
@@ -123,8 +138,8 @@ def in_onnxruntime(options: argparse.Namespace, model: Any) -> Callable[[Batch],
 
 # way of running -> (attention implementation of the model, how to run it)
 WAYS = {
-    "eager": ("eager", direct), "sdpa": ("sdpa", direct), "compile": ("sdpa", compiled),
-    "onnx": ("sdpa", in_onnxruntime),
+    "eager": ("eager", direct), "sdpa": ("sdpa", direct), "captured": ("sdpa", captured),
+    "compile": ("sdpa", compiled), "onnx": ("sdpa", in_onnxruntime),
 }  # fmt: skip
 
 
@@ -164,6 +179,7 @@ def rows_of(size: tuple[int, int], rounds: list[Times], ceiling: float) -> list[
             "length": size[1],
             "way": way,
             "rounds": len(rounds),
+            "spread": round(max(100 * _spread([times[way, p] for times in rounds]) for p in (False, True)), 1),
             "stock ms": round(ms[way, False], 3),
             "pruned ms": round(ms[way, True], 3),
             "speed-up": round(ms[way, False] / ms[way, True], 3),
@@ -174,6 +190,12 @@ def rows_of(size: tuple[int, int], rounds: list[Times], ceiling: float) -> list[
         for way, pruned in ms
         if pruned
     ]
+
+
+def _spread(values: list[float]) -> float:
+    """The difference between the third and the first quartile, as a share of the median."""
+    first, median, third = statistics.quantiles(values, n=4)
+    return (third - first) / median
 
 
 def as_size(text: str) -> tuple[int, int]:

@@ -35,12 +35,17 @@ def conditions(device: str, **more: Any) -> dict[str, Any]:
 
 
 def append(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Appends rows to a CSV file, which is created if needed; all rows of a file have the same columns."""
+    """Appends rows to a CSV file, which is created if needed. Columns that are new in it stay empty in older rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+    older: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            older = list(csv.DictReader(file))
+    columns = list(dict.fromkeys(name for row in [*older[:1], *rows] for name in row))
+    is_new = not older or columns != list(older[0])
+    with path.open("w" if is_new else "a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\r\n")
         if is_new:
             writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows([*older, *rows] if is_new else rows)
     print(f"appended to {path}")

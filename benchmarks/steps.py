@@ -4,8 +4,9 @@
     python -m benchmarks.steps --device cuda --dtype bfloat16
 
 Every provider does the same step: forward, backward, gradient clipping, AdamW. In a round the providers are timed one
-after the other, so that a slow period of the machine affects all of them; times are medians over the rounds. Memory is
-the peak of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it
+after the other, with a plain step before and after them. "× plain" is the median over the rounds of the ratio to the
+mean of these two, and "spread" is the difference of the largest and the smallest ratio in percent. Memory is the peak
+of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it
 is not measured for steps that take as long as many plain ones. The floor counts matrix products: a forward is 1, a
 backward to the activations 1, a backward to the weights 1, so a plain step is 3.
 """
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -248,25 +249,41 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def times(options: argparse.Namespace, names: list[str]) -> dict[str, float]:
-    """Seconds for each provider: the median over rounds, after one step to warm up.
+class Times(NamedTuple):
+    """The times of a step: its seconds, and its time divided by that of the plain step of the same round."""
 
-    Each provider has its own model, so only a few are timed together, always with a plain step. The times of a group
-    are scaled so that its plain step takes as long as that of the first group. A slow step is timed only once.
+    seconds: float
+    ratios: list[float]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def spread(self) -> float:
+        """The difference of the largest and the smallest ratio, in percent of the median."""
+        return 100 * (max(self.ratios) - min(self.ratios)) / self.ratio
+
+
+def times(options: argparse.Namespace, names: list[str]) -> dict[str, Times]:
+    """The times of each provider, after one step to warm up.
+
+    Each provider has its own model, so only a few are timed together, always with a plain step. A slow step is timed
+    only once.
     """
     others = [name for name in names if name != "plain"]
     fast = [name for name in others if not _is_slow(name, options)]
     groups = [fast[i : i + GROUP_SIZE] for i in range(0, len(fast), GROUP_SIZE)] or [[]]
-    seconds: dict[str, float] = {}
+    found: dict[str, Times] = {}
     for group in groups:
         of_group = _rounds(options, ["plain", *group], options.rounds)
-        scale = seconds.setdefault("plain", of_group["plain"]) / of_group["plain"]
-        seconds |= {name: of_group[name] * scale for name in group}
+        found |= {name: times for name, times in of_group.items() if name not in found}
     for name in others:
         if _is_slow(name, options):
-            seconds[name] = _ratio_to_plain(options, name) * seconds["plain"]
+            ratio = _ratio_to_plain(options, name)
+            found[name] = Times(ratio * found["plain"].seconds, [ratio])
             print(f"  {name}", file=sys.stderr, flush=True)
-    return {name: seconds[name] for name in names}
+    return {name: found[name] for name in names}
 
 
 def _ratio_to_plain(options: argparse.Namespace, name: str) -> float:
@@ -279,17 +296,26 @@ def _ratio_to_plain(options: argparse.Namespace, name: str) -> float:
     return seconds / statistics.mean([before, after])
 
 
-def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[str, float]:
-    """The median time of each provider; the first round warms up."""
+def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[str, Times]:
+    """The times of each provider; the first round warms up.
+
+    A plain step comes before and after the others of a round, and they are compared with the mean of the two. The
+    plain step itself is compared with the mean of all plain steps, which shows how much the machine varies.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in names}
+    ratios: dict[str, list[float]] = {name: [] for name in names}
     steps = {name: PROVIDERS[name][0](options) for name in names}
     for round_number in range(rounds + 1):
-        for name, step in steps.items():
-            taken = _timed(step, options.device)
-            if round_number:
-                seconds[name].append(taken)
+        taken = {name: _timed(step, options.device) for name, step in steps.items()}
+        plain_ends = [taken["plain"], _timed(steps["plain"], options.device)]
+        if round_number:
+            for name in names:
+                seconds[name].append(taken[name])
+                ratios[name].append(taken[name] / statistics.mean(plain_ends))
         print(f"  {', '.join(names[1:])}: round {round_number} of {rounds}", file=sys.stderr, flush=True)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    mean = statistics.mean(seconds["plain"])
+    ratios["plain"] = [value / mean for value in seconds["plain"]]
+    return {name: Times(statistics.median(seconds[name]), ratios[name]) for name in names}
 
 
 def _is_slow(name: str, options: argparse.Namespace) -> bool:
@@ -348,7 +374,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=None, help="of torch (default: one for each core)")
     parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), help="providers to time; plain always is")
     parser.add_argument(
         "--output", type=Path, default=None, help="CSV file to append to (default: in benchmarks/results)"
@@ -358,34 +385,38 @@ def main(arguments: list[str] | None = None) -> None:
     if options.peak_of:
         print(json.dumps(peak_bytes(options, options.peak_of)))
         return
+    if options.threads:
+        torch.set_num_threads(options.threads)
     names = [name for name in PROVIDERS if not options.only or name in options.only or name == "plain"]
     peaks = peaks_of(options, arguments, [name for name in names if not _is_slow(name, options)])
-    seconds = times(options, names)
-    write(options, rows_of(options, seconds, peaks))
+    write(options, rows_of(options, times(options, names), peaks))
 
 
-def rows_of(options: argparse.Namespace, seconds: dict[str, float], peaks: dict[str, int]) -> list[dict[str, Any]]:
+def rows_of(options: argparse.Namespace, found: dict[str, Times], peaks: dict[str, int]) -> list[dict[str, Any]]:
     """One row of results for each provider."""
     return [
         {
             "provider": name,
-            "milliseconds": round(seconds[name] * 1e3, 2),
-            "time x plain": round(seconds[name] / seconds["plain"], 2),
+            "milliseconds": round(times.seconds * 1e3, 2),
+            "time x plain": 1.0 if name == "plain" else round(times.ratio, 2),
+            "spread": round(times.spread, 1),
+            "rounds": len(times.ratios),
             "floor x plain": round(PROVIDERS[name][1](options.layers) / 3, 2),
             "peak MiB": round(peaks[name] / 2**20) if name in peaks else "",
             "memory x plain": round(peaks[name] / peaks["plain"], 2) if name in peaks else "",
         }
-        for name in seconds
+        for name, times in found.items()
     ]
 
 
 def write(options: argparse.Namespace, table: list[dict[str, Any]]) -> None:
     """Prints the rows and appends them to the CSV file."""
     width = max(len(row["provider"]) for row in table)
-    print(f"{'step':<{width}}  {'ms':>9}  {'× plain':>7}  {'floor':>6}  {'peak MiB':>8}  {'× plain':>7}")
+    print(f"{'step':<{width}}  {'ms':>9}  {'× plain':>7}  {'spread':>7}  {'floor':>6}  {'peak MiB':>8}  {'× plain':>7}")
     for row in table:
         print(
             f"{row['provider']:<{width}}  {row['milliseconds']:>9.1f}  {row['time x plain']:>7.2f}  "
+            f"{row['spread']:>6.1f}%  "
             f"{row['floor x plain']:>6.2f}  {row['peak MiB']:>8}  {row['memory x plain']:>7}"
         )
     path = options.output or RESULTS / f"steps-{options.device}.csv"

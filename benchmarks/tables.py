@@ -37,8 +37,10 @@ Row = dict[str, str]
 
 
 def rows(file: str, key: tuple[str, ...], **conditions: str) -> list[Row]:
-    """The last row for each value of `key`, in the order in which the values first appear."""
+    """The last row for each value of `key`, in the order in which the values first appear; none without results."""
     last: dict[tuple[str, ...], Row] = {}
+    if not (RESULTS / file).exists():
+        return []
     with (RESULTS / file).open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             if all(row[name] == value for name, value in conditions.items()):
@@ -53,10 +55,13 @@ def table(titles: list[str], lines: list[list[str]]) -> str:
 def steps_on_a_cpu(threads: str) -> str:
     """Multiples of a plain step on a CPU."""
     measured = rows("steps-cpu.csv", ("provider",), threads=threads, batch="16", length="128", layers="12")
-    columns = ("time x plain", "floor x plain", "memory x plain")
     return table(
-        ["step", "time", "floor", "peak memory"],
-        [[row["provider"], *(_two(row[column]) for column in columns)] for row in measured],
+        ["step", "time", "spread", "floor", "peak memory"],
+        [
+            [row["provider"], _two(row["time x plain"]), _percent(row.get("spread"))]
+            + [_two(row[column]) for column in ("floor x plain", "memory x plain")]
+            for row in measured
+        ],
     )
 
 
@@ -73,13 +78,67 @@ def captured() -> str:
         at = {(row["batch"], row["length"]): row for row in measured if row["provider"] == name}
         cells = [f"{float(at[s]['train ms']):.1f} ({_two(at[s]['x captured'])})" if s in at else "" for s in sizes]
         last = at.get(sizes[-1])
-        lines.append(
-            [name, *cells, _two(next(iter(at.values()))["floor"]), _two(last["memory x capt"]) if last else ""]
-        )
-    return table(
-        ["ms (× plain captured)", *(f"{b} × {n}" for b, n in sizes), "floor", "memory, {} × {}".format(*sizes[-1])],
-        lines,
+        spreads = [float(row["spread"]) for row in at.values() if row.get("spread")]
+        floor, memory = next(iter(at.values()))["floor"], last["memory x capt"] if last else ""
+        lines.append([name, *cells, _percent(max(spreads, default=None)), _two(floor), _two(memory)])
+    titles = [*(f"{b} × {n}" for b, n in sizes), "largest spread", "floor", "memory, {} × {}".format(*sizes[-1])]
+    return table(["ms (× plain captured)", *titles], lines)
+
+
+def _by_model_and_size() -> dict[tuple[str, str], dict[str, Row]]:
+    """Model and size -> provider -> its row, of the steps of long texts and of other models."""
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows("trainer-steps-models-cuda.csv", ("model", "provider", "batch", "length")):
+        found.setdefault((row["model"], f"{row['batch']} × {row['length']}"), {})[row["provider"]] = row
+    return found
+
+
+def models(is_long: bool) -> str:
+    """Steps of long texts, or of other models: ms, multiple of a captured plain step, peak memory."""
+    of = {key: by for key, by in _by_model_and_size().items() if (key[0] == "roberta-base") == is_long}
+    if not of:
+        return ""
+    names = list(dict.fromkeys(name for by in of.values() for name in by))
+    lines = [
+        [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names)]
+        for (model, size), by in of.items()
+    ]
+    first = "batch × tokens" if is_long else "model, batch × tokens"
+    return (
+        f"### {'Long texts' if is_long else 'Other models'}\n\n"
+        "Each cell: ms (× plain captured, spread), peak memory in MiB\n"
+        f"(`python -m benchmarks.trainer_steps --part {'long' if is_long else 'models'}`).\n\n"
+        f"{table([first, *names], lines)}"
     )
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return f"{float(row['train ms']):.1f} ({_two(row['x captured'])}, {_percent(row['spread'])}), {row['peak MiB']}"
+
+
+def whole_runs() -> str:
+    """Seconds of whole runs on few texts."""
+    found = rows("whole-runs-cuda.csv", ("model", "texts", "run"), epochs="10")
+    if not found:
+        return ""
+    return (
+        "### Whole runs on few texts\n\n"
+        "`train()` with an evaluation after each of 10 epochs; the time includes the recording of the graphs\n"
+        "(`python -m benchmarks.whole_runs`).\n\n"
+    ) + table(
+        ["model", "texts", "run", "seconds", "spread", "× eager", "× stock plain"],
+        [
+            [row["model"], row["texts"], row["run"], row["seconds"], _percent(row["spread"])]
+            + [_two(row[column]) for column in ("x eager", "x stock")]
+            for row in found
+        ],
+    )
+
+
+def _percent(value: str | float | None) -> str:
+    return "" if value in ("", None) else f"{float(value):.0f} %"  # type: ignore[arg-type]
 
 
 class Steps(NamedTuple):
@@ -140,14 +199,18 @@ def kernels() -> str:
     )
 
 
-def inference() -> str:
+def inference(device: str = "cpu") -> str:
     """Time of a forward with and without pruned attention layers."""
-    measured = rows("inference-cpu.csv", ("batch", "length", "way"), layers="12", width="768")
-    return table(
+    measured = rows(f"inference-{device}.csv", ("batch", "length", "way"), layers="12", width="768")
+    if not measured:
+        return ""
+    digits = 0 if device == "cpu" else 2
+    intro = "On an NVIDIA GPU, bf16 (`python -m benchmarks.inference --device cuda --dtype bfloat16`):\n\n"
+    return ("" if device == "cpu" else intro) + table(
         ["batch × tokens", "by", "stock", "pruned", "speed-up", "against stock SDPA", "at most"],
         [
-            [f"{row['batch']} × {row['length']}", row["way"], f"{float(row['stock ms']):.0f} ms"]
-            + [f"{float(row['pruned ms']):.0f} ms"]
+            [f"{row['batch']} × {row['length']}", row["way"], f"{float(row['stock ms']):.{digits}f} ms"]
+            + [f"{float(row['pruned ms']):.{digits}f} ms"]
             + [f"{_two(row[column])}×" for column in ("speed-up", "against stock sdpa", "ceiling")]
             for row in measured
         ],
@@ -242,8 +305,8 @@ def simulated_ensembles() -> str:
 
 def family() -> str:
     """Captured steps of every method, as multiples of plain ones."""
-    header = ["step", "ms", "× captured plain", "× stock plain", "peak memory, MiB"]
-    names = ("provider", "train ms", "x captured", "x stock", "peak MiB")
+    header = ["step", "ms", "spread, %", "× captured plain", "× stock plain", "peak memory, MiB"]
+    names = ("provider", "train ms", "spread", "x captured", "x stock", "peak MiB")
     measured = rows("trainer-steps-family-cuda.csv", ("provider",))
     return table(header, [[row[name] for name in names] for row in measured])
 
@@ -261,6 +324,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "family": family,
     "kernels": kernels,
     "inference": inference,
+    "inference-cuda": lambda: inference("cuda"),
+    "long-texts": lambda: models(is_long=True),
+    "other-models": lambda: models(is_long=False),
+    "whole-runs": whole_runs,
     "methods": methods,
     "works-with": works_with,
     "method-links": method_links,

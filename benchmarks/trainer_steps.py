@@ -1,20 +1,19 @@
 """Time and peak memory of a training step inside `Trainer.train()`, with dataloader, clipping, optimizer and callbacks.
 
-    python -m benchmarks.trainer_steps                              # the four sizes, RoBERTa-base shapes, bf16
-    python -m benchmarks.trainer_steps --sizes 16x128 --only "stock plain" "addrop captured"
-    python -m benchmarks.trainer_steps --family                     # every method, captured, at 16x128
+    python -m benchmarks.trainer_steps --part sizes     # RoBERTa-base shapes at four sizes, bf16
+    python -m benchmarks.trainer_steps --part family    # every method, captured, at 16x128
+    python -m benchmarks.trainer_steps --part long      # 8,192 tokens in a batch, texts of 512 to 8,192 tokens
+    python -m benchmarks.trainer_steps --part models    # MPNet, DeBERTa-v3, ModernBERT, and Qwen2-0.5B with LoRA
+    python -m benchmarks.trainer_steps --model "qwen2-0.5b lora" --sizes 4x2048 --only "plain captured" rdrop
 
-"train ms" is the time of a step in an undisturbed run: the mean over a window of steps, then the median over windows.
-"step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so without the dataloader:
-the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for each layer) in a stock
-Trainer. A window of AttendOut contains one update of the generator. Integrated gradients are timed only at the first
-two sizes. "faster" is the speed-up over "addrop published"; the floor counts matrix products, in multiples of a plain
-step.
-
-With `--family` the measurements are repeated in rounds, each of which measures every method once, so that a slow moment
-of the machine does not fall on one method alone. "train ms" is then the median over the rounds, and "spread" is the
-difference of the largest and the smallest in percent of it. "aim" is the most that a method should take, in multiples
-of a captured plain step.
+The measurements are repeated in rounds, each of which measures every step once, so that a slow moment of the machine
+does not fall on one of them alone. "train ms" is the time of a step in an undisturbed run: the mean over a window of
+steps, then the median over all windows of all rounds. "spread" is the difference of the largest and the smallest round
+in percent of it. "step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so
+without the dataloader: the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for
+each layer) in a stock Trainer. A window of AttendOut contains one update of the generator. "faster" is the speed-up
+over "addrop published"; the floor counts matrix products, in multiples of a plain step; "aim" is the most that a step
+should take, in multiples of a captured plain step.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,36 +38,23 @@ from attendrop.methods import parse_method
 
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
+from .shapes import MODELS, RandomTexts, make_model
 from .steps import with_adapters
 
 WARM_UP = 4  # steps
-IGA = ("16x47", "16x128")  # where integrated gradients are timed
 
 
-def make_model(attention: str = "sdpa", layers: int = 12) -> Any:
-    """A model with the shapes of RoBERTa-base."""
-    torch.manual_seed(0)
-    config = transformers.RobertaConfig(
-        vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_hidden_layers=layers,
-        attn_implementation=attention,
-    )  # fmt: skip
-    with torch.device("cuda"):
-        return transformers.RobertaForSequenceClassification(config)
+@dataclass(frozen=True)
+class Setting:
+    """What is trained."""
 
+    model: str
+    batch: int
+    length: int
+    device: str = "cuda"
 
-class RandomSentences(torch.utils.data.Dataset):
-    """Random tokens with random labels."""
-
-    def __init__(self, count: int, length: int) -> None:
-        g = torch.Generator().manual_seed(1)
-        self.ids = torch.randint(1000, 30000, (count, length), generator=g).tolist()
-        self.labels = torch.randint(0, 2, (count,), generator=g).tolist()
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, i: int) -> dict[str, Any]:
-        return {"input_ids": self.ids[i], "attention_mask": [1] * len(self.ids[i]), "labels": self.labels[i]}
+    def make_model(self, attention: str = "sdpa") -> Any:
+        return make_model(self.model, self.length, self.device, attention)
 
 
 class StepTimer(TrainerCallback):
@@ -87,7 +74,8 @@ class StepTimer(TrainerCallback):
         self.start = 0.0
 
     def now(self) -> float:
-        torch.cuda.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         return time.perf_counter()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -122,25 +110,29 @@ class Published(Trainer):
         return loss
 
 
-def stock(**arguments: Any) -> Trainer:
-    return Trainer(make_model(), **arguments)
+Make = Callable[..., Trainer]  # creates a trainer for a setting
 
 
-def published(**arguments: Any) -> Trainer:
-    return Published(make_model("eager"), **arguments)
+def stock(setting: Setting, **arguments: Any) -> Trainer:
+    return Trainer(setting.make_model(), **arguments)
 
 
-def with_step(step: str, *methods: Callable[[], Any]) -> Callable[..., Trainer]:
+def published(setting: Setting, **arguments: Any) -> Trainer:
+    return Published(setting.make_model("eager"), **arguments)
+
+
+def with_step(step: str, *methods: Callable[[], Any]) -> Make:
     """A function that creates a trainer with these methods and this kind of step."""
 
-    def make_trainer(**arguments: Any) -> Trainer:
-        regularizers = [make() for make in methods]
-        model = make_model()
+    def make(setting: Setting, **arguments: Any) -> Trainer:
+        possible = step if setting.device == "cuda" else "auto"
+        regularizers = [method() for method in methods]
+        model = setting.make_model()
         if any(method.name == "lora_dropout" for method in regularizers):
             model = with_adapters(model)
-        return RegularizedTrainer(model, regularizers=regularizers, step=step, **arguments)
+        return RegularizedTrainer(model, regularizers=regularizers, step=possible, **arguments)
 
-    return make_trainer
+    return make
 
 
 def addrop(**fields: Any) -> ADDrop:
@@ -156,10 +148,11 @@ def integrated(steps: int, rule: str) -> Callable[[], ADDrop]:
 
 
 # name -> (function that creates the trainer, matrix products in thirds of a plain step)
-PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
+PROVIDERS: dict[str, tuple[Make, float]] = {
     "stock plain": (stock, 3),
     "plain captured": (with_step("captured"), 3),
     "addrop captured": (with_step("captured", addrop), 5),
+    "addrop first layer captured": (with_step("captured", lambda: ADDrop(cross_tuning=False)), 5),
     "addrop eager": (with_step("eager", addrop), 5),
     "addrop published": (published, 4 + 13 / 2),
     "attendout captured": (with_step("captured", attendout), 3 * (2 + 4 / 9)),
@@ -210,8 +203,10 @@ FAMILY: dict[str, float] = {
 PROVIDERS |= {method: (with_step("captured", lambda method=method: parse_method(method)), 3) for method in FAMILY}
 
 
-# Single steps, length of a window and number of windows, for the providers whose steps are slow.
-FEWER = {name: (3, 3, 2) for name in PROVIDERS if "iga" in name} | {"addrop published": (8, 10, 2)}
+# Single steps, length of a window and number of windows in a round; fewer for the providers whose steps are slow.
+ROUND = (2, 8, 2)
+FEWER = {name: (1, 2, 1) for name in PROVIDERS if "iga" in name} | {"addrop published": (2, 5, 1)}
+ATTENDOUT = (2, 15, 1)  # a window contains one update
 
 
 def _ratio(title: str, digits: int = 2) -> Callable[[dict, dict], float]:
@@ -230,94 +225,132 @@ RATIOS: dict[str, tuple[str, Callable[[dict, dict], float]]] = {
 }
 
 
-def measure(name: str, batch: int, length: int, windows: int) -> dict[str, Any]:
-    """Trains for a few steps and returns the times and the peak memory."""
+def measure(name: str, setting: Setting) -> dict[str, Any]:
+    """Trains for a few steps and returns the times of the windows and of the single steps, and the peak memory."""
     gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    timer = StepTimer(*FEWER.get(name, (12, 15, windows)))
+    on_gpu = setting.device == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if on_gpu else 0
+    timer = StepTimer(*FEWER.get(name, ATTENDOUT if "attendout" in name else ROUND))
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
-            folder, max_steps=timer.steps, per_device_train_batch_size=batch, bf16=True, save_strategy="no",
-            report_to=[], disable_tqdm=True, learning_rate=1e-5, logging_strategy="no",
+            folder, max_steps=timer.steps, per_device_train_batch_size=setting.batch, bf16=on_gpu, use_cpu=not on_gpu,
+            save_strategy="no", report_to=[], disable_tqdm=True, learning_rate=1e-5, logging_strategy="no",
         )  # fmt: skip
         trainer = PROVIDERS[name][0](
+            setting,
             args=args,
-            train_dataset=RandomSentences(batch * 40, length),
-            eval_dataset=RandomSentences(128, length) if "attendout" in name else None,
+            train_dataset=RandomTexts(setting.batch * 40, setting.length, setting.model),
+            eval_dataset=RandomTexts(128, setting.length, setting.model) if "attendout" in name else None,
             callbacks=[timer],
         )
         trainer.train()
-    return {
-        "provider": name,
-        "train ms": round(statistics.median(timer.window[1:]) * 1e3, 2),
-        "step ms": round(statistics.median(timer.single) * 1e3, 2),
-        "peak MiB": round((torch.cuda.max_memory_allocated() - before) / 2**20),
-    }
+    peak = torch.cuda.max_memory_allocated() - before if on_gpu else 0
+    return {"windows": timer.window[1:], "single": timer.single, "peak": peak}
 
 
-def measure_family(rounds: int, batch: int = 16, length: int = 128) -> list[dict[str, Any]]:
-    """Every method, with the plain steps, in interleaved rounds: a row for each."""
-    names = ["stock plain", "plain captured", "addrop captured", *FAMILY]
-    FEWER.update(dict.fromkeys(names, (2, 10, 2)))
+def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, Any]]:
+    """A row for each provider, measured in interleaved rounds."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
-            found[name].append(measure(name, batch, length, 2))
-    times = {name: [row["train ms"] for row in rows] for name, rows in found.items()}
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    print(f"{'':<32} train ms  spread  x captured   aim  x stock  peak MiB")
+            found[name].append(measure(name, setting))
     table = []
-    for name in names:
-        row = {
-            "provider": name,
-            "train ms": medians[name],
-            "spread": round(100 * (max(times[name]) - min(times[name])) / medians[name], 1),
-            "x captured": round(medians[name] / medians["plain captured"], 2),
-            "aim": FAMILY.get(name, ""),
-            "x stock": round(medians[name] / medians["stock plain"], 2),
-            "peak MiB": max(row["peak MiB"] for row in found[name]),
-            "rounds": rounds,
-        }
-        print(
-            f"{name:<32} {row['train ms']:>8} {row['spread']:>6}% {row['x captured']:>11} {row['aim']:>5} "
-            f"{row['x stock']:>8} {row['peak MiB']:>9}",
-            flush=True,
+    for name, of in found.items():
+        per_round = [statistics.median(one["windows"]) for one in of]
+        train = statistics.median(time for one in of for time in one["windows"])
+        table.append(
+            {
+                "provider": name,
+                "train ms": round(train * 1e3, 2),
+                "spread": round(100 * (max(per_round) - min(per_round)) / train, 1),
+                "rounds": rounds,
+                "step ms": round(statistics.median(time for one in of for time in one["single"]) * 1e3, 2),
+                "peak MiB": round(max(one["peak"] for one in of) / 2**20),
+            }
         )
-        table.append({**conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length), **row})
+    by_name = {row["provider"]: row for row in table}
+    for row in table:
+        for title, (other, ratio) in RATIOS.items():
+            has_both = other in by_name and (by_name[other]["peak MiB"] or title != "memory x capt")
+            row[title] = ratio(row, by_name[other]) if has_both else ""
+        row["floor"] = round(PROVIDERS[row["provider"]][1] / 3, 2)
+        row["aim"] = FAMILY.get(row["provider"], "")
     return table
 
 
-def main() -> None:
+PLAIN = ["stock plain", "plain captured"]
+IGA = [name for name in PROVIDERS if "iga" in name]
+AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*FAMILY, *IGA, "addrop first layer captured")]
+LONG = [*PLAIN, "addrop first layer captured", "addrop captured"]
+# part -> (file of its results, rounds, [(model, size, providers)])
+PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
+    "sizes": (
+        "trainer-steps-cuda.csv",
+        2,
+        [
+            ("roberta-base", "16x47", [*AT_EVERY_SIZE, *IGA]),
+            ("roberta-base", "16x128", [*AT_EVERY_SIZE, *IGA]),
+            ("roberta-base", "32x128", AT_EVERY_SIZE),
+            ("roberta-base", "64x256", AT_EVERY_SIZE),
+        ],
+    ),
+    "family": (
+        "trainer-steps-family-cuda.csv",
+        3,
+        [("roberta-base", "16x128", [*PLAIN, "addrop captured", *FAMILY])],
+    ),
+    "long": (
+        "trainer-steps-models-cuda.csv",
+        2,
+        [("roberta-base", size, LONG) for size in ("16x512", "8x1024", "4x2048", "2x4096", "1x8192")],
+    ),
+    "models": (
+        "trainer-steps-models-cuda.csv",
+        2,
+        [
+            *((model, "16x128", [*PLAIN, "addrop captured"]) for model in
+              ("mpnet-base", "deberta-v3-base", "modernbert-base")),
+            *(("qwen2-0.5b lora", size, [*PLAIN, "addrop captured", "rdrop", "r3f"]) for size in ("8x512", "4x2048")),
+        ],
+    ),
+}  # fmt: skip
+
+
+def show(setting: Setting, table: list[dict[str, Any]]) -> None:
+    titles = ("train ms", "spread", *RATIOS, "aim", "step ms", "peak MiB")
+    name = f"{setting.model}, {setting.batch}x{setting.length}"
+    width = max(len(name), *(len(row["provider"]) for row in table))
+    print(f"{name:<{width}} " + " ".join(f"{title:>13}" for title in titles))
+    for row in table:
+        print(f"{row['provider']:<{width}} " + " ".join(f"{row[title]:>13}" for title in titles), flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="*", default=["16x47", "16x128", "32x128", "64x256"], help="batch x length")
+    parser.add_argument("--part", choices=list(PARTS), default="sizes")
+    parser.add_argument("--sizes", nargs="*", help="batch x length, instead of a part")
     parser.add_argument("--only", nargs="*", choices=list(PROVIDERS))
-    parser.add_argument("--windows", type=int, default=6)
-    parser.add_argument("--family", action="store_true", help="every method, at 16x128")
-    parser.add_argument("--rounds", type=int, default=3, help="of the family's measurements")
-    parser.add_argument("--output", type=Path, default=RESULTS / "trainer-steps-cuda.csv")
-    options = parser.parse_args()
+    parser.add_argument("--model", choices=list(MODELS), default="roberta-base", help="with --sizes")
+    parser.add_argument("--rounds", type=int, default=None)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--output", type=Path, default=None, help="CSV file to append to")
+    options = parser.parse_args(arguments)
     transformers.utils.logging.set_verbosity_warning()
-    if options.family:
-        append(RESULTS / "trainer-steps-family-cuda.csv", measure_family(options.rounds))
-        return
-    table = []
-    for size in options.sizes:
+    file, rounds, wanted = PARTS[options.part]
+    if options.sizes:
+        file, rounds = "trainer-steps-models-cuda.csv", 3
+        wanted = [(options.model, size, LONG) for size in options.sizes]
+    for model, size, names in wanted:
         batch, length = map(int, size.split("x"))
-        names = [n for n in options.only or PROVIDERS if n not in FAMILY and ("iga" not in n or size in IGA)]
-        rows = [measure(name, batch, length, options.windows) for name in names]
-        width = max(map(len, names))
-        by_name = {row["provider"]: row for row in rows}
-        print(f"{size:<{width}} " + " ".join(f"{title:>13}" for title in ("train ms", *RATIOS, "step ms", "peak MiB")))
-        for row in rows:
-            for title, (other, ratio) in RATIOS.items():
-                row[title] = ratio(row, by_name[other]) if other in by_name else ""
-            row["floor"] = round(PROVIDERS[row["provider"]][1] / 3, 2)
-            shown = (row[title] for title in ("train ms", *RATIOS, "step ms", "peak MiB"))
-            print(f"{row['provider']:<{width}} " + " ".join(f"{value:>13}" for value in shown), flush=True)
-            table.append({**conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length), **row})
-    append(options.output, table)
+        setting = Setting(model, batch, length, options.device)
+        chosen = [n for n in options.only or names if options.sizes or n in names]
+        table = measured(chosen, setting, options.rounds or rounds)
+        show(setting, table)
+        shared = conditions(options.device, dtype="bfloat16", model=model, batch=batch, length=length)
+        append(options.output or RESULTS / file, [{**shared, **row} for row in table])
 
 
 if __name__ == "__main__":

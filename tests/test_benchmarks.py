@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from attendrop.prune import ConstantAttention
-from benchmarks import inference, tables
+from benchmarks import all as every
+from benchmarks import inference, records, tables, trainer_steps, whole_runs
 
 TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
 
@@ -86,6 +87,44 @@ def test_inference_benchmark_skips_what_is_not_installed(
     rows = run(tmp_path / "rows.csv", "--only", "onnx")
     assert {row["way"] for row in rows} == {"eager", "sdpa"}
     assert "onnx is left out: onnxruntime cannot be imported; pip install 'attendrop[onnx]'." in capsys.readouterr().out
+
+
+def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, where nothing is captured; on a GPU the same code measures captured steps."""
+    monkeypatch.setattr(trainer_steps, "ROUND", (1, 1, 1))
+    names = ["stock plain", "plain captured"]
+    common = ["--device", "cpu", "--rounds", "2", "--output"]
+    trainer_steps.main(["--model", "tiny", "--sizes", "2x8", "--only", *names, *common, str(tmp_path / "steps.csv")])
+    runs = ["plain eager", "plain captured"]
+    small = ["--models", "tiny", "--sizes", "16", "--epochs", "1", "--runs", *runs]
+    whole_runs.main([*small, *common, str(tmp_path / "runs.csv")])
+    for file, column, wanted in (("steps.csv", "provider", names), ("runs.csv", "run", runs)):
+        with (tmp_path / file).open(encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+        assert [row[column] for row in rows] == wanted
+        assert all(row["rounds"] == "2" and float(row["spread"]) >= 0 for row in rows)
+    assert float(rows[1]["x eager"]) > 0
+
+
+def test_every_part_of_all_benchmarks_is_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    for device, parts in every.PARTS.items():
+        for command, _ in parts.values():
+            module = __import__(command[0], fromlist=["main"])
+            with pytest.raises(SystemExit) as end:
+                module.main([*command[1:], "--help"])
+            assert end.value.code == 0, (device, command)
+    with pytest.raises(SystemExit):
+        every.main(["--device", "cuda", "--parts", "nothing"])
+    assert "--parts has nothing; on cuda it may have sizes, family" in capsys.readouterr().err
+
+
+def test_new_columns_are_added_to_a_file_of_results(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    records.append(path, [{"a": 1, "b": 2}])
+    records.append(path, [{"a": 3, "b": 4}])
+    records.append(path, [{"a": 5, "c": 6}])
+    with path.open(encoding="utf-8") as lines:
+        assert [list(row.values()) for row in csv.DictReader(lines)] == [["1", "2", ""], ["3", "4", ""], ["5", "", "6"]]
 
 
 def test_tables_in_the_documentation_match_the_results(capsys: pytest.CaptureFixture[str]) -> None:

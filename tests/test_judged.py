@@ -230,7 +230,7 @@ def test_batches_are_padded_as_the_tokenizer_pads(place: Path, side: str) -> Non
     rows = Rows(split, tokenizer, "classification")
     chosen = np.array([4, 0, 7])
     expected = tokenizer.pad([encoded[i] for i in chosen], return_tensors="pt")
-    batch = rows.batch(chosen)
+    batch = rows.batch(chosen, rows.length(chosen))
     assert batch.keys() == expected.keys()
     assert all(torch.equal(batch[name], expected[name]) for name in batch)
     lengths = [len(encoded[i]["input_ids"]) for i in rows.order]

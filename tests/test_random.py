@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+
+import numpy as np
 import pytest
 import torch
 
@@ -9,17 +13,47 @@ from attendrop import random
 from attendrop.capture.draws import DrawKeys, StaticMicroBatch
 from attendrop.core.schedule import Progress
 from attendrop.core.step import MicroBatch, Step
-from attendrop.kernels.draws import reference, uniform
+from attendrop.kernels.draws import bernoulli_rows, cpu, reference, uniform
 
 
 def test_numpy_and_torch_draws_are_equal() -> None:
     positions = torch.tensor([0, 3, 70_000])
     for key in (0, 1, 2**31, 2**32 - 1):
-        a = reference.uniform_numpy(key, positions, (2, 5, 7))
+        a = cpu.uniform(key, positions, (2, 5, 7))
         b = reference.uniform_torch(key, positions, (2, 5, 7), "cpu")
         assert torch.equal(a, b)
         assert a.min() >= 0
         assert a.max() < 1
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("shape", [(3, 40, 5), (900, 3), (1, 1)], ids=str)
+def test_draws_of_several_threads_are_those_of_one(
+    threads: int, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 64 words, so that every thread has several, the last of which is not full."""
+    seen = set()
+
+    def mixed(x: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
+        seen.add(threading.get_ident())
+        return mix(x, buffer)
+
+    mix = reference._mix_numpy
+    monkeypatch.setattr(cpu, "_CHUNK", 64)
+    monkeypatch.setattr(cpu, "_ALONE", 300)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(reference, "_mix_numpy", mixed)
+    positions = torch.tensor([5, 0, 7])
+    assert torch.equal(cpu.uniform(9, positions, shape), reference.uniform_torch(9, positions, shape, "cpu"))
+    is_large = 3 * math.prod(shape) > 300
+    assert (len(seen) > 1) is (threads > 1 and is_large)
+    rows, n = shape[0], shape[-1]
+    draws = reference.uniform_torch(9, torch.arange(rows), (n,), "cpu")
+    for p in (-1.0, 0.0, 0.3, 1 - 2**-24, 1.0, 2.0):
+        assert torch.equal(bernoulli_rows(p, 9, rows, n), draws < p)
+        assert torch.equal(bernoulli_rows(torch.tensor(p), 9, rows, n), draws < p)
+    p = draws[0, 0].item()  # a draw is not below itself
+    assert torch.equal(bernoulli_rows(p, 9, rows, n), draws < p)
 
 
 def test_draws_of_several_keys_match_those_of_each_key() -> None:

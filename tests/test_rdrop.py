@@ -90,7 +90,7 @@ def test_divergence_of_extreme_logits_stays_finite() -> None:
     z = torch.tensor([[1e4, -1e4, 0.0]], requires_grad=True)
     for kind in ("kl", "js"):
         for head in ("classification", "multilabel"):
-            value = Pair(head, z, -z, None, None).divergence(kind)
+            value = Pair(head, torch.cat([z, -z]), None, None).divergence(kind)
             (gradient,) = torch.autograd.grad(value, z)
             assert value.isfinite()
             assert gradient.isfinite().all()

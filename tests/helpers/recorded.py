@@ -76,6 +76,8 @@ def _indices(name: str, args: Any) -> list[Any]:
 class RecordedGraphs(graphs.Graphs):
     """`Graphs` whose graphs are tapes."""
 
+    recorded = 0  # how many, in all objects
+
     def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> Any:
         def take() -> list[tuple[nn.Parameter, torch.Tensor]]:
             taken = [(p, p.grad) for p in self._trained(network) if p.grad is not None]
@@ -83,6 +85,7 @@ class RecordedGraphs(graphs.Graphs):
                 parameter.grad = None
             return taken
 
+        RecordedGraphs.recorded += 1
         with HostWork(self.device):
             function()
         for parameter, gradient in take():
@@ -128,6 +131,18 @@ class RecordedGraphs(graphs.Graphs):
                 parameter.grad = gradient
 
 
+class TorchDraws:
+    """The draws of a CPU in torch."""
+
+    @staticmethod
+    def uniform(key: Any, positions: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        return uniform_torch(key, positions, shape, "cpu")
+
+    @staticmethod
+    def rows_below(key: Any, p: Any, rows: int, n: int) -> torch.Tensor:
+        return uniform_torch(key, torch.arange(rows), (n,), "cpu") < p
+
+
 @pytest.fixture
 def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers with step="captured" record and replay on the CPU."""
@@ -137,7 +152,7 @@ def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "replaying_steps", lambda *_: nullcontext())
     monkeypatch.setattr(optimizers, "allows_capture", lambda optimizer: False)
     # numpy is not recorded; torch gives the same numbers
-    monkeypatch.setattr(draws, "uniform_numpy", lambda key, at, shape: uniform_torch(key, at, shape, "cpu"))
+    monkeypatch.setattr(draws, "cpu", TorchDraws)
     monkeypatch.setattr(attribution_mask, "cpu", attribution_reference)
     # transformers asks whether a CUDA stream is capturing, and then reads no mask
     monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: Tape.is_recording)

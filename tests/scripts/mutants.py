@@ -108,16 +108,16 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("below = results[: probe.seams.sites[site].block]", "below = []", "attribution:skip_blocks"),
     ],
     "model/objective.py": [
-        ("return counted[:, 1:] if shift else counted",
-         "return counted[:, :-1] if shift else counted", "attribution:plain_autograd"),
+        ("gradient.mul_(-counted)", "gradient.mul_(-scale)", "token_head:attribution"),
+        ("functional.pad(labels[:, 1:], (0, 1), value=IGNORED) if shift else labels", "labels",
+         "attribution:plain_autograd"),
         ('return -outputs["loss"]', 'return outputs["loss"]', "attribution:plain_autograd"),
         ("return -losses.mean(-1), ((logits > 0)", "return -losses.sum(-1), ((logits > 0)", "attendout:example_scores"),
         ("return -(losses * counted).sum(-1) / n", "return (losses * counted).sum(-1) / n", "attendout:example_scores"),
         ("return -error.square(), -error", "return -error, -error", "attendout:example_scores"),
     ],
     "model/probe.py": [
-        ("(grad.float() / scale if scale != 1.0 else grad)\n            for site",
-         "grad\n            for site", "trainer:fp16"),
+        ("return gradient if scale == 1.0 else gradient.float() / scale", "return gradient", "trainer:fp16"),
     ],
     "model/modes.py": [
         ("module.training = mode", "module.training = True", "attribution:unchanged"),
@@ -145,12 +145,15 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("(draws < p).nonzero()", "(draws > p).nonzero()", "layerdrop:probability"),
     ],
     "methods/_shared/predictions.py": [
-        ("total / counted.sum().clamp(min=1)", "total / counted.numel()", "rdrop:manual"),
+        ("total / chosen.sum().clamp(min=1)", "total / chosen.numel()", "rdrop:manual"),
         ('values.sum() if reduction == "sum" else values.mean()', "values.mean()", "rdrop:manual"),
+    ],
+    "methods/_shared/by_parts.py": [
+        ("own, outer.to(value.dtype))[0]", "own)[0]", "token_head:penalty"),
     ],
     "methods/_shared/divergence.py": [
         ('self.divergence("kl") * (1 if self.head == "regression" else 2)', 'self.divergence("kl") * 2', "r3f:manual"),
-        ("return (first - second) / 2", "return first - second", "r3f:manual"),
+        ("return self.loss_difference() / 2", "return self.loss_difference()", "r3f:manual"),
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
     ],
     "methods/_shared/weights.py": [

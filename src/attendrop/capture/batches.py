@@ -17,7 +17,7 @@ from ..model.modes import evaluating
 from ..model.objective import IGNORED
 from ..model.sites import unwrapped
 from ..random import preserved
-from ..utils.batches import padded_length
+from .buckets import Buckets
 
 _TOKEN_COLUMNS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -68,10 +68,18 @@ class ExactShapes:
 
 
 class PaddedShapes(ExactShapes):
-    """Lengths are rounded up where it is known how to pad every column and padding does not change the loss."""
+    """Lengths are rounded up where it is known how to pad every column and padding does not change the loss.
 
-    def __init__(self, trainer: TrainerProtocol) -> None:
-        self._trainer = trainer
+    Args:
+        trainer: the Trainer.
+        buckets: the lengths to which batches are padded.
+        full_size: the number of examples of a full batch. Smaller ones, of which there are few, are padded to the
+            longest bucket. None: they are treated as others.
+    """
+
+    def __init__(self, trainer: TrainerProtocol, buckets: Buckets | None = None, full_size: int | None = None) -> None:
+        self._trainer, self._full_size = trainer, full_size
+        self.buckets = buckets or Buckets()
         self._is_harmless: bool | None = None  # more padding
         self._ignores_ones: bool | None = None  # whether a mask of ones and no mask are the same
 
@@ -81,8 +89,20 @@ class PaddedShapes(ExactShapes):
         if padded is None or padded == exact:
             return exact
         if self._is_harmless is None:
-            self._is_harmless = self._have_same_loss(tensors, self._longer(tensors, padded))
+            self._is_harmless = self._may_be_longer(tensors, self._longer(tensors, padded))
         return padded if self._is_harmless else exact
+
+    def repays(self, batch: Mapping[str, Any]) -> bool:
+        """Whether there are enough batches of this length to capture them."""
+        ids, lengths = batch.get("input_ids"), self.buckets.lengths
+        if not isinstance(ids, Tensor) or lengths is None:
+            return True
+        # Where padding does harm, batches of other lengths cannot join a bucket.
+        return ids.shape[-1] in lengths if self._is_harmless is False else self.buckets.repays(ids.shape[-1])
+
+    def _may_be_longer(self, tensors: Mapping[str, Tensor], longer: Mapping[str, Tensor]) -> bool:
+        """Whether more padding changes nothing."""
+        return self._have_same_loss(tensors, longer)
 
     def without_mask(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """A batch without padding, without its mask, where its length stays as it is and the loss does too."""
@@ -121,13 +141,15 @@ class PaddedShapes(ExactShapes):
         for name, value in tensors.items():
             is_token_labels = name == "labels" and value.dim() == 2 and not value.is_floating_point()
             if name in _TOKEN_COLUMNS or is_token_labels:
-                padded[name] = (*value.shape[:-1], self._length(value.shape[-1]))
+                padded[name] = (*value.shape[:-1], self._length(value.shape[-1], len(value) == self._full_size))
             elif value.dim() > 1 and length in value.shape[1:]:
                 return None
         return padded
 
-    def _length(self, length: int) -> int:
-        rounded = padded_length(length)
+    def _length(self, length: int, is_full: bool) -> int:
+        longest = max(self.buckets.lengths or [0])
+        is_small = not is_full and self._full_size is not None
+        rounded = longest if is_small and longest >= length else self.buckets.rounded(length)
         return rounded if rounded <= getattr(self._config, "max_position_embeddings", rounded) else length
 
     def _longer(self, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
@@ -147,5 +169,10 @@ class PaddedShapes(ExactShapes):
         with preserved(parameter.device), evaluating(trainer.model):
             losses = [trainer.compute_loss(trainer.model, dict(batch)).float() for batch in (one, other)]
         before, after = (float(loss) for loss in losses)
-        is_half = trainer.args.fp16 or trainer.args.bf16 or parameter.dtype != torch.float32
-        return abs(before - after) <= (3e-2 if is_half else 1e-4) * max(1.0, abs(before))
+        return abs(before - after) <= self._tolerance * max(1.0, abs(before))
+
+    @property
+    def _tolerance(self) -> float:
+        """How much two ways to compute the same number differ, relative to it."""
+        args, dtype = self._trainer.args, next(self._trainer.model.parameters()).dtype
+        return 3e-2 if args.fp16 or args.bf16 or dtype not in (torch.float32, torch.float64) else 1e-4

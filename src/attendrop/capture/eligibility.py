@@ -8,6 +8,7 @@ from ..model.adapters import has_dropout
 
 # Methods of a Trainer whose Python code a replay would skip.
 _STEP_METHODS = ("training_step", "compute_loss", "compute_loss_context_manager")
+_EVALUATION_METHODS = ("prediction_step", "compute_loss", "compute_loss_context_manager")
 
 
 def reason_against(trainer: TrainerProtocol) -> str | None:
@@ -52,8 +53,22 @@ def _reason_of_methods(trainer: TrainerProtocol) -> str | None:
 
 def reason_against_auto(trainer: TrainerProtocol) -> str | None:
     """Why `step="auto"` does not capture: Python code that runs in every step and that a replay would skip."""
+    return _reason_of_code(trainer, _STEP_METHODS)
+
+
+def reason_against_evaluation(trainer: TrainerProtocol) -> str | None:
+    """Why the evaluation of this trainer is not captured; None where it is."""
+    if getattr(trainer.args, "predict_with_generate", False):
+        return "of predict_with_generate"
+    if trainer.args.torch_compile or hasattr(trainer.model_wrapped, "_orig_mod"):
+        return "of torch.compile"
+    return _reason_of_hardware(trainer) or _reason_of_code(trainer, _EVALUATION_METHODS)
+
+
+def _reason_of_code(trainer: TrainerProtocol, methods: tuple[str, ...]) -> str | None:
+    """Which code of the user a replay would skip."""
     for cls in type(trainer).__mro__:
-        for name in _STEP_METHODS:
+        for name in methods:
             if name in vars(cls) and not cls.__module__.startswith(("attendrop.", "transformers.")):
                 return f"{cls.__name__} has a {name} of its own"
     for module in trainer.model.modules():

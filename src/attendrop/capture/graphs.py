@@ -48,6 +48,7 @@ class Graphs:
     def __init__(self, device: torch.device, shapes: ExactShapes | None = None, limit: int = 64) -> None:
         self.device, self.limit = device, limit
         self.failure: str | None = None  # why nothing is captured any more
+        self.failure_of: dict[Hashable, str] = {}  # why functions that may fail were not captured, by their keys
         self.ignores_cpu_draws = False  # whether numbers that a forward draws on the CPU have no effect
         self._shapes = shapes or ExactShapes()
         self._draw_keys = DrawKeys(device)
@@ -126,16 +127,24 @@ class Graphs:
                 buffer[..., length:].fill_(fill[name])
         return buffers
 
-    def static_batch(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Hashable]:
-        """The batch in buffers, its lengths rounded up; and a key that batches of the same shapes share."""
+    def static_batch(
+        self, batch: Mapping[str, Any], shapes_of: ExactShapes | None = None
+    ) -> tuple[dict[str, Any], Hashable]:
+        """The batch in buffers, its lengths rounded up; and a key that batches of the same shapes share.
+
+        Args:
+            batch: the batch.
+            shapes_of: which shapes the buffers have, by default those of the run.
+        """
+        shapes_of = shapes_of or self._shapes
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
         rest = {name: value for name, value in batch.items() if name not in tensors}
         if not all(isinstance(value, (bool, int, float, str, type(None))) for value in rest.values()):
             raise NotCaptured("batches hold other things than tensors")
-        shapes = self._shapes.shapes(tensors)
+        shapes = shapes_of.shapes(tensors)
         described = sorted((name, shapes[name], str(value.dtype)) for name, value in tensors.items())
         key = (tuple(described), tuple(sorted(rest.items())))
-        return {**self.static(("batch", key), tensors, shapes, self._shapes.fill()), **rest}, key
+        return {**self.static(("batch", key), tensors, shapes, shapes_of.fill()), **rest}, key
 
     def static_micro_batch(self, batch: MicroBatch) -> StaticMicroBatch:
         """The micro-batch for a plan that is captured: its draws read their keys from device memory."""
@@ -156,6 +165,7 @@ class Graphs:
         network: nn.Module | None = None,
         warm_up: bool = True,
         all_scopes: bool = False,
+        may_fail: bool = False,
     ) -> Any:
         """Returns what `function` returns, in tensors that the next run with the same key overwrites.
 
@@ -169,6 +179,8 @@ class Graphs:
             network: the network whose backward the function runs. The gradients are added to those of its parameters.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
             all_scopes: use this graph in runs of all scopes (`begin_run`).
+            may_fail: whether other functions are captured also if this one cannot be. The caller must not come again
+                with such a function; `failure_of` says why it failed.
         """
         if batch is not None:
             self._draw_keys.write(batch)
@@ -180,6 +192,8 @@ class Graphs:
         if graph is None:
             graph = self._try_to_capture(function, network, adds, warm_up)
             if graph is None:
+                if may_fail:
+                    self.failure_of[key], self.failure = str(self.failure), None
                 return function()
             self._graphs[name] = graph
             if batch is not None:

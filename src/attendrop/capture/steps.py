@@ -27,27 +27,27 @@ from ..core.engine import Engine
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
 from ..kernels.attention_mask import Mask
-from ..model.adapters import capturable
 from ..model.plan import Plan
 from ..random import preserved
 from ..utils.batches import batch_size, tiled
 from ..utils.checks import check_choice
 from .batches import PaddedShapes
 from .draws import StaticMicroBatch
-from .eligibility import reason_against, reason_against_auto
+from .eligibility import reason_against, reason_against_auto, reason_against_evaluation
 from .errors import NotCaptured, RunEagerly
+from .evaluation import CapturedEvaluation, PredictionStep
 from .graphs import Graphs
+from .host import capturable_work
 from .kept import KeptGraphs
 from .losses import NonfiniteFilter
 from .optimizers import OptimizerGraph, replaying_steps
+from .recording import RecordingPlan, evaluations_of_run
 
 logger = logging.get_logger(__name__)
 
 STEPS = ("auto", "eager", "captured")
 
 TrainingStep = Callable[..., Tensor]
-
-_FEW_EPOCHS = 3
 
 
 class Steps:
@@ -66,6 +66,7 @@ class Steps:
         self._resources = ExitStack()
         self._kept: KeptGraphs | None = None
         self._scope: Hashable = None
+        self._evaluation: CapturedEvaluation | None = None  # of this run, or of the evaluation that runs now
         self.gave_up: str | None = None  # why steps are not captured any more
         self.were_captured = False  # whether steps of the last training were captured
 
@@ -130,8 +131,10 @@ class Steps:
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        shapes = PaddedShapes(self._trainer)
-        self._captured = CapturedSteps(self._trainer, engine, self._make_graphs(shapes), shapes)
+        # With step="captured" everything is captured, also what will not be repaid.
+        plan = RecordingPlan.of(self._trainer, engine) if self._mode == "auto" else RecordingPlan()
+        shapes = PaddedShapes(self._trainer, plan.buckets, self._trainer._train_batch_size)
+        self._captured = CapturedSteps(self._trainer, engine, self._make_graphs(shapes), shapes, plan)
         if self._trainer.accelerator.scaler is None:  # a loss scaler reads gradients on the CPU before each step
             optimizer = getattr(self._trainer.optimizer, "optimizer", self._trainer.optimizer)
             graph = OptimizerGraph(optimizer, self._captured.graphs)
@@ -194,7 +197,48 @@ class Steps:
             else:
                 loss = getattr(self._trainer, "compute_loss_func", None)
                 self._kept.end_run([*self._trainer.regularizers, loss])
-            self._captured = None
+            self._captured = self._evaluation = None
+
+    @contextmanager
+    def evaluating(self, dataset: Any) -> Iterator[None]:
+        """To be entered for an evaluation or a prediction. Its forward passes are captured where that is possible.
+
+        Args:
+            dataset: what is evaluated on.
+        """
+        if not self.may_capture or reason_against_evaluation(self._trainer) is not None:
+            yield
+            return
+        if self._captured is not None:
+            if self._evaluation is None:
+                self._evaluation = CapturedEvaluation(self._trainer, self._captured.graphs)
+            self._evaluation.begin(dataset, evaluations_of_run(self._trainer))
+            yield
+            return
+        graphs = Graphs(next(self._trainer.model.parameters()).device)
+        self._evaluation = CapturedEvaluation(self._trainer, graphs)
+        self._evaluation.begin(dataset, 1)
+        try:
+            yield
+        finally:
+            self._evaluation = None
+            graphs.clear()
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether an evaluation runs whose forward passes may be captured."""
+        return self._evaluation is not None
+
+    def evaluation_step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
+        """What `run` returns for a batch, from a graph; None where it must run eagerly.
+
+        Args:
+            run: a prediction step of the Trainer.
+            batch: the batch, on the device.
+            kind: what else `run` depends on.
+        """
+        assert self._evaluation is not None
+        return self._evaluation.step(run, batch, kind)
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:
         """What the Trainer does with a loss that is not finite, without waiting for the GPU."""
@@ -208,8 +252,15 @@ class Steps:
 class CapturedSteps:
     """Captures and replays the micro-batches of a Trainer whose model and optimizer have been created."""
 
-    def __init__(self, trainer: TrainerProtocol, engine: Engine | None, graphs: Graphs, shapes: PaddedShapes) -> None:
-        self._trainer, self._engine, self._model = trainer, engine, trainer.model
+    def __init__(
+        self,
+        trainer: TrainerProtocol,
+        engine: Engine | None,
+        graphs: Graphs,
+        shapes: PaddedShapes,
+        plan: RecordingPlan,
+    ) -> None:
+        self._trainer, self._engine, self._model, self._recording = trainer, engine, trainer.model, plan
         self.graphs, self.shapes = graphs, shapes
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
@@ -235,7 +286,7 @@ class CapturedSteps:
         if self._parameter_addresses() != self._addresses:
             raise NotCaptured("the model's weights have moved to other tensors")
         if self._engine is None or batch is None:
-            work = _capturable(self._model, lambda: run(self._model, dict(static), items))
+            work = capturable_work(self._model, lambda: run(self._model, dict(static), items))
             found = self.graphs.run(("pass", key), work, network=self._model).clone()
         else:
             found = self._regularized_loss(self._engine, run, static, items, key, batch)
@@ -254,7 +305,7 @@ class CapturedSteps:
         inputs = {name: x for name, x in static.items() if name not in engine.columns}
 
         def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
-            function = _capturable(network, lambda: run(network, dict(inputs), items))
+            function = capturable_work(network, lambda: run(network, dict(inputs), items))
             return self.graphs.run(("another network", id(network), key), function, network=network)
 
         batch = replace(batch, examples=static, inputs=inputs, backward=backward)
@@ -268,7 +319,7 @@ class CapturedSteps:
             with engine.seams.applied(engine.plan(views) if plan is None else plan):
                 return run(self._model, dict(views.inputs), None if items is None else items * engine.views)
 
-        function, network = _capturable(self._model, tracked_pass), self._trained(engine)
+        function, network = capturable_work(self._model, tracked_pass), self._trained(engine)
         count = engine.number_of_passes(batch.step)
         losses: list[Tensor] = []
         for number in range(count):
@@ -291,10 +342,9 @@ class CapturedSteps:
         self, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
     ) -> tuple[dict[str, Any], Any, Hashable]:
         """The inputs and the number of items in buffers, and the key of the graphs for them."""
-        size = self._trainer._train_batch_size
-        # The last batch of an epoch may be smaller. Its graphs must be worth the time that it takes to capture them.
-        if batch_size(inputs) != size and self._trainer.state.num_train_epochs < _FEW_EPOCHS:
-            raise RunEagerly(f"batches of other than {size} examples, in fewer than {_FEW_EPOCHS} epochs")
+        is_full = batch_size(inputs) == self._trainer._train_batch_size
+        if not (self.shapes.repays(inputs) if is_full else self._recording.small_batches):
+            raise RunEagerly("their shape comes up too rarely in this run to repay its recording")
         static, shapes = self.graphs.static_batch(inputs)
         if isinstance(items, Tensor):
             items = self.graphs.static("items", {"items": items})["items"]
@@ -324,21 +374,11 @@ class CapturedSteps:
             return None
         work = replace(work, may_probe=True)
         with preserved(self.graphs.device):
-            plan = self.graphs.run(("plan", key), _capturable(self._model, lambda: engine.plan(work)), batch=batch)
+            plan = self.graphs.run(("plan", key), capturable_work(self._model, lambda: engine.plan(work)), batch=batch)
         if batch.step.measure and any(method.measures_plan for method in engine.regularizers):
             # Metrics are measured eagerly, and the masks that they describe are the ones to use.
             _copy_masks(engine.plan(batch), plan)
         return plan
-
-
-def _capturable(model: nn.Module, function: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, in which the forward of `model` can be captured."""
-
-    def work() -> Any:
-        with capturable(model):
-            return function()
-
-    return work
 
 
 def _copy_masks(source: Plan, target: Plan) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from .. import tasks
+from ..capture.forwards import Forwards
+from ..capture.graphs import Graphs
 
 
 class Rows:
@@ -34,15 +36,22 @@ class Rows:
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
         self.order = np.argsort(-self.lengths.reshape(-1, self.endings).max(-1), kind="stable")  # the longest first
 
-    def batch(self, examples: np.ndarray) -> dict[str, torch.Tensor]:
+    def length(self, examples: np.ndarray) -> int:
+        """The length of the longest of some examples."""
+        return int(self.lengths[self._rows(examples)].max())
+
+    def _rows(self, examples: np.ndarray) -> np.ndarray:
+        return (examples[:, None] * self.endings + np.arange(self.endings)).reshape(-1)
+
+    def batch(self, examples: np.ndarray, width: int) -> dict[str, torch.Tensor]:
         """The padded inputs of some examples.
 
         Args:
             examples: Their numbers.
+            width: The length of the result.
         """
-        rows = (examples[:, None] * self.endings + np.arange(self.endings)).reshape(-1)
+        rows = self._rows(examples)
         lengths = self.lengths[rows]
-        width = int(lengths.max())
         place = np.arange(width)[None, :] - (width - lengths[:, None] if self.pads_left else 0)
         is_token = (place >= 0) & (place < lengths[:, None])
         source = np.where(is_token, self.starts[rows][:, None] + place, 0)
@@ -62,8 +71,11 @@ def run_model(
     batch_size: int,
     progress: Callable[[int], None] | None = None,
     word_starts: list[list[int]] | None = None,
+    graphs: Graphs | None = None,
 ) -> Any:
     """The outputs of a model for every example of a split, in the order of the split.
+
+    On a GPU the forward passes are replayed as CUDA graphs, where enough batches have about the same length.
 
     Args:
         model: The model, on its device.
@@ -73,6 +85,7 @@ def run_model(
         batch_size: The number of examples in a batch.
         progress: Called with the number of examples after each batch.
         word_starts: Those of the split from `Prepared`, in tagging.
+        graphs: Where forward passes are captured; by default on the GPU of the model.
 
     Returns:
         The logits of each example, or of each word in tagging, or the texts of a translation; labels are in the order
@@ -84,21 +97,26 @@ def run_model(
     outputs: list[torch.Tensor] = []
     places: list[np.ndarray] = []
     texts: list[str] = []
-    for first in range(0, len(rows.order), batch_size):
-        examples = rows.order[first : first + batch_size]
-        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in rows.batch(examples).items()}
+    batches = [rows.order[first : first + batch_size] for first in range(0, len(rows.order), batch_size)]
+    lengths = [rows.length(examples) for examples in batches]
+    full = [length for length, examples in zip(lengths, batches, strict=True) if len(examples) == batch_size]
+    forwards = Forwards(model, full if task.kind != "translation" else [], not rows.pads_left, graphs)
+    for examples, length in zip(batches, lengths, strict=True):
+        is_full, count = len(examples) == batch_size, len(examples)
+        batch = rows.batch(examples, forwards.width(length) if is_full else length)
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         if task.kind == "translation":
             ids = model.generate(**inputs, max_length=task.max_length)
             texts += [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
         else:
-            logits = model(**inputs).logits
+            logits = forwards.logits(inputs, length, is_full)
             if words is not None:
                 row, position, examples = words.of(examples)
                 logits = logits[torch.from_numpy(row).to(device), torch.from_numpy(position).to(device)]
             outputs.append(logits.float())  # stays on the device: copying would wait for the batch
         places.append(examples)
         if progress is not None:
-            progress(min(batch_size, len(rows.order) - first))
+            progress(count)
     order = np.argsort(np.concatenate(places))
     if task.kind == "translation":
         return [texts[place] for place in order]

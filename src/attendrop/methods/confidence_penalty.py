@@ -47,6 +47,5 @@ class ConfidencePenalty(Regularizer):
         step = batch.step
         if value_at(self.beta, step.progress) == 0:
             return None
-        predictions = predictions_of(outputs, batch)
-        log_p = predictions.log_probabilities()
-        return step.strength(f"{self.name} beta", self.beta) * predictions.mean((log_p.exp() * log_p).sum(-1))
+        negative_entropy = predictions_of(outputs, batch).mean(lambda log_p: (log_p.exp() * log_p).sum(-1))
+        return step.strength(f"{self.name} beta", self.beta) * negative_entropy

@@ -60,6 +60,6 @@ class LabelSmoothing(Regularizer):
                 "(label_smoothing_factor of the Trainer, or a compute_loss_func); choose one of them."
             )
         predictions = predictions_of(outputs, batch)
-        uniform = predictions.mean(-predictions.log_probabilities().mean(-1))
+        uniform = predictions.mean(lambda log_p: -log_p.mean(-1))
         # The loss has (1 − ε) CE + ε CE: the second part is replaced.
         return step.strength(f"{self.name} epsilon", self.epsilon) * (uniform - predictions.loss())

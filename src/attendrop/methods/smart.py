@@ -30,6 +30,7 @@ from ..model.probe import Probe
 from ..model.seams import Seams
 from ..utils.checks import check_number, check_whole
 from ._shared.averages import WeightAverage
+from ._shared.by_parts import at_least_float32
 from ._shared.divergence import Pair, check_head, pair_of
 from ._shared.dropping import draws_like
 from ._shared.noise import noise_of
@@ -83,11 +84,6 @@ class Teacher(WeightAverage):
             with trained_weights(step):
                 self.begin_average(step.model)
         self._on_device(step.model)
-
-
-def _alone(found: Predictions) -> Pair:
-    """The predictions of the only view, to be compared with others."""
-    return Pair(found.head, found.logits, found.logits, found.labels, found.counted)
 
 
 @dataclass
@@ -203,7 +199,7 @@ class SMART(Regularizer):
 
         with torch.enable_grad():
             noisy = self._predictions(probe, batch, Plan(edits={-1: (perturb,)}))
-            pair = Pair(noisy.head, noisy.logits, clean.logits, None, noisy.counted)
+            pair = Pair(noisy.head, torch.cat([noisy.logits, clean.logits]), None, noisy.counted)
             (gradient,) = torch.autograd.grad(pair.both_ways() * _SCALE, used[:1])
         return climbed(used[0].detach(), gradient, self.step_size, self.epsilon)
 
@@ -232,13 +228,15 @@ class SMART(Regularizer):
                 "SMART.weight is not 0, for which the loss must be the model's own, without label smoothing or a "
                 "compute_loss_func; set SMART(weight=0) or leave these out."
             )
-        pair = pair_of(outputs, batch) if step.views > 1 else _alone(predictions_of(outputs, batch))
-        total = pair.from_mean_to_first() if self.views > 1 else pair.first.new_zeros(())
+        pair = pair_of(outputs, batch)
+        total = pair.from_mean_to_first() if self.views > 1 else at_least_float32(pair.logits).new_zeros(())
         if self._is_adversarial(step):
             total = total + step.strength(f"{self.name} weight", self.weight) * pair.both_ways()
         taught = step.seams.kept.get(_TEACHER)  # none where the model has skipped its first block by itself
         if taught is not None:
-            total = total + step.strength(f"{self.name} mu", self.mu) * replace(pair, second=taught).both_ways()
+            first = pair.logits.chunk(pair.views)[0]
+            beside_teacher = Pair(pair.head, torch.cat([first, taught]), None, pair.counted)
+            total = total + step.strength(f"{self.name} mu", self.mu) * beside_teacher.both_ways()
         return total
 
     def on_step_end(self, step: Step) -> None:

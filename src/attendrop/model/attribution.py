@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..kernels import attribution_mask as kernel
 from ..kernels.attention_mask import Mask, mask_of
 from ..utils.batches import batch_size, tiled
-from .objective import Objective, head_of, needs_labels, objective_for, predicts_class
+from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
 from .probe import Probe
 from .seams import Record, bound
@@ -200,7 +200,8 @@ def _along(
         return torch.stack([objective(part) for part in parts]).sum()
 
     many = Probe(probe.model, probe.seams, tiled(dict(probe.batch), copies, size))
-    gradients, _ = many.gradients(plan, of_all, [site], with_labels)
+    of_copies = objective.repeated(copies) if isinstance(objective, TokenObjective) else of_all
+    gradients, _ = many.gradients(plan, of_copies, [site], with_labels)
     parts = gradients[site].unflatten(0, (copies, rows)).unbind()
     total = parts[0].to(torch.promote_types(parts[0].dtype, torch.float32)) * nodes[0][1]
     for part, (_, weight) in zip(parts[1:], nodes[1:], strict=True):

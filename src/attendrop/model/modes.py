@@ -1,10 +1,11 @@
-"""Eval mode for a while."""
+"""Eval mode, or weights without gradients, for a while."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
@@ -18,3 +19,29 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def frozen(network: nn.Module) -> Iterator[None]:
+    """No parameter of `network` requires a gradient inside, so that a pass saves nothing for theirs.
+
+    A network that is sharded over processes stays as it is: its wrappers read these flags when they gather weights.
+    """
+    trained = [] if is_sharded(network) else [p for p in network.parameters() if p.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Whether the parameters are divided among processes (FSDP, DeepSpeed)."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    is_wrapped = any(isinstance(module, (FSDPModule, FullyShardedDataParallel)) for module in network.modules())
+    return is_wrapped or any(hasattr(parameter, "ds_id") for parameter in network.parameters())

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -115,28 +116,65 @@ def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseu
         ends = ends.masked_fill((ends < 0) | (ends >= logits.shape[-1]), IGNORED)
         return -functional.cross_entropy(logits.flatten(0, 1), ends.flatten(), reduction="sum", ignore_index=IGNORED)
 
-    def token(outputs: Any) -> Tensor:
-        logits = outputs["logits"].float()
-        counted = counted_positions(batch, logits, shift=head == "causal")
-        if head == "causal":
-            logits = logits[:, :-1]
-
-        def choose() -> Tensor:
-            labels = (batch["labels"][:, 1:] if head == "causal" else batch["labels"]) if gold else logits.argmax(-1)
-            return labels.masked_fill(~counted, IGNORED)
-
-        return -functional.cross_entropy(logits.transpose(1, 2), target(choose), reduction="sum", ignore_index=IGNORED)
-
     heads: dict[str, Objective] = {
         "regression": regression,
         "classification": classification,
         "multilabel": multilabel,
         "choice": choice,
         "span": span,
-        "token": token,
-        "causal": token,
     }
-    return heads[head]
+    return TokenObjective(batch, gold, shift=head == "causal") if head in ("token", "causal") else heads[head]
+
+
+@dataclass
+class TokenObjective:
+    """Σ_i log P(c̃_i) over the positions of a batch: of token labels and of language models.
+
+    It can be differentiated for a part of the positions at a time, because the logits of a whole vocabulary may not fit
+    into memory.
+
+    Args:
+        batch: the inputs, with labels where they are needed.
+        gold: whether c̃ is the label; otherwise it is the model's prediction.
+        shift: whether a position predicts the next token.
+    """
+
+    batch: Mapping[str, Any]
+    gold: bool
+    shift: bool
+    targets: Tensor | None = None  # [B, T]: the labels, once they are fixed; ignored positions have IGNORED
+
+    def __call__(self, outputs: Any) -> Tensor:
+        logits = outputs["logits"].float()
+        if self.targets is None:
+            self.targets = self._targets(logits, slice(None), logits.shape[1])
+        return -functional.cross_entropy(
+            logits.flatten(0, 1), self.targets.flatten(), reduction="sum", ignore_index=IGNORED
+        )
+
+    def gradient(self, logits: Tensor, part: slice, length: int, scale: float = 1.0) -> Tensor:
+        """∂F/∂logits at some positions: the one-hot vector of c̃ minus P, and zero where nothing is counted.
+
+        Args:
+            logits: [B, t, V].
+            part: which positions these are.
+            length: how many positions there are in all.
+            scale: a factor of the result.
+        """
+        targets = self._targets(logits, part, length) if self.targets is None else self.targets[:, part]
+        gradient = logits.float().softmax(-1)
+        counted = (targets != IGNORED).to(gradient.dtype).unsqueeze(-1) * scale
+        return gradient.mul_(-counted).scatter_add_(-1, targets.clamp(min=0).unsqueeze(-1), counted)
+
+    def repeated(self, copies: int) -> TokenObjective:
+        """The objective for several copies of the batch, whose labels are those that are fixed now."""
+        assert self.targets is not None
+        return TokenObjective(self.batch, self.gold, self.shift, self.targets.repeat(copies, 1))
+
+    def _targets(self, logits: Tensor, part: slice, length: int) -> Tensor:
+        counted = counted_positions(self.batch, (len(logits), length), logits.device, self.shift)[:, part]
+        labels = predicted_labels(self.batch["labels"], self.shift)[:, part] if self.gold else logits.argmax(-1)
+        return labels.masked_fill(~counted, IGNORED).detach()
 
 
 def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> tuple[Tensor, Tensor]:
@@ -172,12 +210,23 @@ def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> 
     return -(losses * counted).sum(-1) / n, right.sum(-1) / n
 
 
-def counted_positions(batch: Mapping[str, Any], logits: Tensor, shift: bool) -> Tensor:
-    """The positions that are neither padding nor ignored, [B, T]; of the next token where predictions are shifted."""
+def predicted_labels(labels: Tensor, shift: bool) -> Tensor:
+    """The label that each position predicts, [B, T]; the last position of a causal model predicts none."""
+    return functional.pad(labels[:, 1:], (0, 1), value=IGNORED) if shift else labels
+
+
+def counted_positions(batch: Mapping[str, Any], shape: tuple[int, int], device: torch.device, shift: bool) -> Tensor:
+    """The positions whose predictions are neither of padding nor of ignored labels: bool [B, T].
+
+    Args:
+        batch: the inputs.
+        shape: B and T of the predictions.
+        device: where the result is needed, if the batch does not say which positions count.
+        shift: whether a position predicts the next token. Then the last one is not counted.
+    """
     if "labels" in batch:
-        counted = batch["labels"] != IGNORED
-    elif batch.get("attention_mask") is not None and batch["attention_mask"].shape == logits.shape[:2]:
-        counted = batch["attention_mask"].bool()
-    else:
-        counted = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
-    return counted[:, 1:] if shift else counted
+        return predicted_labels(batch["labels"], shift) != IGNORED
+    mask = batch.get("attention_mask")
+    if mask is None or mask.shape != shape:
+        mask = torch.ones(shape, device=device)
+    return functional.pad(mask[:, 1:].bool(), (0, 1)) if shift else mask.bool()

@@ -7,7 +7,7 @@ trained. Where a model skips layers by itself (`encoder_layerdrop`), both passes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,10 +18,12 @@ from torch.func import functional_call
 
 from ..random import preserved
 from .calls import planned_calls
-from .modes import evaluating
+from .modes import evaluating, frozen
+from .objective import Objective, TokenObjective
 from .plan import Edit, Plan
 from .seams import Record, Seams
 from .sites import called_by_name
+from .token_head import TokenHead
 
 # Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that dividing by it is exact.
 _FP16_SCALE = 1024.0
@@ -94,16 +96,27 @@ class Probe:
             return self.loop_loss.compute()
 
     def gradients(
-        self, plan: Plan, objective: Callable[[Any], Tensor], sites: Sequence[int], with_labels: bool = False
+        self, plan: Plan, objective: Objective, sites: Sequence[int], with_labels: bool = False
     ) -> tuple[dict[int, Tensor], dict[int, Record]]:
         """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records.
 
-        A site whose block the model has skipped by itself is in neither.
+        A site whose block the model has skipped by itself is in neither. Nothing below the lowest site is saved for
+        the backward, and nothing that only gradients of weights would need.
         """
-        with torch.enable_grad(), self.seams.applied(Plan(record=frozenset(sites)) | plan):
-            outputs = called_by_name(self.model)(**(self.batch if with_labels else self._without_labels()))
+        head = self.seams.token_head(self.model) if isinstance(objective, TokenObjective) else None
+        inputs = self.batch if with_labels else self._without_labels()
+        with torch.enable_grad(), frozen(self.model), self.seams.applied(Plan(record=frozenset(sites)) | plan):
+            end = called_by_name(self.model)(**inputs) if head is None else head.hidden_states(inputs)
             records = self.seams.records
-            return _gradients({site: record.output for site, record in records.items()}, objective(outputs)), records
+            outputs = {site: records[site].output for site in sites if site in records}
+            if isinstance(objective, TokenObjective) and head is not None:
+                gradient = _gradient_of_head(head, objective, end, inputs, _scale_of(outputs.values()))
+                found = _gradients(outputs, end, gradient)
+            else:
+                found = _gradients(outputs, objective(end))
+        for record in records.values():
+            record.output = record.output.detach()  # it would keep the graph in memory
+        return found, records
 
     def gradients_of_loop_loss(
         self, sites: Sequence[int], plan: Plan | None = None
@@ -158,7 +171,7 @@ class Probe:
             return edit
 
         plan = Plan(**{field: {block: (keep(block),) for block in blocks}})  # type: ignore[arg-type]
-        with self.untracked(), torch.enable_grad(), self.seams.applied(plan):
+        with self.untracked(), torch.enable_grad(), frozen(self.model), self.seams.applied(plan):
             return _gradients(seen, self.loss(plan))
 
     def _without_labels(self) -> dict[str, Any]:
@@ -172,13 +185,42 @@ class Probe:
         return inputs
 
 
-def _gradients(tensors: Mapping[Key, Tensor], objective: Tensor) -> dict[Key, Tensor]:
-    """∂objective/∂x of all tensors; zero where the objective does not depend on one."""
-    if not tensors:
-        return {}
-    scale = _FP16_SCALE if any(x.dtype == torch.float16 for x in tensors.values()) else 1.0
-    found = torch.autograd.grad(objective * scale, list(tensors.values()), allow_unused=True)
-    return {
-        key: torch.zeros_like(x) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
-        for (key, x), grad in zip(tensors.items(), found, strict=True)
-    }
+def _gradients(tensors: Mapping[Key, Tensor], end: Tensor, gradient: Tensor | None = None) -> dict[Key, Tensor]:
+    """∂end/∂x of all tensors; zero where x has no effect, because the model has skipped all blocks behind it.
+
+    Args:
+        tensors: the tensors.
+        end: a number; or a tensor, with `gradient`.
+        gradient: what is propagated from `end`, with the factor of `_scale_of` in it.
+    """
+    if not tensors or not end.requires_grad:
+        return {key: torch.zeros_like(x) for key, x in tensors.items()}
+    scale = _scale_of(tensors.values())
+    start = end * scale if gradient is None else end
+    found = torch.autograd.grad(start, list(tensors.values()), gradient, allow_unused=True)
+    return {key: _unscaled(x, grad, scale) for (key, x), grad in zip(tensors.items(), found, strict=True)}
+
+
+def _scale_of(tensors: Iterable[Tensor]) -> float:
+    """The factor of gradients to these tensors."""
+    return _FP16_SCALE if any(x.dtype == torch.float16 for x in tensors) else 1.0
+
+
+def _unscaled(tensor: Tensor, gradient: Tensor | None, scale: float) -> Tensor:
+    """The gradient to a tensor without the factor, and zero where the tensor has no effect."""
+    if gradient is None:
+        return torch.zeros_like(tensor)
+    return gradient if scale == 1.0 else gradient.float() / scale
+
+
+def _gradient_of_head(
+    head: TokenHead, objective: TokenObjective, hidden: Tensor, inputs: Mapping[str, Any], scale: float
+) -> Tensor:
+    """∂objective/∂hidden, [B, T, d], with the logits of a few tokens in memory at a time."""
+    gradient = torch.empty_like(hidden)
+    for part in head.parts(hidden):
+        tokens = hidden[:, part].detach().requires_grad_()
+        logits = head.logits(tokens, inputs)
+        of_logits = objective.gradient(logits.detach(), part, hidden.shape[1], scale).to(logits.dtype)
+        gradient[:, part] = torch.autograd.grad(logits, tokens, of_logits)[0]
+    return gradient

@@ -25,6 +25,7 @@ from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, called_by_name, select, unwrapped
+from .token_head import TokenHead
 
 _EMPTY = Plan()
 
@@ -61,6 +62,7 @@ class Seams:
         self._counters: list[CallCounter] = []
         self._counters_of_sites: list[CallCounter] = []
         self._overridden: str | None = None  # a block with a forward of its own on the instance
+        self._token_heads: list[TokenHead | None] = []  # the head, once it was looked for
 
     @classmethod
     def of(cls, model: nn.Module) -> Seams | None:
@@ -102,6 +104,16 @@ class Seams:
         """
         for name in names:
             self._attach(model.get_submodule(name), _LINEAR, _LinearSeam).name = name
+
+    def token_head(self, model: nn.Module) -> TokenHead | None:
+        """The head of the bound model, where it can be called for a part of the tokens. The first call runs the model.
+
+        Args:
+            model: the model, with its wrappers.
+        """
+        if not self._token_heads:
+            self._token_heads.append(TokenHead.find(model))
+        return self._token_heads[0]
 
     @contextmanager
     def applied(self, plan: Plan) -> Iterator[None]:
@@ -165,6 +177,7 @@ class Seams:
         for config in self._configs:
             _release_config(config)
         self._modules, self._counters, self._counters_of_sites, self._configs = [], [], [], []
+        self._token_heads = []
         self._install(_EMPTY, {}, {})
 
 

@@ -375,6 +375,24 @@ class RegularizerMixin(_Base):
         with self._evaluated_weights():
             return super().predict(*args, **kwargs)
 
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.steps.evaluating(getattr(dataloader, "dataset", None)):
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        step = super().prediction_step
+
+        def run(batch: Any) -> Any:
+            return step(model, batch, prediction_loss_only, ignore_keys=ignore_keys)
+
+        if not self.steps.is_evaluating:
+            return run(inputs)
+        inputs = self._prepare_inputs(inputs)
+        found = self.steps.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
+        return run(inputs) if found is None else found
+
     def _evaluated_weights(self) -> AbstractContextManager[None]:
         """The weights of an average, where a method keeps one and training runs."""
         is_training = self.engine is not None and self.is_in_train

@@ -1,4 +1,4 @@
-"""Counter-based draws: numpy on a CPU, a Triton kernel on a GPU, plain torch elsewhere. All give the same numbers."""
+"""Counter-based draws: NumPy on a CPU, a Triton kernel on a GPU, plain torch elsewhere. All give the same numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from .. import has_triton
-from .reference import signed, uniform_numpy, uniform_torch, words_torch
+from . import cpu
+from .reference import signed, uniform_torch, words_torch
 
 _CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
 
@@ -24,7 +25,7 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
     """
     kind = torch.device(device).type
     if kind == "cpu":
-        return uniform_numpy(key, positions, shape)
+        return cpu.uniform(key, positions, shape)
     if kind == "cuda" and has_triton():
         from .triton import uniform as of_words
         from .triton import uniform_at
@@ -64,6 +65,8 @@ def bernoulli_rows(
         from .triton import rows_below
 
         return rows_below(_on_device(key, device), p, rows, n)
+    if device.type == "cpu":
+        return cpu.rows_below(key, p, rows, n)
     found = torch.empty(rows, n, dtype=torch.bool, device=device)
     size = max(1, _CHUNK // max(1, n))
     for first in range(0, rows, size):

@@ -20,7 +20,6 @@ from torch import Tensor
 WORD = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9  # odd, so that its multiples visit every word
 MULTIPLY_1, MULTIPLY_2 = 0x7FEB352D, 0x846CA68B
-_CHUNK = 1 << 16  # numpy works on this many words at once, so that they stay in the cache
 
 
 def mix(x: int) -> int:
@@ -77,26 +76,10 @@ def words_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], de
     return x
 
 
-def _last_axis(x: np.ndarray, out: np.ndarray, buffer: np.ndarray) -> np.ndarray:
+def last_axis(x: np.ndarray, out: np.ndarray, buffer: np.ndarray) -> np.ndarray:
     """The words of one more axis, [rows, n], from the words of the axes before it, [rows]."""
     offsets = np.arange(out.shape[-1], dtype=np.uint32) * np.uint32(GOLDEN)
     return _mix_numpy(np.add(x[:, None], offsets, out=out), buffer)
-
-
-def uniform_numpy(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Draws in [0, 1) on the CPU, in chunks that stay in the cache: three times as fast as `uniform_torch` there."""
-    *leading, last = shape
-    words = words_numpy(key, positions, tuple(leading))
-    rows = words.reshape(-1)
-    draws = np.empty((len(rows), last), np.float32)
-    size = max(1, _CHUNK // max(1, last))
-    buffers = np.empty((2, min(size, len(rows)), last), np.uint32)
-    for start in range(0, len(rows), size):
-        chunk = rows[start : start + size]
-        x, buffer = buffers[:, : len(chunk)]
-        draws[start : start + size] = np.right_shift(_last_axis(chunk, x, buffer), np.uint32(8), out=x)
-    draws *= np.float32(2**-24)
-    return torch.from_numpy(draws.reshape(*words.shape, last))
 
 
 def uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
@@ -115,4 +98,4 @@ def are_below(limit: int, x: np.ndarray, out: np.ndarray, buffer: np.ndarray) ->
 
     `limit` is `largest_word_below(q)`, and `x` are the words of the axes before, [rows].
     """
-    return _last_axis(x, out, buffer) <= np.uint32(limit)
+    return last_axis(x, out, buffer) <= np.uint32(limit)

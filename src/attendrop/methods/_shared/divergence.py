@@ -6,7 +6,8 @@
 P is the predicted distribution: over the classes or the choices of an example; over the vocabulary at each position
 with a label, for token labels and language models (in a causal model the label is the next token); Bernoulli for each
 label of a multi-label head. In regression both divergences are the squared difference. The mean is over what the loss
-is a mean over, so that a weight means the same for every batch size. All of it is computed in float32 at least.
+is a mean over, so that a weight means the same for every batch size. All of it is computed in float32 at least, and for
+tokens a part of the positions at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 from ...core.step import MicroBatch
 from ...model.objective import head_of
-from .predictions import log_probabilities, loss_of, predictions_of, reduced
+from .by_parts import at_least_float32
+from .predictions import loss_of, predictions_of, reduced, token_loss
 
 REDUCTIONS = ("batchmean", "sum")
 
@@ -42,13 +44,13 @@ _KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kl": symmetric_kl, "js
 
 @dataclass(frozen=True)
 class Pair:
-    """The predictions of the model for two views of the same examples."""
+    """The predictions of the model for views of the same examples, of which the first two are compared."""
 
     head: str
-    first: Tensor  # logits [B, C], or [B, T, V]; in a causal model without the last position
-    second: Tensor
+    logits: Tensor  # [views · B, C], or [views · B, T, V]
     labels: Tensor | None  # of one view; None where the loop has removed them from the inputs
-    counted: Tensor | None  # bool [B, T]: the positions that have a label; None where each example has one
+    counted: Tensor | None  # bool [B, T]: the positions that predict a label; None where each example has one
+    views: int = 2
 
     def divergence(self, kind: str, reduction: str = "batchmean") -> Tensor:
         """The divergence of the two views.
@@ -58,10 +60,13 @@ class Pair:
             reduction: "batchmean", the mean over examples or positions, or "sum" over all of them.
         """
         if self.head == "regression":
-            values = (self.first - self.second).square()
-        else:
-            values = _KINDS[kind](log_probabilities(self.head, self.first), log_probabilities(self.head, self.second))
-        return reduced(values, self.counted, reduction)
+            first, second = self._of_examples()
+            values = (first - second).square()
+            return values.sum() if reduction == "sum" else values.mean()
+        between = _KINDS[kind]
+        return reduced(
+            self.head, self.logits, self.views, self.counted, lambda log_p: between(log_p[0], log_p[1]), reduction
+        )
 
     def both_ways(self) -> Tensor:
         """KL(P₁‖P₂) + KL(P₂‖P₁). For two normals of variance 1, in regression, this is the squared difference."""
@@ -69,18 +74,27 @@ class Pair:
 
     def from_mean_to_first(self) -> Tensor:
         """What makes the loss of the first view of the mean loss of both: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁."""
+        return self.loss_difference() / 2
+
+    def loss_difference(self) -> Tensor:
+        """The loss of the first view minus that of the second, as transformers' models compute them."""
         assert self.labels is not None
-        first, second = (loss_of(self.head, logits, self.labels) for logits in (self.first, self.second))
-        return (first - second) / 2
+        if self.counted is not None:
+            return token_loss(self.logits, self.labels, self.counted, self.views, lambda losses: losses[0] - losses[1])
+        first, second = (loss_of(self.head, logits, self.labels) for logits in self._of_examples())
+        return first - second
+
+    def _of_examples(self) -> tuple[Tensor, Tensor]:
+        first, second = at_least_float32(self.logits).chunk(self.views)[:2]
+        return first, second
 
 
 def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
     """The predictions of the first two views of the tracked pass."""
-    both = predictions_of(outputs, batch)
+    every = predictions_of(outputs, batch)
     views = batch.step.views
-    first, second = both.logits.chunk(views)[:2]
-    labels, counted = (None if x is None else x.chunk(views)[0] for x in (both.labels, both.counted))
-    return Pair(both.head, first, second, labels, counted)
+    labels, counted = (None if x is None else x.chunk(views)[0] for x in (every.labels, every.counted))
+    return Pair(every.head, every.logits, labels, counted, views)
 
 
 def check_head(owner: str, model: nn.Module) -> None:

@@ -1,0 +1,72 @@
+"""Which batches of a training run are worth the time that it takes to record them as graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from ..core.engine import Engine
+from ..core.schedule import Progress
+from ..core.step import Step
+from ..core.trainer_protocol import TrainerProtocol
+from .buckets import REPAID_AFTER, Buckets, buckets_for, expected_at_random, expected_grouped, lengths_of
+
+
+@dataclass(frozen=True)
+class RecordingPlan:
+    """What is recorded in a run. By default, everything.
+
+    Args:
+        buckets: the lengths to which batches are padded.
+        small_batches: whether batches are recorded that are not full: the last ones of the epochs.
+    """
+
+    buckets: Buckets = field(default_factory=Buckets)
+    small_batches: bool = True
+
+    @classmethod
+    def of(cls, trainer: TrainerProtocol, engine: Engine | None) -> RecordingPlan:
+        """What is repaid in the run of this trainer, which is about to begin.
+
+        A graph is for batches of one length in steps of one kind. So the number of its uses is the number of batches
+        in the run, times the share of its length, divided by the number of kinds.
+        """
+        state, args = trainer.state, trainer.args
+        accumulation = args.gradient_accumulation_steps
+        # The first micro-batch of a step has graphs of its own: it writes gradients, and the others add to them.
+        kinds = len(_kinds(trainer, engine)) * min(2, accumulation)
+        small_batches = state.num_train_epochs >= REPAID_AFTER * kinds
+        lengths = lengths_of(trainer.train_dataset)
+        if not lengths:
+            return cls(small_batches=small_batches)
+        batches = state.max_steps * accumulation / kinds
+        is_grouped = str(getattr(args, "train_sampling_strategy", "")) == "group_by_length"
+        expected = (
+            expected_grouped(lengths, batches)
+            if is_grouped
+            else expected_at_random(lengths, trainer._train_batch_size, batches)
+        )
+        return cls(buckets_for(expected, REPAID_AFTER), small_batches)
+
+
+def _kinds(trainer: TrainerProtocol, engine: Engine | None) -> set[Hashable]:
+    """The kinds of steps that the methods know, as far as the first steps of the epochs show them."""
+    if engine is None:
+        return {()}
+    state = trainer.state
+    epochs = max(1, math.ceil(min(state.num_train_epochs, state.max_steps)))
+    found: set[Hashable] = set()
+    for epoch in range(min(epochs, 100)):
+        progress = Progress(epoch * state.max_steps // epochs, state.max_steps, epoch, epochs)
+        step = Step(engine.model, engine.seams, progress, views=engine.views, columns=engine.columns)
+        found.add(tuple(method.capture_key(step) for method in engine.regularizers))
+    return found
+
+
+def evaluations_of_run(trainer: TrainerProtocol) -> int:
+    """How often this run evaluates."""
+    state, strategy = trainer.state, trainer.args.eval_strategy
+    if str(getattr(strategy, "value", strategy)) == "steps":
+        return max(1, state.max_steps // max(1, int(state.eval_steps or 1)))
+    return max(1, math.ceil(min(state.num_train_epochs, state.max_steps)))
