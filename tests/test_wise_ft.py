@@ -11,7 +11,8 @@ import torch
 from attendrop import RegularizedTrainer, WiSEFT
 from attendrop.experiments import fine_tune
 from attendrop.study.design import RunSpec
-from attendrop.study.worker import SELECTION, Worker
+from attendrop.study.splits import SELECTION
+from attendrop.study.worker import Worker
 from helpers import zoo
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad
