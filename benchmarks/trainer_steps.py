@@ -3,6 +3,7 @@
     python -m benchmarks.trainer_steps                              # the four sizes, RoBERTa-base shapes, bf16
     python -m benchmarks.trainer_steps --sizes 16x128 --only "stock plain" "addrop captured"
     python -m benchmarks.trainer_steps --family                     # every method, captured, at 16x128
+    python -m benchmarks.trainer_steps --lengths                    # 8192 tokens in batches of 512 to 8192 tokens
 
 "train ms" is the time of a step in an undisturbed run: the mean over a window of steps, then the median over windows.
 "step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so without the dataloader:
@@ -10,6 +11,9 @@ the median over steps. "addrop published" is AD-DROP as in the authors' code (a 
 Trainer. A window of AttendOut contains one update of the generator. Integrated gradients are timed only at the first
 two sizes. "faster" is the speed-up over "addrop published"; the floor counts matrix products, in multiples of a plain
 step.
+
+With `--lengths`, "addrop captured, bias" is AD-DROP with its masks as biases at every length; "addrop captured" reads
+them as bits where the library does.
 
 With `--family` the measurements are repeated in rounds, each of which measures every method once, so that a slow moment
 of the machine does not fall on one method alone. "train ms" is then the median over the rounds, and "spread" is the
@@ -22,6 +26,7 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,6 +39,7 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, RegularizedTrainer
+from attendrop.kernels.bits_attention import serving
 from attendrop.methods import parse_method
 
 from .published import PublishedMasks
@@ -43,11 +49,18 @@ WARM_UP = 4  # steps
 IGA = ("16x47", "16x128")  # where integrated gradients are timed
 
 
+# The sizes of `--lengths`, and what is measured there.
+LENGTHS = ("16x512", "8x1024", "4x2048", "2x4096", "1x8192")
+AT_LENGTHS = ("stock plain", "plain captured", "addrop captured", "addrop captured, bias")
+
+positions = 514  # of the models; longer batches need more
+
+
 def make_model(attention: str = "sdpa", layers: int = 12) -> Any:
     """A model with the shapes of RoBERTa-base."""
     torch.manual_seed(0)
     config = transformers.RobertaConfig(
-        vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, num_hidden_layers=layers,
+        vocab_size=50265, max_position_embeddings=positions, type_vocab_size=1, num_hidden_layers=layers,
         attn_implementation=attention,
     )  # fmt: skip
     with torch.device("cuda"):
@@ -136,6 +149,18 @@ def with_step(step: str, *methods: Callable[[], Any]) -> Callable[..., Trainer]:
     )
 
 
+class ByBias(RegularizedTrainer):
+    """With masks as biases, also where attention would read them as bits."""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with serving(shortest=sys.maxsize):
+            return super().train(*args, **kwargs)
+
+
+def addrop_by_bias(**arguments: Any) -> Trainer:
+    return ByBias(make_model(), regularizers=[addrop()], step="captured", **arguments)
+
+
 def addrop(**fields: Any) -> ADDrop:
     return ADDrop(layers="all", cross_tuning=False, **fields)
 
@@ -153,6 +178,7 @@ PROVIDERS: dict[str, tuple[Callable[..., Trainer], float]] = {
     "stock plain": (stock, 3),
     "plain captured": (with_step("captured"), 3),
     "addrop captured": (with_step("captured", addrop), 5),
+    "addrop captured, bias": (addrop_by_bias, 5),
     "addrop eager": (with_step("eager", addrop), 5),
     "addrop published": (published, 4 + 13 / 2),
     "attendout captured": (with_step("captured", attendout), 3 * (2 + 4 / 9)),
@@ -208,6 +234,8 @@ RATIOS: dict[str, tuple[str, Callable[[dict, dict], float]]] = {
 
 def measure(name: str, batch: int, length: int, windows: int) -> dict[str, Any]:
     """Trains for a few steps and returns the times and the peak memory."""
+    global positions
+    positions = max(514, length + 2)
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -271,17 +299,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(PROVIDERS))
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--family", action="store_true", help="every method, at 16x128")
+    parser.add_argument("--lengths", action="store_true", help="8192 tokens in batches of 512 to 8192 tokens")
     parser.add_argument("--rounds", type=int, default=3, help="of the family's measurements")
-    parser.add_argument("--output", type=Path, default=RESULTS / "trainer-steps-cuda.csv")
+    parser.add_argument("--output", type=Path, help="CSV file to append to (default: in benchmarks/results)")
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_warning()
     if options.family:
         append(RESULTS / "trainer-steps-family-cuda.csv", measure_family(options.rounds))
         return
     table = []
-    for size in options.sizes:
+    for size in LENGTHS if options.lengths else options.sizes:
         batch, length = map(int, size.split("x"))
-        names = [n for n in options.only or PROVIDERS if n not in FAMILY and ("iga" not in n or size in IGA)]
+        only = options.only or (AT_LENGTHS if options.lengths else [n for n in PROVIDERS if "bias" not in n])
+        names = [n for n in only if n not in FAMILY and ("iga" not in n or size in IGA)]
         rows = [measure(name, batch, length, options.windows) for name in names]
         width = max(map(len, names))
         by_name = {row["provider"]: row for row in rows}
@@ -293,7 +323,8 @@ def main() -> None:
             shown = (row[title] for title in ("train ms", *RATIOS, "step ms", "peak MiB"))
             print(f"{row['provider']:<{width}} " + " ".join(f"{value:>13}" for value in shown), flush=True)
             table.append({**conditions("cuda", dtype="bfloat16", layers=12, batch=batch, length=length), **row})
-    append(options.output, table)
+    name = "trainer-steps-lengths-cuda.csv" if options.lengths else "trainer-steps-cuda.csv"
+    append(options.output or RESULTS / name, table)
 
 
 if __name__ == "__main__":

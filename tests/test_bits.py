@@ -11,15 +11,19 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attendrop import ADDrop, Engine, Plan, Progress, ScoresDropout, bind
 from attendrop.kernels import bits_attention
 from attendrop.kernels.attention_bits import Bits, Blocks, bits_of_valid, combined, pack
 from attendrop.kernels.attention_bits import reference as bits_reference
-from attendrop.kernels.attention_mask import allowed_and_empty
+from attendrop.kernels.attention_mask import allowed_and_empty, as_keep
+from attendrop.kernels.attribution_mask import bits as attribution_bits
 from attendrop.kernels.bits_attention import Dropout
 from attendrop.kernels.bits_attention import reference as attention_reference
+from helpers import zoo
 from helpers.interpreter import allow_ranges
 from helpers.precision import relative_error
 
@@ -217,3 +221,87 @@ def test_attention_is_captured_with_its_draws() -> None:
         drop_key.fill_(number)
         graph.replay()
         assert torch.equal(output, launch())
+
+
+# --- whole steps
+
+
+ADDROP = ADDrop(0.5, 0.6, "all", cross_tuning=False)
+
+
+def tiny(kind: str, attention: str = "sdpa", dropout: float = 0.0) -> Any:
+    """A model of one layer whose heads have a width of 32; those of "llama" share a key."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    text = {"vocab_size": zoo.VOCABULARY, "max_position_embeddings": 40, "attn_implementation": "sdpa"}
+    model: Any
+    if kind == "llama":
+        model = hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, **text, num_key_value_heads=1, pad_token_id=0))
+    else:
+        config = hf.BertConfig(
+            **sizes, **text, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=dropout
+        )
+        model = hf.BertForSequenceClassification(config)
+    model.config._attn_implementation_internal = attention
+    return model.to(DEVICE).train()
+
+
+def step(model: Any, method: Any, batch: dict[str, Tensor]) -> tuple[Plan, Tensor, Tensor]:
+    """The plan, the loss and all gradients of one step."""
+    engine = Engine(model, [method], seed=11)
+    engine.begin_step(Progress(step=5, total_steps=10))
+    with engine.micro_batch({name: x.to(DEVICE) for name, x in batch.items()}) as inputs:
+        plan = engine.seams.plan
+        loss = engine.loss(model(**inputs))
+        loss.backward()
+    engine.close()
+    return plan, loss.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention", "method", "form"),
+    [
+        ("llama", "flex_attention", ADDROP, "Bits"),
+        ("bert", "flash_attention_2", ScoresDropout(0.4, "element"), "PackedKeep"),
+        pytest.param("bert", "sdpa", ADDROP, "SelectedBits", marks=pytest.mark.slow),
+    ],
+)
+def test_step_by_bits_is_the_step_by_a_bias(
+    kind: str, attention: str, method: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = zoo.make_batch(kind, size=2, length=9)
+    with bits_attention.serving(shortest=1000):
+        plan, loss, gradient = step(tiny(kind), method, batch)
+    if form == "SelectedBits":
+        monkeypatch.setattr(attribution_bits, "STORED_UP_TO", 0)
+    with bits_attention.serving(shortest=1, devices=("cpu", "cuda")):
+        model = tiny(kind, attention)
+        by_bits = step(model, method, batch)
+    assert model.config._attn_implementation == attention
+    assert type(by_bits[0].keep[0]).__name__ == form
+    valid = batch["attention_mask"].bool().view(2, 1, 1, 9)
+    valid = valid & torch.ones(9, 9, dtype=torch.bool).tril() if kind == "llama" else valid
+    masks = [as_keep(each.keep[0]).cpu() & valid for each in (plan, by_bits[0])]
+    assert torch.equal(*masks)
+    assert not torch.equal(masks[0], valid.expand_as(masks[0]))
+    torch.testing.assert_close(by_bits[1], loss, rtol=1e-5, atol=1e-6)
+    assert relative_error(by_bits[2], gradient.double()) < 1e-4
+
+
+def test_probe_draws_the_dropout_of_the_pass_that_it_prepares() -> None:
+    model, batch = tiny("bert", dropout=0.5), zoo.make_batch("bert", size=1, length=6)
+    inputs = {name: x.to(DEVICE) for name, x in batch.items()}
+    with bits_attention.serving(shortest=1, devices=("cpu", "cuda")):
+        seams = bind(model)
+        everything = torch.ones(1, 1, 1, 6, dtype=torch.bool, device=DEVICE)
+        found = []
+        for seed, plan in (
+            (0, Plan(like_masked=frozenset({0}))),
+            (0, Plan(keep={0: everything})),
+            (1, Plan(keep={0: everything})),
+        ):
+            torch.manual_seed(seed)
+            with seams.applied(plan), torch.no_grad():
+                found.append(model(**inputs).logits)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[2])

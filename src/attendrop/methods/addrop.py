@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import END_ON, Strength, as_strength, is_method_epoch, value_at
 from ..core.step import MicroBatch, Step
-from ..kernels.attention_mask import Mask, as_keep
+from ..kernels.attention_mask import KeepForm, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, DropRule, candidates
 from ..kernels.draws import uniform
 from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attributions
@@ -131,7 +131,7 @@ class ADDrop(Regularizer):
         # In float64, in which the rank of the threshold is rounded down.
         p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
         integration = IntegrationRule(self.ig_rule, self.ig_steps)
-        keep: dict[int, Tensor | Mask] = {}
+        keep: dict[int, Tensor | KeepForm] = {}
         for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, integration):
             rows, device = len(attribution.record.query), attribution.record.query.device
             rule = DropRule(p, q, batch.key(site, self.name), batch.positions(rows, device), self.direction)
@@ -142,13 +142,14 @@ class ADDrop(Regularizer):
                     step.metrics[f"addrop/{name}_{label}"] = value
         return Plan(keep=keep)
 
-    def _keep(self, attribution: Attribution, rule: DropRule) -> Tensor | Mask:
+    def _keep(self, attribution: Attribution, rule: DropRule) -> Tensor | KeepForm:
         if self.attribution != "rd":
             return attribution.keep(rule)
         record = attribution.record
         shape = (*record.query.shape[:3], record.key.shape[2])
         draws = uniform(rule.key, rule.positions, shape[1:], record.query.device)
-        return random_keep_mask(shape, record.valid, rule.p, rule.q, draws)
+        keep = random_keep_mask(shape, record.valid, rule.p, rule.q, draws)
+        return attribution.as_stored(keep) if record.by_bits else keep
 
     def _metrics(self, attribution: Attribution, rule: DropRule, dropped: Tensor) -> dict[str, Tensor]:
         record, scores = attribution.record, attribution.scores()

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import attribution_mask as kernel
-from ..kernels.attention_mask import Mask, mask_of
+from ..kernels.attention_bits import combined, pack
+from ..kernels.attention_mask import KeepForm, mask_of
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, head_of, needs_labels, objective_for
 from .plan import Plan
@@ -71,16 +72,25 @@ class Attribution:
         scores = kernel.scores(self.gradient, self.record.value)
         return scores if self.method == "ga" else self.record.attention() * scores
 
-    def keep(self, rule: kernel.DropRule) -> Tensor | Mask:
-        """The keep mask of AD-DROP; on a GPU as a bias for the attention kernel, if the model itself adds none."""
+    def keep(self, rule: kernel.DropRule) -> Tensor | KeepForm:
+        """The keep mask of AD-DROP, in the form of `as_stored`."""
         record = self.record
         if self.method == "ga" and self.gradient is not None:
-            keep = kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule)
-        else:
-            scores = self.scores()
-            assert scores is not None, "nothing is attributed at random"
-            keep = kernel.keep_from_scores(scores, record.valid, rule)
-        # Computed here, the bias replaces the keep mask in memory; computed in its layer, it would come on top of it.
+            if record.by_bits:
+                return kernel.bits_from_gradient(self.gradient, record.value, record.valid, record.valid_bits, rule)
+            return self.as_stored(kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule))
+        scores = self.scores()
+        assert scores is not None, "nothing is attributed at random"
+        return self.as_stored(kernel.keep_from_scores(scores, record.valid, rule))
+
+    def as_stored(self, keep: Tensor) -> Tensor | KeepForm:
+        """A keep mask as the attention kernel takes it: as bits, as a bias on a GPU, or as it is.
+
+        Computed here, that replaces the keep mask in memory; computed in its layer, it would come on top of it.
+        """
+        record = self.record
+        if record.by_bits:
+            return combined(pack(keep), record.valid_bits, in_place=True)
         is_plain = record.query.is_cuda and record.bias is None
         return mask_of(keep, record.valid, record.query.dtype) if is_plain else keep
 
@@ -96,13 +106,14 @@ def attributions(
     gradients: dict[int, Tensor] = {}
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
-            _, records = probe.forward(Plan(record=frozenset(sites)))
+            _, records = probe.forward(Plan(record=frozenset(sites), like_masked=frozenset(sites)))
     else:
         objective = objective_for(probe.model, probe.batch, label)
         with_labels = needs_labels(head_of(probe.model, probe.batch))
         if method == "ga":
             with probe.untracked():
-                gradients, records = probe.gradients(Plan(), objective, sites, with_labels)
+                plan = Plan(like_masked=frozenset(sites))
+                gradients, records = probe.gradients(plan, objective, sites, with_labels)
         else:
             gradients, records = _integrated(probe, sites, objective, rule or IntegrationRule(), with_labels)
     for site in sites:
@@ -133,7 +144,8 @@ def _integrated(
     totals: dict[int, Tensor] = {}
     with probe.untracked(training=False):
         with torch.no_grad(), _results(probe, max(probe.seams.sites[site].block for site in sites)) as results:
-            outputs, records = probe.forward(Plan(record=frozenset(sites)), with_labels)
+            plan = Plan(record=frozenset(sites), like_masked=frozenset(sites))
+            outputs, records = probe.forward(plan, with_labels)
             objective(outputs)  # fixes the label
         for site in sites:
             below = results[: probe.seams.sites[site].block]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import has_triton
-from ..attention_bits import Bits, Blocks
+from ..attention_bits import Bits, Blocks, PackedKeep, pack
 from .reference import Dropout
 
 _log = logging.getLogger(__name__)
@@ -79,6 +79,14 @@ def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
 def is_possible(device: torch.device) -> bool:
     """Whether there is a device and a Triton for the kernels."""
     return device.type in _serving.devices and has_triton()
+
+
+def stored(keep: Tensor) -> Tensor | PackedKeep:
+    """A keep mask, bool [B, H, Q, K], as a plan stores it: as bits where attention will read bits.
+
+    Dimensions that are 1, but for the last one, are the same for all.
+    """
+    return pack(keep) if keep.shape[-1] >= _serving.shortest and is_possible(keep.device) else keep
 
 
 def _unserved(query: Tensor, key: Tensor, value: Tensor) -> str | None:
