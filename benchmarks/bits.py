@@ -5,8 +5,9 @@
     python -m benchmarks.bits --configs                 # other sizes of programs, for each of the three kernels
 
 "flash" is PyTorch's flash attention with dropout and without a mask; "bias" is PyTorch's attention with a mask for each
-position as a bias, which is what plans use below `SHORTEST` keys. "forward and backward" includes the gradients of query,
-key and value. Memory is the peak that a call adds to its inputs, in MiB. Times are medians, as in benchmarks/kernels.py.
+position as a bias, which is what plans use below `SHORTEST` keys. "forward and backward" includes the gradients of
+query, key and value. Memory is the peak that a call adds to its inputs, in MiB. Times are medians, as in
+benchmarks/kernels.py.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, RegularizedTrainer
 from attendrop.kernels.bits_attention import serving
+from attendrop.kernels.bits_attention.api import SHORTEST
 from attendrop.methods import parse_method
 
 from .published import PublishedMasks
@@ -300,10 +301,16 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--family", action="store_true", help="every method, at 16x128")
     parser.add_argument("--lengths", action="store_true", help="8192 tokens in batches of 512 to 8192 tokens")
+    parser.add_argument("--bits-from", type=int, default=SHORTEST, help="keys from which on masks are read as bits")
     parser.add_argument("--rounds", type=int, default=3, help="of the family's measurements")
     parser.add_argument("--output", type=Path, help="CSV file to append to (default: in benchmarks/results)")
     options = parser.parse_args()
     transformers.utils.logging.set_verbosity_warning()
+    with serving(shortest=options.bits_from):
+        run(options)
+
+
+def run(options: argparse.Namespace) -> None:
     if options.family:
         append(RESULTS / "trainer-steps-family-cuda.csv", measure_family(options.rounds))
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import transformers as hf
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attendrop import ADDrop, Engine, Plan, Progress, ScoresDropout, bind
+from attendrop import ADDrop, Engine, Plan, Progress, RegularizedTrainer, ScoresDropout, bind
 from attendrop.kernels import bits_attention
 from attendrop.kernels.attention_bits import Bits, Blocks, bits_of_valid, combined, pack
 from attendrop.kernels.attention_bits import reference as bits_reference
@@ -305,3 +306,22 @@ def test_probe_draws_the_dropout_of_the_pass_that_it_prepares() -> None:
                 found.append(model(**inputs).logits)
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[1], found[2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "method", ["addrop:p=0.5,q=0.6,layers=all,cross_tuning=false", "scores_dropout:pattern=element"]
+)
+def test_captured_steps_by_bits_match_eager(method: str, tmp_path: Path) -> None:
+    data = [{name: x[i] for name, x in zoo.make_batch("bert", size=8, length=16).items()} for i in range(8)]
+    found = []
+    for kind in ("eager", "captured"):
+        model = tiny("bert", dropout=0.1)
+        args = hf.TrainingArguments(
+            str(tmp_path), per_device_train_batch_size=4, max_steps=6, logging_steps=3, save_strategy="no",
+            report_to=[], disable_tqdm=True, learning_rate=1e-3,
+        )  # fmt: skip
+        with bits_attention.serving(shortest=1):
+            RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=[method], step=kind).train()
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert relative_error(found[1], found[0].double()) < 1e-4

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-from ..kernels.attention_bits import Bits, Blocks, bits_of_valid
+from ..kernels.attention_bits import Bits
 from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
 from . import bits
 from .dry_run import record_attention
@@ -55,6 +55,16 @@ class Record:
     # own(query, key, value, mask).
     own_function: Callable[..., tuple[Tensor, Tensor]] | None = None
 
+    def of_queries(self, rows: slice) -> Record:
+        """The record of these queries alone."""
+        return replace(
+            self,
+            query=self.query[:, :, rows],
+            output=self.output[:, rows],
+            valid=of_queries(self.valid, rows),
+            bias=None if self.bias is None else of_queries(self.bias, rows),
+        )
+
     def value_of_heads(self) -> Tensor:
         """The values, one for each head: [B, H, K, d]."""
         return _of_heads(self.value, self.query.shape[1])
@@ -70,6 +80,11 @@ class Record:
         if self.bias is not None:
             scores = scores + self.bias
         return scores.float().masked_fill(~self.valid, float("-inf")).softmax(-1).nan_to_num()
+
+
+def of_queries(x: Tensor, rows: slice) -> Tensor:
+    """These rows of what is broadcastable to [B, H, Q, K], unless it is the same for all."""
+    return x if x.dim() < 2 or x.shape[-2] == 1 else x[..., rows, :]
 
 
 def _of_heads(x: Tensor, heads: int) -> Tensor:
@@ -334,51 +349,6 @@ def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) 
         x if factor is None else x * factor.to(x.dtype) for x, factor in zip((query, key, value), factors, strict=True)
     )
     return q, k, v
-
-
-class Validity:
-    """Which positions the model lets attend. Most models pass one mask to all layers, so the last result is cached."""
-
-    def __init__(self) -> None:
-        self._valid: tuple[Tensor | None, bool, tuple[int, int], Tensor] | None = None
-        self._bias: tuple[Tensor, torch.dtype, Tensor] | None = None
-        self._bits: tuple[Tensor, Bits, Blocks] | None = None
-
-    def of(self, attention_mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor:
-        """The valid positions: bool [B|1, H|1, Q|1, K]."""
-        shape = query.shape[2], key.shape[2]
-        if attention_mask is not None and attention_mask.dtype != torch.bool:
-            return _without_empty_rows(attention_mask > torch.finfo(attention_mask.dtype).min / 2)
-        if self._valid is None or self._valid[0] is not attention_mask or self._valid[1:3] != (causal, shape):
-            if attention_mask is None:
-                valid = torch.ones(1, 1, shape[0] if causal else 1, shape[1], dtype=torch.bool, device=query.device)
-                valid = valid.tril() if causal else valid
-            else:
-                is_one_row = attention_mask.dim() == 4 and attention_mask.stride(2) == 0  # the same for all queries
-                valid = _without_empty_rows(attention_mask[:, :, :1] if is_one_row else attention_mask)
-            self._valid = attention_mask, causal, shape, valid
-        return self._valid[3]
-
-    def bias_of(self, attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """A bool mask as a bias of the scores, which the kernel would otherwise compute in every layer."""
-        assert attention_mask is not None
-        if self._bias is None or self._bias[0] is not attention_mask or self._bias[1] != dtype:
-            bias = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
-            self._bias = attention_mask, dtype, bias.masked_fill_(~attention_mask, float("-inf"))
-        return self._bias[2]
-
-    def bits_of(self, valid: Tensor, call: Call) -> tuple[Bits | None, Blocks | None]:
-        """The valid positions as bits, and the blocks that have any; None where all positions are valid."""
-        if call.attention_mask is None and not call.is_causal:
-            return None, None
-        if self._bits is None or self._bits[0] is not valid:
-            self._bits = valid, bits_of_valid(valid), Blocks.of(valid, call.query.shape[2])
-        return self._bits[1:]
-
-
-def _without_empty_rows(valid: Tensor) -> Tensor:
-    """The query of a padding token may see nothing at all. Its output is not used; it must only stay finite."""
-    return valid | ~valid.any(-1, keepdim=True)
 
 
 def _own_function(implementation: str, module: nn.Module) -> Any:

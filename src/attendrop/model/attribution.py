@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,11 @@ class Attribution:
     method: str
     record: Record  # of the unscaled pass
     gradient: Tensor | None = None  # ∂F/∂O, [B, Q, H, d]; for "iga" its mean along the path
+
+    def of_queries(self, rows: slice) -> Attribution:
+        """The attribution of these queries alone."""
+        gradient = None if self.gradient is None else self.gradient[:, rows]
+        return replace(self, record=self.record.of_queries(rows), gradient=gradient)
 
     def scores(self) -> Tensor | None:
         """[B, H, Q, K], higher: the prediction depends on it more; None for "rd"."""

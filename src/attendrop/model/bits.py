@@ -15,7 +15,8 @@ from ..kernels.bits_attention import attend as kernel
 from .plan import Plan
 
 if TYPE_CHECKING:
-    from .attention import Call, Validity
+    from .attention import Call
+    from .validity import Validity
 
 # Arguments with which an attention function computes something else than a softmax of masked products.
 _FURTHER = ("position_bias", "s_aux", "softcap", "cache")

@@ -21,11 +21,12 @@ from transformers import PretrainedConfig
 from ..kernels.bits_attention import is_possible
 from ..random import preserved
 from .adapters import ADAPTERS
-from .attention import IMPLEMENTATIONS, REPLACED, CallCounter, Record, Validity
+from .attention import IMPLEMENTATIONS, REPLACED, CallCounter, Record
 from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, select, unwrapped
+from .validity import Validity
 
 _EMPTY = Plan()
 

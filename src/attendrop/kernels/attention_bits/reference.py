@@ -30,8 +30,8 @@ def pack(keep: Tensor) -> Tensor:
 
 def unpack(words: Tensor, keys: int) -> Tensor:
     """The inverse: bool [..., keys]"""
-    bits = torch.arange(16, device=words.device).view(8, 1, 2)
-    blocks = words.int().unflatten(-1, (-1, 1, WORDS, 1)) >> bits & 1
+    bits = torch.arange(16, dtype=torch.int16, device=words.device).view(8, 1, 2)
+    blocks = words.unflatten(-1, (-1, 1, WORDS, 1)) >> bits & 1
     return blocks.flatten(-4)[..., :keys].bool()
 
 

@@ -67,7 +67,7 @@ def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
         key: [B, G, K, d].
         value: [B, G, K, d].
     """
-    if key.shape[2] < _serving.shortest or not is_possible(query.device) or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or key.shape[2] < _serving.shortest or not is_possible(query.device):
         return False
     reason = _unserved(query, key, value)
     if reason is not None and reason not in _logged:
