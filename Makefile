@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
 
 .PHONY: help demo setup check test test-long test-gpu coverage dist lint
-.PHONY: bench bench-steps bench-kernels bench-trainer bench-inference bench-runs tables
+.PHONY: bench bench-steps bench-kernels bench-bits bench-trainer bench-inference bench-runs tables
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ bench-steps: setup  ## Time and memory of a training step, as multiples of plain
 
 bench-kernels: setup  ## Time of the mask kernel against attention itself; needs a GPU
 	$(BIN)/python -m benchmarks.kernels --device cuda
+
+bench-bits: setup  ## Time of attention that reads its mask as bits against PyTorch's; needs a GPU
+	$(BIN)/python -m benchmarks.bits
 
 bench-trainer: setup  ## Time of captured and eager steps inside Trainer.train(); needs a GPU
 	$(BIN)/python -m benchmarks.trainer_steps

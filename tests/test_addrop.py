@@ -14,6 +14,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from attendrop import ADDrop, Engine, Plan, Progress, attribute, bind
 from attendrop.kernels.attribution_mask import candidates, keep_mask
 from attendrop.kernels.draws import uniform
+from attendrop.methods import addrop
 from attendrop.methods.addrop import random_keep_mask
 from attendrop.random import key_of
 from helpers import oracles, zoo
@@ -240,3 +241,25 @@ def test_recipe_has_the_settings_of_the_public_code() -> None:
     recipe = index.partition("## AD-DROP")[2].partition("```yaml\n")[2].partition("```")[0]
     lines = {line.partition("#")[0].strip() for line in recipe.splitlines()}
     assert {"patience: 5", "max_grad_norm: 0", "adam_epsilon: 1e-6", "train_sampling_strategy: random"} <= lines
+
+
+@pytest.mark.parametrize("attribution", ["ga", "aa", "rd"])
+@pytest.mark.parametrize("kind", ["bert", "llama", "t5"])
+def test_metrics_are_the_same_however_many_queries_are_measured_at_once(
+    kind: str, attribution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for at_once in (1 << 26, 1):
+        monkeypatch.setattr(addrop, "_MEASURED_AT_ONCE", at_once)
+        method = ADDrop(p=0.5, q=0.5, layers="all", cross_tuning=False, attribution=attribution)
+        engine = Engine(zoo.make_model(kind, dropout=False).train(), [method])
+        engine.begin_step(Progress(), measure=True)
+        with engine.micro_batch(zoo.make_batch(kind)) as inputs:
+            engine.model(**inputs).loss.backward()
+        engine.before_optimizer()
+        engine.after_optimizer()
+        found.append({name: value.item() for name, value in engine.pop_metrics().items()})
+        engine.close()
+    assert found[0] == pytest.approx(found[1])
+    assert all(0 < value < 1 for value in found[0].values())
+    assert any("candidate_share" in name for name in found[0]) == (attribution != "rd")

@@ -493,14 +493,71 @@ def test_unsupported_inputs_are_refused() -> None:
 def test_missing_triton_is_logged_once_with_its_replacement(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gpu, rule = torch.device("cuda"), rule_of(0.3, 0.3, 0, torch.arange(1))
+    gpu = torch.device("cuda")
     monkeypatch.setattr(kernels.importlib.util, "find_spec", lambda name: None)
     kernels.has_triton.cache_clear()
     try:
         for _ in range(2):
-            assert api._choose("auto", gpu, torch.bfloat16, rule) is reference
+            assert api._choose("auto", gpu, torch.bfloat16) is reference
     finally:
         kernels.has_triton.cache_clear()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert api._choose("auto", gpu, torch.float64, rule) is reference
-    assert api._choose("auto", torch.device("cpu"), torch.bfloat16, rule) is cpu
+    assert api._choose("auto", gpu, torch.float64) is reference
+    assert api._choose("auto", torch.device("cpu"), torch.bfloat16) is cpu
+
+
+# --- the same as bits
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("queries", "keys", "kind", "direction"),
+    [(1, 1, "full", "high"), (17, 70, "any", "low"), (20, 20, "causal", "high")]
+    + [pytest.param(3, 1030, "padding", "high", marks=pytest.mark.slow)]
+    + [on_gpu(n, n, kind, "high") for n in (17, 255, 4097) for kind in ("padding", "causal")],
+)
+def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str, direction: str) -> None:
+    from attendrop.kernels.attention_bits import bits_of_valid
+
+    gradient, value = integers(1, queries, 2, 16), integers(1, 1, keys, 16, seed=1)
+    gradient[:, 1::4] = 0  # rows of nothing but ties
+    valid = valid_of(kind, 1, 2, queries, keys)
+    positions = torch.tensor([5])
+    for p, q in ((0.4, 0.7), (1.0, 1.0)):  # the second loses everything
+        rule = rule_of(p, q, KEY, positions, direction)
+        expected = Mask.of(kernel.keep_from_gradient(gradient, value, valid, rule, "reference"), valid, torch.float32)
+        given = on(DEVICE, gradient, value, valid)
+        numbers = [torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (p, q)]
+        in_memory = rule_of(*numbers, KEY, positions.to(DEVICE), direction)  # type: ignore[arg-type]
+        found = kernel.bits_from_gradient(*given, bits_of_valid(given[2]), in_memory)
+        selected = kernel.SelectedBits(*given, bits_of_valid(given[2]), in_memory, triton_cut(*given, in_memory))
+        for bits in (found.bits(), selected.bits()):
+            assert torch.equal(bits.empty.cpu(), expected.empty.expand(bits.empty.shape))
+            assert torch.equal(bits.allowed.cpu(), (expected.bias == 0).expand(bits.allowed.shape))
+            assert torch.equal(bits.keep.cpu(), expected.keep.expand(bits.allowed.shape))
+
+
+def triton_cut(*given: Any) -> torch.Tensor:
+    from attendrop.kernels.attribution_mask import triton
+
+    return triton.words_from_gradient(*given)[1]
+
+
+@needs_triton
+def test_strengths_in_device_memory_are_those_of_numbers() -> None:
+    scores, valid = torch.randn(1, 2, 9, 33, generator=torch.Generator().manual_seed(0)), torch.ones(33).bool()
+    positions = torch.tensor([2])
+    for p, q in ((0.3, 0.4), (0.8, 1.0), (0.5, 0.0), (0.0, 0.5)):
+        for direction in ("high", "low"):
+            expected = kernel.keep_from_scores(scores, valid, rule_of(p, q, KEY, positions, direction), "reference")
+            numbers = [torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (p, q)]
+            rule = rule_of(*numbers, KEY, positions.to(DEVICE), direction)  # type: ignore[arg-type]
+            assert torch.equal(kernel.keep_from_scores(*on(DEVICE, scores, valid), rule, "triton").cpu(), expected)
+
+
+def test_bits_are_stored_while_they_are_small() -> None:
+    from attendrop.kernels.attribution_mask.bits import are_stored
+
+    for length, stored in ((1024, True), (4096, True), (8192, False)):
+        x = torch.empty(1, length, 12, 64, dtype=torch.bfloat16, device="meta")
+        assert are_stored(x, x.transpose(1, 2)) == stored

@@ -26,7 +26,7 @@ from transformers.utils import logging
 from ..core.engine import Engine
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
-from ..kernels.attention_mask import Mask
+from ..kernels.attention_mask import tensors_of
 from ..model.plan import Plan
 from ..random import preserved
 from ..utils.batches import batch_size, tiled
@@ -385,6 +385,5 @@ def _copy_masks(source: Plan, target: Plan) -> None:
     if source.keep.keys() != target.keep.keys():
         raise NotCaptured("a measured step has another plan")
     for site, mask in source.keep.items():
-        ends = target.keep[site], mask
-        for into, new in zip(*(end if isinstance(end, Mask) else (end,) for end in ends), strict=True):
+        for into, new in zip(tensors_of(target.keep[site]), tensors_of(mask), strict=True):
             into.copy_(new)

@@ -24,13 +24,14 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import END_ON, Strength, as_strength, is_method_epoch, value_at
 from ..core.step import Loop, MicroBatch, Step
-from ..kernels.attention_mask import Mask, as_keep
-from ..kernels.attribution_mask import DIRECTIONS, DropRule, candidates
+from ..kernels.attention_mask import KeepForm, as_keep
+from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candidates
 from ..kernels.draws import uniform
+from ..model.attention import of_queries
 from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attributions
 from ..model.objective import LABEL_SOURCES, head_of
 from ..model.plan import Plan
-from ..model.seams import Record, Seams
+from ..model.seams import Seams
 from ..model.sites import Layers
 from ..utils.checks import check_choice, check_whole
 
@@ -133,49 +134,65 @@ class ADDrop(Regularizer):
         # In float64, in which the rank of the threshold is rounded down.
         p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
         integration = IntegrationRule(self.ig_rule, self.ig_steps)
-        keep: dict[int, Tensor | Mask] = {}
+        keep: dict[int, Tensor | KeepForm] = {}
         for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, integration):
             rows, device = len(attribution.record.query), attribution.record.query.device
             rule = DropRule(p, q, batch.key(site, self.name), batch.positions(rows, device), self.direction)
             keep[site] = self._keep(attribution, rule)
             if step.measure:
                 label = step.seams.sites[site].label
-                for name, value in self._metrics(attribution, rule, ~as_keep(keep[site])).items():
+                for name, value in self._metrics(attribution, rule, keep[site]).items():
                     step.metrics[f"addrop/{name}_{label}"] = value
         return Plan(keep=keep)
 
-    def _keep(self, attribution: Attribution, rule: DropRule) -> Tensor | Mask:
+    def _keep(self, attribution: Attribution, rule: DropRule) -> Tensor | KeepForm:
         if self.attribution != "rd":
             return attribution.keep(rule)
         record = attribution.record
         shape = (*record.query.shape[:3], record.key.shape[2])
         draws = uniform(rule.key, rule.positions, shape[1:], record.query.device)
-        return random_keep_mask(shape, record.valid, rule.p, rule.q, draws)
+        keep = random_keep_mask(shape, record.valid, rule.p, rule.q, draws)
+        return attribution.as_stored(keep) if record.by_bits else keep
 
-    def _metrics(self, attribution: Attribution, rule: DropRule, dropped: Tensor) -> dict[str, Tensor]:
+    def _metrics(self, attribution: Attribution, rule: DropRule, keep: Tensor | KeepForm) -> dict[str, Tensor]:
+        """Shares of the valid positions, and the attention that the dropped positions had, as a mean over rows."""
+        record = attribution.record
+        batch, heads, queries = record.query.shape[:3]
+        keys = record.key.shape[2]
+        if isinstance(keep, SelectedBits):
+            keep = keep.bits()
+        at_once = max(1, _MEASURED_AT_ONCE // (batch * heads * keys))
+        counts = [
+            self._counts(attribution.of_queries(rows), rule, _kept_of_queries(keep, rows), rows.start, queries == keys)
+            for rows in (slice(first, first + at_once) for first in range(0, queries, at_once))
+        ]
+        positions, rows, dropped, mass, region = torch.stack(counts).sum(0)
+        metrics = {"drop_rate": dropped / positions, "dropped_mass": mass / rows}
+        return {"candidate_share": region / positions, **metrics} if self.attribution != "rd" else metrics
+
+    def _counts(self, attribution: Attribution, rule: DropRule, keep: Tensor, first: int, is_square: bool) -> Tensor:
+        """The numbers of valid positions and of rows with any, and what of the positions is dropped, has attention and
+        is a candidate. `first` is the first of the queries."""
         record, scores = attribution.record, attribution.scores()
-        metrics = {}
-        if scores is not None:
-            region = candidates(scores, record.valid, rule.p, rule.direction)
-            metrics["candidate_share"] = _share(region, record.valid)
-        return {**metrics, "drop_rate": _share(dropped, record.valid), "dropped_mass": _mass(dropped, record)}
+        counted = record.valid.expand_as(keep)
+        if is_square:  # the rows of real tokens: in self attention a real token may attend to itself
+            counted = counted & counted.diagonal(first, -2, -1).unsqueeze(-1)
+        dropped = ~keep & counted
+        region = None if scores is None else candidates(scores, record.valid, rule.p, rule.direction) & counted
+        mass = (record.attention() * dropped).sum()
+        numbers = (
+            counted.sum(),
+            counted.any(-1).sum(),
+            dropped.sum(),
+            mass,
+            dropped.new_zeros(()) if region is None else region.sum(),
+        )
+        return torch.stack([number.float() for number in numbers])
 
 
-def _valid_in_real_rows(valid: Tensor, like: Tensor) -> Tensor:
-    """The valid positions in the rows of real tokens. In self attention a real token may attend to itself."""
-    valid = valid.expand_as(like)
-    if like.shape[-2] == like.shape[-1]:
-        valid = valid & valid.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
-    return valid
+# Positions that are measured at a time, which bounds the memory that it takes: a sorted map of them has 12 bytes each.
+_MEASURED_AT_ONCE = 1 << 26
 
 
-def _share(chosen: Tensor, valid: Tensor) -> Tensor:
-    """The share of the valid positions that is chosen."""
-    counted = _valid_in_real_rows(valid, chosen)
-    return (chosen & counted).sum() / counted.sum()
-
-
-def _mass(dropped: Tensor, record: Record) -> Tensor:
-    """The attention that the dropped positions had, as a mean over rows."""
-    counted = _valid_in_real_rows(record.valid, dropped)
-    return (record.attention() * (dropped & counted)).sum() / counted.any(-1).sum()
+def _kept_of_queries(keep: Tensor | KeepForm, rows: slice) -> Tensor:
+    return as_keep(of_queries(keep, rows) if isinstance(keep, Tensor) else keep.mapped(lambda x: of_queries(x, rows)))

@@ -76,7 +76,7 @@ class AttentionDropout(Regularizer):
         if value_at(self.p, step.progress) == 0:
             return Plan()
         p = step.strength(f"{self.name} p", self.p)
-        keep = draw_keep(batch, self.layers, p, self.pattern, self.span, "AttentionDropout")
+        keep = dict(draw_keep(batch, self.layers, p, self.pattern, self.span, "AttentionDropout"))
         if self.renormalise:
             return Plan(maps={site: (_renormalise(mask),) for site, mask in keep.items()})
         return Plan(weights={site: mask / (1 - p) for site, mask in keep.items()})

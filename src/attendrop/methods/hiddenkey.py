@@ -67,7 +67,7 @@ class HiddenKey(Regularizer):
         plan = Plan()
         if value_at(self.p_key, step.progress) > 0:
             p_key = step.strength(f"{self.name} p_key", self.p_key)
-            plan = Plan(keep=draw_keep(batch, "all", p_key, "column", 1, "HiddenKey"))
+            plan = Plan(keep=dict(draw_keep(batch, "all", p_key, "column", 1, "HiddenKey")))
         if value_at(self.p_hidden, step.progress) > 0:
             p_hidden = step.strength(f"{self.name} p_hidden", self.p_hidden)
             blocks = range(len(step.seams.blocks))

@@ -20,6 +20,7 @@ from torch import nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
+from ..kernels.bits_attention import stored
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
@@ -59,4 +60,5 @@ class ScoresDropout(Regularizer):
         if value_at(self.p, step.progress) == 0:
             return Plan()
         p = step.strength(f"{self.name} p", self.p)
-        return Plan(keep=draw_keep(batch, self.layers, p, self.pattern, self.span, "ScoresDropout"))
+        drawn = draw_keep(batch, self.layers, p, self.pattern, self.span, "ScoresDropout")
+        return Plan(keep={site: stored(keep) for site, keep in drawn})

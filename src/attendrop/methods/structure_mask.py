@@ -20,6 +20,7 @@ from torch import nn
 
 from ..core.regularizer import Regularizer
 from ..core.step import MicroBatch, Step
+from ..kernels.bits_attention import stored
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers, map_shape
@@ -122,4 +123,4 @@ class StructureMask(Regularizer):
         keep = mask.bool().reshape(rows, 1, queries, keys)
         # Without a mask the model may take a faster kernel. A captured plan cannot look at its values.
         is_empty = not step.is_captured and bool(keep.all())
-        return Plan() if is_empty else Plan(keep=dict.fromkeys(sites, keep))
+        return Plan() if is_empty else Plan(keep=dict.fromkeys(sites, stored(keep)))

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
+from ..kernels.attention_bits import Bits
 from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
+from . import bits
 from .dry_run import record_attention
 from .plan import Plan
 
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
     from .seams import Seams
 
 IMPLEMENTATIONS = {"sdpa": "attendrop_sdpa", "eager": "attendrop_eager"}
+# Kernels without a mask for each head and position. Ours takes their place where it can run, and PyTorch's elsewhere.
+# transformers looks for "flash" and "flex" in the name of an implementation.
+REPLACED = {
+    "flash_attention_2": "attendrop_for_2",
+    "flash_attention_3": "attendrop_for_3",
+    "flash_attention_4": "attendrop_for_4",
+    "flex_attention": "attendrop_for_blocks",
+}
 
 
 @dataclass
@@ -39,9 +49,21 @@ class Record:
     valid: Tensor  # bool, broadcastable to [B, H, Q, K]: the positions that the model itself lets attend
     bias: Tensor | None  # added to the scores by the model
     scaling: float
+    by_bits: bool = False  # whether the attention ran by the kernels that read bits
+    valid_bits: Bits | None = None  # `valid` as bits, there; None: all positions are valid
     # Where the model runs an eager function of its own (with a softcap or sinks, for example): that function, as
     # own(query, key, value, mask).
     own_function: Callable[..., tuple[Tensor, Tensor]] | None = None
+
+    def of_queries(self, rows: slice) -> Record:
+        """The record of these queries alone."""
+        return replace(
+            self,
+            query=self.query[:, :, rows],
+            output=self.output[:, rows],
+            valid=of_queries(self.valid, rows),
+            bias=None if self.bias is None else of_queries(self.bias, rows),
+        )
 
     def value_of_heads(self) -> Tensor:
         """The values, one for each head: [B, H, K, d]."""
@@ -58,6 +80,11 @@ class Record:
         if self.bias is not None:
             scores = scores + self.bias
         return scores.float().masked_fill(~self.valid, float("-inf")).softmax(-1).nan_to_num()
+
+
+def of_queries(x: Tensor, rows: slice) -> Tensor:
+    """These rows of what is broadcastable to [B, H, Q, K], unless it is the same for all."""
+    return x if x.dim() < 2 or x.shape[-2] == 1 else x[..., rows, :]
 
 
 def _of_heads(x: Tensor, heads: int) -> Tensor:
@@ -109,12 +136,25 @@ def _attend(
     if not seams.plan.touches(site):
         return own(module, query, key, value, attention_mask, **kwargs)
     query, key, value = projected(seams.plan, site, query, key, value)
-    call = _Call(implementation, module, query, key, value, attention_mask, kwargs)
+    call = Call(implementation, module, query, key, value, attention_mask, kwargs)
     return _attend_under_plan(call, seams, site)
 
 
+def _attend_instead(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """In the place of a kernel that takes no mask for each head and position."""
+    for name in ("s_aux", "softcap"):
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"the attention of {type(module).__name__} has {name!r}, which attendrop computes only in models that "
+                "are loaded with attn_implementation='eager'"
+            )
+    return _attend("sdpa", module, query, key, value, attention_mask, **kwargs)
+
+
 @dataclass
-class _Call:
+class Call:
     """The arguments of one attention call."""
 
     implementation: str  # "sdpa" or "eager"
@@ -158,24 +198,29 @@ class _Call:
         return own(self.module, self.query, self.key, self.value, self.attention_mask, **self.kwargs)
 
 
-def _attend_under_plan(call: _Call, seams: Seams, site: int) -> tuple[Tensor, Tensor | None]:
+def _attend_under_plan(call: Call, seams: Seams, site: int) -> tuple[Tensor, Tensor | None]:
     plan = seams.plan
     valid = seams.validity.of(call.attention_mask, call.is_causal, call.query, call.key)
     before = replace(call, kwargs=dict(call.kwargs))  # as the model has it, for the record
     needs_map = site in plan.weights or site in plan.maps
     # A zero query makes a row uniform over its positions, but sinks would still take their part of it.
     needs_map = needs_map or (call.has_sinks and plan.masks(site))
-    allowed, empty = _apply_mask(call, seams, site, valid, needs_map)
-    output, weights = _attend_by_map(call, plan, site, allowed, empty) if needs_map else call.run()
+    by_bits = not needs_map and bits.are_read(call, plan, site)
+    weights: Tensor | None = None
+    if by_bits:
+        output = bits.attend(call, plan.keep.get(site), valid, seams.validity)
+    else:
+        allowed, empty = _apply_mask(call, seams, site, valid, needs_map)
+        output, weights = _attend_by_map(call, plan, site, allowed, empty) if needs_map else call.run()
     if site in plan.scale:
         factor = plan.scale[site]
         output = output * (factor.to(output.dtype) if isinstance(factor, Tensor) else factor)
     if site in plan.record:
-        _record(before, seams, site, valid, output)
+        _record(before, seams, site, valid, output, by_bits)
     return output, weights
 
 
-def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: bool) -> tuple[Tensor, Tensor | None]:
+def _apply_mask(call: Call, seams: Seams, site: int, valid: Tensor, needs_map: bool) -> tuple[Tensor, Tensor | None]:
     """Changes query and mask of the call as the plan says.
 
     Returns the positions that attend, and the rows that became uniform, [..., 1], where that is known.
@@ -190,7 +235,7 @@ def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: 
         call.query = zero_rows(call.query, where.view(1, 1, 1, 1))
         return valid, where.view(1, 1, 1, 1)
     if is_simple and keep is not None and where is None and call.bias is None and call.query.is_cuda:
-        mask = keep if isinstance(keep, Mask) else mask_of(keep, valid, call.query.dtype)
+        mask = keep if isinstance(keep, Mask) else mask_of(as_keep(keep), valid, call.query.dtype)
         call.query = zero_rows(call.query, mask.empty)
         call.attention_mask = mask.bias.expand(-1, -1, call.query.shape[2], call.key.shape[2])
         return valid, mask.empty
@@ -214,14 +259,14 @@ def _apply_mask(call: _Call, seams: Seams, site: int, valid: Tensor, needs_map: 
     return allowed, empty
 
 
-def _use_mask_of_model(call: _Call, seams: Seams) -> None:
+def _use_mask_of_model(call: Call, seams: Seams) -> None:
     """On a GPU a bool mask is turned into a bias, once for all layers."""
     mask_is_bool = call.attention_mask is not None and call.mask_bias is None
     if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
         call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
 
 
-def _attend_by_map(call: _Call, plan: Plan, site: int, allowed: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor]:
+def _attend_by_map(call: Call, plan: Plan, site: int, allowed: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor]:
     """Attention by its map, with the plan's changes of the weights after the softmax."""
     # The module's own eager function computes the weights, with its softcap, sinks and the like; a value of width 1
     # keeps that cheap. Its dropout comes last, so that the plan changes the weights of the softmax.
@@ -244,7 +289,7 @@ def _call_eager(
     return own(module, query, key, value, mask, **kwargs)
 
 
-def _record(call: _Call, seams: Seams, site: int, valid: Tensor, output: Tensor) -> None:
+def _record(call: Call, seams: Seams, site: int, valid: Tensor, output: Tensor, by_bits: bool) -> None:
     """Records the call. Gradient checkpointing runs it a second time, which must not replace the first record."""
     if torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()  # the second time too: it must save for the backward what the first time saved
@@ -260,6 +305,8 @@ def _record(call: _Call, seams: Seams, site: int, valid: Tensor, output: Tensor)
             valid=valid,
             bias=None if bias is None else bias.detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            by_bits=by_bits,
+            valid_bits=seams.validity.bits_of(valid, call)[0] if by_bits else None,
             own_function=call.eager_function() if has_own else None,
         )
 
@@ -305,42 +352,6 @@ def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) 
     return q, k, v
 
 
-class Validity:
-    """Which positions the model lets attend. Most models pass one mask to all layers, so the last result is cached."""
-
-    def __init__(self) -> None:
-        self._valid: tuple[Tensor | None, bool, tuple[int, int], Tensor] | None = None
-        self._bias: tuple[Tensor, torch.dtype, Tensor] | None = None
-
-    def of(self, attention_mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor:
-        """The valid positions: bool [B|1, H|1, Q|1, K]."""
-        shape = query.shape[2], key.shape[2]
-        if attention_mask is not None and attention_mask.dtype != torch.bool:
-            return _without_empty_rows(attention_mask > torch.finfo(attention_mask.dtype).min / 2)
-        if self._valid is None or self._valid[0] is not attention_mask or self._valid[1:3] != (causal, shape):
-            if attention_mask is None:
-                valid = torch.ones(1, 1, shape[0] if causal else 1, shape[1], dtype=torch.bool, device=query.device)
-                valid = valid.tril() if causal else valid
-            else:
-                is_one_row = attention_mask.dim() == 4 and attention_mask.stride(2) == 0  # the same for all queries
-                valid = _without_empty_rows(attention_mask[:, :, :1] if is_one_row else attention_mask)
-            self._valid = attention_mask, causal, shape, valid
-        return self._valid[3]
-
-    def bias_of(self, attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """A bool mask as a bias of the scores, which the kernel would otherwise compute in every layer."""
-        assert attention_mask is not None
-        if self._bias is None or self._bias[0] is not attention_mask or self._bias[1] != dtype:
-            bias = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
-            self._bias = attention_mask, dtype, bias.masked_fill_(~attention_mask, float("-inf"))
-        return self._bias[2]
-
-
-def _without_empty_rows(valid: Tensor) -> Tensor:
-    """The query of a padding token may see nothing at all. Its output is not used; it must only stay finite."""
-    return valid | ~valid.any(-1, keepdim=True)
-
-
 def _own_function(implementation: str, module: nn.Module) -> Any:
     """The attention function that the module would have called: its own file may override a shared one."""
     file = sys.modules[type(module).__module__]
@@ -371,6 +382,9 @@ def _sdpa_mask(**options: Any) -> Tensor | None:
     return None if row is None else row.expand(-1, -1, options["q_length"], -1)
 
 
+for _ours in REPLACED.values():
+    AttentionInterface.register(_ours, _attend_instead)
+    AttentionMaskInterface.register(_ours, _sdpa_mask)
 for _name, _mask in (("sdpa", _sdpa_mask), ("eager", eager_mask)):
     AttentionInterface.register(IMPLEMENTATIONS[_name], functools.partial(_attend, _name))
     AttentionMaskInterface.register(IMPLEMENTATIONS[_name], _mask)

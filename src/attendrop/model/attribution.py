@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import attribution_mask as kernel
-from ..kernels.attention_mask import Mask, mask_of
+from ..kernels.attention_bits import combined, pack
+from ..kernels.attention_mask import KeepForm, mask_of
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
@@ -62,6 +63,11 @@ class Attribution:
     record: Record  # of the unscaled pass
     gradient: Tensor | None = None  # ∂F/∂O, [B, Q, H, d]; for "iga" its mean along the path
 
+    def of_queries(self, rows: slice) -> Attribution:
+        """The attribution of these queries alone."""
+        gradient = None if self.gradient is None else self.gradient[:, rows]
+        return replace(self, record=self.record.of_queries(rows), gradient=gradient)
+
     def scores(self) -> Tensor | None:
         """[B, H, Q, K], higher: the prediction depends on it more; None for "rd"."""
         if self.method == "aa":
@@ -71,16 +77,25 @@ class Attribution:
         scores = kernel.scores(self.gradient, self.record.value)
         return scores if self.method == "ga" else self.record.attention() * scores
 
-    def keep(self, rule: kernel.DropRule) -> Tensor | Mask:
-        """The keep mask of AD-DROP; on a GPU as a bias for the attention kernel, if the model itself adds none."""
+    def keep(self, rule: kernel.DropRule) -> Tensor | KeepForm:
+        """The keep mask of AD-DROP, in the form of `as_stored`."""
         record = self.record
         if self.method == "ga" and self.gradient is not None:
-            keep = kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule)
-        else:
-            scores = self.scores()
-            assert scores is not None, "nothing is attributed at random"
-            keep = kernel.keep_from_scores(scores, record.valid, rule)
-        # Computed here, the bias replaces the keep mask in memory; computed in its layer, it would come on top of it.
+            if record.by_bits:
+                return kernel.bits_from_gradient(self.gradient, record.value, record.valid, record.valid_bits, rule)
+            return self.as_stored(kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule))
+        scores = self.scores()
+        assert scores is not None, "nothing is attributed at random"
+        return self.as_stored(kernel.keep_from_scores(scores, record.valid, rule))
+
+    def as_stored(self, keep: Tensor) -> Tensor | KeepForm:
+        """A keep mask as the attention kernel takes it: as bits, as a bias on a GPU, or as it is.
+
+        Computed here, that replaces the keep mask in memory; computed in its layer, it would come on top of it.
+        """
+        record = self.record
+        if record.by_bits:
+            return combined(pack(keep), record.valid_bits, in_place=True)
         is_plain = record.query.is_cuda and record.bias is None
         return mask_of(keep, record.valid, record.query.dtype) if is_plain else keep
 
@@ -105,14 +120,14 @@ def _probed(
     """∂F/∂O of the sites, where the method needs it, and their records."""
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
-            return {}, probe.forward(Plan(record=frozenset(sites)))[1]
+            return {}, probe.forward(Plan(record=frozenset(sites), like_masked=frozenset(sites)))[1]
     if probe.loop_loss is not None and (label == "gold" or not predicts_class(probe.model)):
         return _of_loop_loss(probe, sites, method, rule)
     objective = objective_for(probe.model, probe.batch, label)
     with_labels = needs_labels(head_of(probe.model, probe.batch))
     if method == "ga":
         with probe.untracked():
-            return probe.gradients(Plan(), objective, sites, with_labels)
+            return probe.gradients(Plan(like_masked=frozenset(sites)), objective, sites, with_labels)
     return _integrated(probe, sites, objective, rule, with_labels)
 
 
@@ -158,7 +173,8 @@ def _integrated(
     totals: dict[int, Tensor] = {}
     with probe.untracked(training=False):
         with torch.no_grad(), _results(probe, max(probe.seams.sites[site].block for site in sites)) as results:
-            outputs, records = probe.forward(Plan(record=frozenset(sites)), with_labels)
+            plan = Plan(record=frozenset(sites), like_masked=frozenset(sites))
+            outputs, records = probe.forward(plan, with_labels)
             objective(outputs)  # fixes the label
         for site in sites:
             below = results[: probe.seams.sites[site].block]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..kernels.attention_mask import Mask, as_keep
+from ..kernels.attention_mask import KeepForm, as_keep
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Plan:
 
     Args:
         keep: site -> bool, broadcastable to [B, H, Q, K], True = stays. Applied before the softmax. A row of which
-            nothing is kept becomes uniform over its valid positions. A `Mask` holds the same as a bias.
+            nothing is kept becomes uniform over its valid positions. A `KeepForm` holds the same as a bias or as bits.
         uniform: sites whose attention is uniform over the valid positions.
         uniform_where: site -> bool of no dimensions: the same, decided on the device. For captured steps.
         weights: site -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
@@ -45,9 +45,11 @@ class Plan:
             (`Seams.open_linear`).
         linear_outputs: the same for its output.
         record: sites whose query, key, value and output are stored in `Seams.records`.
+        like_masked: sites whose attention runs by the kernel that a mask would need. For probes: the pass that they
+            prepare then draws the same dropout.
     """
 
-    keep: Mapping[int, Tensor | Mask] = field(default_factory=dict)
+    keep: Mapping[int, Tensor | KeepForm] = field(default_factory=dict)
     uniform: frozenset[int] = frozenset()
     uniform_where: Mapping[int, Tensor] = field(default_factory=dict)
     weights: Mapping[int, Tensor] = field(default_factory=dict)
@@ -63,6 +65,7 @@ class Plan:
     linear_inputs: Mapping[str, tuple[Edit, ...]] = field(default_factory=dict)
     linear_outputs: Mapping[str, tuple[Edit, ...]] = field(default_factory=dict)
     record: frozenset[int] = frozenset()
+    like_masked: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(
@@ -82,6 +85,7 @@ class Plan:
             or self.linear_inputs
             or self.linear_outputs
             or self.record
+            or self.like_masked
         )
 
     def __or__(self, other: Plan) -> Plan:
@@ -103,6 +107,7 @@ class Plan:
             linear_inputs=_merged(self.linear_inputs, other.linear_inputs, _in_order),
             linear_outputs=_merged(self.linear_outputs, other.linear_outputs, _in_order),
             record=self.record | other.record,
+            like_masked=self.like_masked | other.like_masked,
         )
 
     def repeated(self, views: int, rows: int) -> Plan:
@@ -120,7 +125,7 @@ class Plan:
         return replace(
             self,
             keep={
-                site: Mask(*map(tiled, mask)) if isinstance(mask, Mask) else tiled(mask)
+                site: tiled(mask) if isinstance(mask, Tensor) else mask.mapped(tiled)
                 for site, mask in self.keep.items()
             },
             weights={site: tiled(factor) for site, factor in self.weights.items()},
@@ -153,6 +158,7 @@ class Plan:
             or site in self.projections
             or site in self.scale
             or site in self.record
+            or site in self.like_masked
         )
 
 

@@ -140,7 +140,7 @@ class Probe:
     ) -> list[tuple[dict[int, Tensor], dict[int, Record]]]:
         """∂(−loss)/∂O of the sites in each call of the model, and the records, with one backward for all."""
         assert self.loop_loss is not None
-        recording = Plan(record=frozenset(sites))
+        recording = Plan(record=frozenset(sites), like_masked=frozenset() if plan else frozenset(sites))
 
         def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
             return recording | plan if call == self.call else recording

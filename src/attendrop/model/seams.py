@@ -18,14 +18,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from ..kernels.bits_attention import is_possible
 from ..random import preserved
 from .adapters import ADAPTERS
-from .attention import IMPLEMENTATIONS, CallCounter, Record, Validity
+from .attention import IMPLEMENTATIONS, REPLACED, CallCounter, Record
 from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, called_by_name, select, unwrapped
 from .token_head import TokenHead
+from .validity import Validity
 
 _EMPTY = Plan()
 
@@ -363,18 +365,19 @@ def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
 # How many bound models share a configuration object, by its id. One that is not here is used by one model at most.
 _shared_configs: dict[int, int] = {}
 _lock = threading.Lock()
-_ORIGINALS = {ours: own for own, ours in IMPLEMENTATIONS.items()}
+_ORIGINALS = {ours: own for own, ours in (IMPLEMENTATIONS | REPLACED).items()}
 
 
-def _use_config(config: PretrainedConfig, name: str) -> None:
+def _use_config(config: PretrainedConfig, name: str, device: torch.device) -> None:
     """Switches a configuration to our attention function, or counts one more model that shares it."""
+    names = IMPLEMENTATIONS | (REPLACED if is_possible(device) else {})
     with _lock:
         implementation = config._attn_implementation
         if implementation in _ORIGINALS:
             _shared_configs[id(config)] = _shared_configs.get(id(config), 1) + 1
-        elif implementation in IMPLEMENTATIONS:
+        elif implementation in names:
             _shared_configs.pop(id(config), None)
-            config._attn_implementation_internal = IMPLEMENTATIONS[implementation]
+            config._attn_implementation_internal = names[implementation]
         else:
             raise ValueError(
                 f"attn_implementation of {name} is {implementation!r}, whose kernels take no mask for each head and "
@@ -395,6 +398,7 @@ def _release_config(config: PretrainedConfig) -> None:
 def _replace_attention(model: Any, seams: Seams) -> None:
     """Switches the configurations of the model to our attention function, and adds adapters where they are needed."""
     seen: set[int] = set()
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     for module in model.modules():
         for attribute in _ATTRIBUTES:
             if hasattr(module, attribute):
@@ -405,7 +409,7 @@ def _replace_attention(model: Any, seams: Seams) -> None:
         config = getattr(module, "config", None)
         if isinstance(config, PretrainedConfig) and id(config) not in seen and config._attn_implementation is not None:
             seen.add(id(config))
-            _use_config(config, seams.name)
+            _use_config(config, seams.name, device)
             seams._configs.append(config)
         adapter = ADAPTERS.get((type(module).__module__, type(module).__qualname__))
         if adapter is not None:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+
+class KeepForm(Protocol):
+    """A keep mask in another form than a bool tensor."""
+
+    @property
+    def keep(self) -> Tensor:
+        """bool, broadcastable to [B, H, Q, K], True = stays."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What differs between two masks of the same shape and kind."""
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> KeepForm:
+        """The same with `function` of each tensor, which may change the examples."""
 
 
 class Mask(NamedTuple):
@@ -26,6 +42,14 @@ class Mask(NamedTuple):
         """bool [B, H, Q, K], False also where a position is not valid."""
         return (self.bias == 0) & ~self.empty
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.bias, self.empty
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Mask:
+        """The same with `function` of each tensor, which may change the examples."""
+        return Mask(function(self.bias), function(self.empty))
+
 
 def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     """The positions that attend, and the rows of which nothing is kept, [..., 1].
@@ -37,6 +61,11 @@ def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     return allowed | (empty & valid), empty
 
 
-def as_keep(mask: Tensor | Mask) -> Tensor:
+def as_keep(mask: Tensor | KeepForm) -> Tensor:
     """The keep mask, bool, True = stays, in whichever form it is given."""
-    return mask.keep if isinstance(mask, Mask) else mask
+    return mask if isinstance(mask, Tensor) else mask.keep
+
+
+def tensors_of(mask: Tensor | KeepForm) -> tuple[Tensor, ...]:
+    """The tensors of a mask, in whichever form it is given."""
+    return (mask,) if isinstance(mask, Tensor) else mask.tensors

@@ -3,8 +3,8 @@
     reference   plain torch, on any device: the specification
     cpu         the same bits, faster
     triton      on a GPU, without a map in memory; the same but for scores within rounding of their row's threshold
-    auto        cpu on a CPU; triton on CUDA; the reference on other devices, for float64 on CUDA, for p and q in device
-                memory (captured schedules), and, with a line in the log, where triton is not installed
+    auto        cpu on a CPU; triton on CUDA; the reference on other devices, for float64 on CUDA, and, with a line in
+                the log, where triton is not installed
 
 An implementation that is asked for by name and cannot do it raises; none takes another's place.
 """
@@ -45,7 +45,7 @@ def keep_from_gradient(
         )
     _check((batch, heads, queries, value.shape[2]), valid, rule)
     dtype = torch.promote_types(gradient.dtype, value.dtype)
-    module = _choose(impl, gradient.device, dtype, rule)
+    module = _choose(impl, gradient.device, dtype)
     if module is reference or module is cpu:
         return module.keep_from_scores(reference.scores(gradient, value), valid, rule)
     return module.keep_from_gradient(gradient, value, valid, rule)
@@ -54,7 +54,7 @@ def keep_from_gradient(
 def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto") -> Tensor:
     """As `keep_from_gradient`, where the map of scores, [B, H, Q, K], has been computed already."""
     _check(tuple(scores.shape), valid, rule)
-    return _choose(impl, scores.device, scores.dtype, rule).keep_from_scores(scores, valid, rule)
+    return _choose(impl, scores.device, scores.dtype).keep_from_scores(scores, valid, rule)
 
 
 def _check(shape: tuple[int, ...], valid: Tensor, rule: reference.DropRule) -> None:
@@ -78,10 +78,8 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     )
 
 
-def _choose(impl: str, device: torch.device, dtype: torch.dtype, rule: reference.DropRule) -> Any:
+def _choose(impl: str, device: torch.device, dtype: torch.dtype) -> Any:
     check_choice("impl", impl, IMPLEMENTATIONS)
-    if isinstance(rule.p, Tensor) or isinstance(rule.q, Tensor):
-        return reference
     if impl == "auto":
         fits = device.type == "cuda" and dtype != torch.float64 and has_triton()
         impl = "triton" if fits else "cpu" if device.type == "cpu" else "reference"

@@ -7,6 +7,9 @@ so that a row with ties ends too: its bracket closes on one value.
 
 Scores that are not valid are NaN here, which is neither below a pivot nor at or above a threshold. A row of up to
 1024 keys stays in registers; a longer one is computed again, in tiles, each time that it is read.
+
+The mask is written as a byte or as a bit for each position. p and q may be numbers in device memory. From the
+thresholds of its rows a mask is computed again in one pass over the tiles.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..attention_bits.reference import BLOCK, WORDS
+from ..attention_bits.triton import words_of
 from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
 from .reference import ROUNDING as _ROUNDING
@@ -108,37 +113,32 @@ def _largest_below(x, pivot):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _write(x, cut, row_words, limit, out_ptr, rows, first, Q, K, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    keys = first + tl.arange(0, N)
+def _write(  # type: ignore[no-untyped-def]
+    x, cut, row_words, limit, out_ptr, rows, tile, Q, K, W, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr
+):
+    keys = tile * N + tl.arange(0, N)
     word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
     # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
     # upper one is that of the limit; so the limit's will do for all.
     is_drawn = (word ^ (limit >> 16)) <= limit
-    there = (rows[:, None] < Q) & (keys[None, :] < K)
     keep = tl.where(is_drawn, tl.where(x >= cut[:, None], 0, 1), 1).to(tl.int8)
-    tl.store(out_ptr + rows[:, None] * K + keys[None, :], keep, mask=there)
+    if BITS:
+        at = tile * (N // 16) + tl.arange(0, N // 16)
+        there = (rows[:, None] < Q) & (at[None, :] < W)
+        tl.store(out_ptr + rows[:, None] * W + at[None, :], words_of(keep, M, N), mask=there)
+    else:
+        there = (rows[:, None] < Q) & (keys[None, :] < K)
+        tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep, mask=there)
 
 
-@triton.jit(do_not_specialize=["key", "limit"])
-def attribution_mask_kernel(  # type: ignore[no-untyped-def]
-    g_ptr, v_ptr, valid_ptr, out_ptr, positions_ptr, key_ptr, key: tl.int64, share: tl.float64, limit: tl.int64,
-    Q, K, D, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk,
+@triton.jit
+def _threshold(  # type: ignore[no-untyped-def]
+    g_ptr, v_ptr, valid_ptr, rows, share, is_on, sizes, strides,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
     D_STEPS: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores."""
-    h = tl.program_id(1).to(tl.int64)
-    b = tl.program_id(2).to(tl.int64)
-    rows = tl.program_id(0) * M + tl.arange(0, M)
-    g_ptr += b * gb + h * gh
-    v_ptr += b * vb + (h // GROUP) * vh
-    valid_ptr += b * mb + h * mh
-    out_ptr += (b * tl.num_programs(1) + h) * Q * K
-    sizes = (Q, K, D)
-    strides = (gq, gd, vk, vd, mq, mk)
-    if key_ptr is not None:
-        key = tl.load(key_ptr)
-
+    """The scores of the last tile that was computed, and the threshold of each row, NaN where there is none."""
+    Q = sizes[0]
     x, count, total, squares = _tile(
         g_ptr, v_ptr, valid_ptr, rows, 0, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
     )
@@ -154,7 +154,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     rank = tl.floor(n.to(tl.float64) * share + ROUNDING).to(tl.int32)
     if not HIGH:
         rank = n - rank
-    exists = (rank >= 0) & (rank < n) & (limit >= 0)
+    exists = (rank >= 0) & (rank < n) & is_on
     wanted = rank.to(tl.float32)
     mean = total / count
     deviation = tl.sqrt(tl.maximum(squares / count - mean * mean, 0.0))
@@ -214,65 +214,134 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             )
             largest = tl.maximum(largest, _largest_below(x, pivot))
     cut = tl.where(below == wanted + 1.0, largest, pivot)
-    cut = tl.where(exists, cut, float("nan"))
+    return x, tl.where(exists, cut, float("nan"))
+
+
+@triton.jit(do_not_specialize=["key", "limit"])
+def attribution_mask_kernel(  # type: ignore[no-untyped-def]
+    g_ptr, v_ptr, valid_ptr, out_ptr, cut_ptr, positions_ptr, key_ptr, p_ptr, q_ptr,
+    key: tl.int64, share: tl.float64, limit: tl.int64,
+    Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk,
+    HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
+    D_STEPS: tl.constexpr, SHARED: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores. A row of the result has W elements.
+
+    Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given.
+    """
+    h = tl.program_id(1).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    rows = tl.program_id(0) * M + tl.arange(0, M)
+    g_ptr += b * gb + h * gh
+    v_ptr += b * vb + (h // GROUP) * vh
+    valid_ptr += b * mb + h * mh
+    first = (b * tl.num_programs(1) + h) * Q
+    out_ptr += first * W
+    sizes = (Q, K, D)
+    strides = (gq, gd, vk, vd, mq, mk)
+    if key_ptr is not None:
+        key = tl.load(key_ptr)
+    if p_ptr is not None:
+        share = tl.load(p_ptr)
+        if HIGH:
+            share = 1.0 - share
+    if q_ptr is not None:  # `largest_word_below`
+        q = tl.load(q_ptr).to(tl.float32).to(tl.float64)
+        limit = tl.ceil(q * 16777216.0).to(tl.int64) * 256 - 1
+    if SEARCH:
+        x, cut = _threshold(
+            g_ptr, v_ptr, valid_ptr, rows, share, limit >= 0, sizes, strides,
+            HIGH, M, N, TILES, BLOCK_D, D_STEPS, SHARED,
+        )  # fmt: skip
+        if cut_ptr is not None:
+            tl.store(cut_ptr + first + rows, cut, mask=rows < Q)
+    else:
+        cut = tl.load(cut_ptr + first + rows, mask=rows < Q, other=float("nan"))
 
     words = mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
     words = mix(mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
-    if TILES == 1:
-        _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, N)
+    if SEARCH and TILES == 1:
+        _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, W, M, N, BITS)
     else:
         for tile in range(TILES):
             x, _, _, _ = _tile(
                 g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
             )
-            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile * N, Q, K, N)
+            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile, Q, K, W, M, N, BITS)
 
 
 def keep_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
-    batch, queries, heads, width = gradient.shape
-    return _launch(gradient.transpose(1, 2), value, width, (batch, heads, queries, value.shape[2]), valid, rule)
+    batch, queries, heads, _ = gradient.shape
+    keep = torch.empty(batch, heads, queries, value.shape[2], dtype=torch.bool, device=gradient.device)
+    _launch(gradient.transpose(1, 2), value, valid, rule, keep)
+    return keep
 
 
 def keep_from_scores(scores: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
-    return _launch(scores, None, 0, tuple(scores.shape), valid, rule)
+    keep = torch.empty(scores.shape, dtype=torch.bool, device=scores.device)
+    _launch(scores, None, valid, rule, keep)
+    return keep
+
+
+def words_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule) -> tuple[Tensor, Tensor]:
+    """The mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1]."""
+    cut = gradient.new_empty(gradient.transpose(1, 2).shape[:3], dtype=torch.float32).unsqueeze(-1)
+    words = _empty_words(gradient, value)
+    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut)
+    return words, cut
+
+
+def words_again(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule, cut: Tensor) -> Tensor:
+    """The same bits from the thresholds."""
+    words = _empty_words(gradient, value)
+    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, search=False)
+    return words
+
+
+def _empty_words(gradient: Tensor, value: Tensor) -> Tensor:
+    batch, queries, heads, _ = gradient.shape
+    width = triton.cdiv(value.shape[2], BLOCK) * WORDS
+    return torch.empty(batch, heads, queries, width, dtype=torch.int16, device=gradient.device)
 
 
 def _launch(
     left: Tensor,
     value: Tensor | None,
-    width: int,
-    shape: tuple[int, ...],
     valid: Tensor,
     rule: DropRule,
+    found: Tensor,
+    cut: Tensor | None = None,
+    search: bool = True,
     **options: Any,
-) -> Tensor:
-    """`left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
-    batch, heads, queries, keys = shape
-    keep = torch.empty(shape, dtype=torch.bool, device=left.device)
-    if not keep.numel():
-        return keep
+) -> None:
+    """Writes `found`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
+    if not found.numel():
+        return
+    batch, heads, queries = found.shape[:3]
+    keys, width = (left.shape[3], 0) if value is None else (value.shape[2], left.shape[3])
     p, q, key, positions, direction = rule
     high = direction == "high"
+    is_bits = found.dtype == torch.int16
     is_half = value is not None and left.dtype == value.dtype != torch.float32
-    valid = valid.expand(shape)
-    right = left if value is None else value
-    v_strides = (0, 0, 0, 0) if value is None else value.stride()
-    settings = {**_blocks(keys, width, is_half), **options}
+    valid = valid.expand(batch, heads, queries, keys)
+    settings = {**_blocks(keys, width, is_half, is_bits), **options}
     attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
-        left, right, valid.view(torch.uint8), keep.view(torch.uint8), positions.to(left.device),
-        key if isinstance(key, Tensor) else None, 0 if isinstance(key, Tensor) else key,
-        float(1 - p if high else p), largest_word_below(float(q)),
-        queries, keys, width, 1 if value is None else heads // value.shape[1],
+        left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
+        cut, positions.to(left.device), key if isinstance(key, Tensor) else None,
+        p.double() if isinstance(p, Tensor) else None, q.double() if isinstance(q, Tensor) else None,
+        0 if isinstance(key, Tensor) else key,
+        0.0 if isinstance(p, Tensor) else float(1 - p if high else p),
+        0 if isinstance(q, Tensor) else largest_word_below(float(q)),
+        queries, keys, width, found.shape[3], 1 if value is None else heads // value.shape[1],
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
-        v_strides[0], v_strides[1], v_strides[2], v_strides[3], *valid.stride(),
-        HIGH=high, SHARED=valid.stride(1) == 0 == valid.stride(2), **settings,
+        *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
+        HIGH=high, SHARED=valid.stride(1) == 0 == valid.stride(2), BITS=is_bits, SEARCH=search, **settings,
     )  # fmt: skip
-    return keep
 
 
-def _blocks(keys: int, width: int, is_half: bool) -> dict[str, int]:
+def _blocks(keys: int, width: int, is_half: bool, is_bits: bool) -> dict[str, int]:
     """The sizes of a program. Up to 1024 keys of its rows are in registers: 128 scores for a thread, 64 in fp32."""
-    n = max(16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
+    n = max(BLOCK if is_bits else 16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
     step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16, max(16, 32768 // n))
     blocks = {
         "M": max(16, min(64 if n > 64 else 32, (16384 if is_half else 8192) // n)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -37,16 +38,14 @@ def keep_pattern(draws: Tensor, p: float | Tensor, pattern: str, span: int) -> T
 
 def draw_keep(
     batch: MicroBatch, layers: Layers, p: float | Tensor, pattern: str, span: int, owner: str
-) -> dict[int, Tensor]:
-    """A keep mask for each site that `layers` selects, with separate draws for each example, head and view."""
+) -> Iterator[tuple[int, Tensor]]:
+    """Yields each site that `layers` selects and its keep mask, with separate draws for each example, head and view."""
     step = batch.step
-    keep: dict[int, Tensor] = {}
     for index in step.seams.select(layers, f"{owner}.layers"):
         site = step.seams.sites[index]
         rows, queries, keys = map_shape(site, batch.examples)
         shape = shape_of_draws((rows, site.heads, queries, keys), pattern, span)
-        keep[index] = keep_pattern(batch.uniform_of_views(index, shape, step.device, owner), p, pattern, span)
-    return keep
+        yield index, keep_pattern(batch.uniform_of_views(index, shape, step.device, owner), p, pattern, span)
 
 
 def check_pattern(owner: str, p: Any, pattern: Any, span: Any) -> Strength:

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from ...core.networks import TrainsNetworks
 from ...core.state import load_optimizer_tensors, optimizer_tensors
 from ...core.step import MicroBatch, Step
+from ...kernels.bits_attention import stored
 from ...model.objective import head_of
 from ...model.plan import Plan
 from ...model.seams import Seams
@@ -221,7 +222,8 @@ class AttendOut(TrainsNetworks):
             is_active = [True] * len(sites)
         else:
             is_active = self._active(step.seed, step.progress.step)
-        return Plan(keep={site.index: keep[layer].unsqueeze(1) for layer, site in enumerate(sites) if is_active[layer]})
+        active = ((site.index, keep[layer].unsqueeze(1)) for layer, site in enumerate(sites) if is_active[layer])
+        return Plan(keep={site: stored(mask) for site, mask in active})
 
     def _actions(self, logits: Tensor, batch: MicroBatch) -> Tensor:
         """True = drop, [layers, B, L, L]: always the same for the same micro-batch."""

@@ -1,0 +1,85 @@
+"""Keep masks as bits, on a GPU."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .reference import BLOCK as _BLOCK
+from .reference import WORDS, Bits
+
+BLOCK = tl.constexpr(_BLOCK)
+
+
+@triton.jit
+def words_of(keep, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of M rows of N keys, [M, N], that are 0 or 1: int16 [M, N / 16]. Threads hold what they add up."""
+    offsets = tl.arange(0, N)
+    bits = keep.to(tl.int32) << (offsets % BLOCK // 8 * 2 + offsets % 2)[None, :]
+    bits = tl.reshape(bits, [M, N // BLOCK, 8, 4, 2])
+    return tl.reshape(tl.sum(tl.sum(bits, 4), 2), [M, N // 16]).to(tl.int16)
+
+
+@triton.jit
+def pack_kernel(keep_ptr, words_ptr, Q, K, W, kb, kh, kq, kk, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Grid: (blocks of M rows, H, B)."""
+    h = tl.program_id(1).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    rows = tl.program_id(0) * M + tl.arange(0, M)
+    of_rows = (b * tl.num_programs(1) + h) * Q + rows
+    for tile in range(TILES):
+        keys = tile * N + tl.arange(0, N)
+        at = keep_ptr + b * kb + h * kh + rows[:, None] * kq + keys[None, :] * kk
+        keep = tl.load(at, mask=(rows[:, None] < Q) & (keys[None, :] < K), other=0) != 0
+        words = tile * (N // 16) + tl.arange(0, N // 16)
+        at = words_ptr + of_rows[:, None] * W + words[None, :]
+        tl.store(at, words_of(keep, M, N), mask=(rows[:, None] < Q) & (words[None, :] < W))
+
+
+@triton.jit
+def combine_kernel(  # type: ignore[no-untyped-def]
+    words_ptr, valid_ptr, out_ptr, empty_ptr, Q, W, wb, wh, wq, vb, vh, vq, M: tl.constexpr, N: tl.constexpr
+):
+    """Grid: (blocks of M rows, H, B). A row is read as a whole, N words."""
+    h = tl.program_id(1).to(tl.int64)
+    b = tl.program_id(2).to(tl.int64)
+    rows = tl.program_id(0) * M + tl.arange(0, M)
+    at = tl.arange(0, N)
+    there = (rows[:, None] < Q) & (at[None, :] < W)
+    valid = tl.load(valid_ptr + b * vb + h * vh + rows[:, None] * vq + at[None, :], mask=there, other=0)
+    words = tl.load(words_ptr + b * wb + h * wh + rows[:, None] * wq + at[None, :], mask=there, other=0) & valid
+    is_empty = tl.max((words != 0).to(tl.int32), 1) == 0
+    of_rows = (b * tl.num_programs(1) + h) * Q + rows
+    tl.store(out_ptr + of_rows[:, None] * W + at[None, :], tl.where(is_empty[:, None], valid, words), mask=there)
+    tl.store(empty_ptr + of_rows, is_empty.to(tl.int8), mask=rows < Q)
+
+
+def pack(keep: Tensor) -> Tensor:
+    """As the reference's, of a mask [B, H, Q, K]."""
+    batch, heads, queries, keys = keep.shape
+    words = torch.empty(batch, heads, queries, -(-keys // _BLOCK) * WORDS, dtype=torch.int16, device=keep.device)
+    if keep.numel():
+        n = min(256, max(_BLOCK, triton.next_power_of_2(keys)))
+        pack_kernel[triton.cdiv(queries, 16), heads, batch](
+            keep.view(torch.uint8), words, queries, keys, words.shape[-1], *keep.stride(),
+            M=16, N=n, TILES=triton.cdiv(keys, n),
+        )  # fmt: skip
+    return words
+
+
+def combined(words: Tensor, valid: Bits, in_place: bool = False) -> Bits:
+    """As the reference's; with `in_place` the result is written over `words` where it has their shape."""
+    shape = torch.broadcast_shapes(words.shape, valid.words.shape)
+    is_own = in_place and words.shape == shape and words.is_contiguous()
+    found = words if is_own else torch.empty(shape, dtype=torch.int16, device=words.device)
+    empty = torch.empty((*shape[:3], 1), dtype=torch.bool, device=words.device)
+    if found.numel():
+        n = triton.next_power_of_2(shape[-1])
+        m = max(1, 2048 // n)
+        combine_kernel[triton.cdiv(shape[2], m), shape[1], shape[0]](
+            words, valid.words, found, empty.view(torch.uint8), shape[2], shape[3],
+            *words.expand(shape).stride()[:3], *valid.words.expand(shape).stride()[:3], M=m, N=n,
+        )  # fmt: skip
+    return Bits(found, empty, valid.keys)

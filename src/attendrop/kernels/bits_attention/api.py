@@ -1,0 +1,167 @@
+"""Attention with its mask as bits, forward and backward, by Triton kernels on a GPU.
+
+It takes the place of the model's own kernel where a plan masks an attention site. `serves` says where: from
+`SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is a bias of the scores, as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .. import has_triton
+from ..attention_bits import Bits, Blocks, PackedKeep, pack
+from .reference import Dropout
+
+_log = logging.getLogger(__name__)
+
+# From this number of keys on the kernels are used. Shorter rows were measured with a bias only.
+SHORTEST = 1024
+
+WIDTHS = range(32, 129, 16)  # of a head
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_COMPUTE_CAPABILITY = (8, 0)  # bfloat16 products; older cards have not been tried
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Where the kernels are used.
+
+    Args:
+        shortest: the number of keys from which on they are used.
+        devices: the types of devices; "cpu" works in Triton's interpreter only.
+    """
+
+    shortest: int = SHORTEST
+    devices: tuple[str, ...] = ("cuda",)
+
+
+_serving = Serving()
+_logged: set[str] = set()
+
+
+@contextmanager
+def serving(**changes: Any) -> Iterator[None]:
+    """Changes where the kernels are used, for tests and benchmarks: the fields of `Serving`."""
+    global _serving
+    before = _serving
+    _serving = replace(before, **changes)
+    try:
+        yield
+    finally:
+        _serving = before
+
+
+def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the kernels are used for attention of these shapes; where only a shape forbids it, one log line says so.
+
+    Args:
+        query: [B, H, Q, d].
+        key: [B, G, K, d].
+        value: [B, G, K, d].
+    """
+    if torch.compiler.is_compiling() or key.shape[2] < _serving.shortest or not is_possible(query.device):
+        return False
+    reason = _unserved(query, key, value)
+    if reason is not None and reason not in _logged:
+        _logged.add(reason)
+        _log.warning("Attention masks stay biases of the scores, which take more memory: %s.", reason)
+    return reason is None
+
+
+def is_possible(device: torch.device) -> bool:
+    """Whether there is a device and a Triton for the kernels."""
+    return device.type in _serving.devices and has_triton()
+
+
+def stored(keep: Tensor) -> Tensor | PackedKeep:
+    """A keep mask, bool [B, H, Q, K], as a plan stores it: as bits where attention will read bits.
+
+    Dimensions that are 1, but for the last one, are the same for all.
+    """
+    return pack(keep) if keep.shape[-1] >= _serving.shortest and is_possible(keep.device) else keep
+
+
+def _unserved(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    """Why the kernels do not know such tensors."""
+    width = query.shape[-1]
+    if not query.dtype == key.dtype == value.dtype or query.dtype not in DTYPES:
+        return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}, not one of float32, bf16, fp16"
+    if width not in WIDTHS or key.shape[-1] != width or value.shape[-1] != width:
+        return f"the heads have a width of {width} (values: {value.shape[-1]}), not a multiple of 16 from 32 to 128"
+    if query.shape[1] % key.shape[1] or key.shape[:3] != value.shape[:3] or key.shape[0] != query.shape[0]:
+        return f"the shapes are {list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
+    if query.is_cuda and torch.cuda.get_device_capability(query.device) < _COMPUTE_CAPABILITY:
+        return "the GPU has a compute capability below 8.0"
+    return None
+
+
+class HasBits(Protocol):
+    """Bits, or what computes them each time that they are needed."""
+
+    def bits(self) -> Bits: ...
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: HasBits | None,
+    blocks: Blocks | None,
+    scaling: float,
+    dropout: Dropout | None = None,
+) -> Tensor:
+    """Attention, [B, Q, H, d], with gradients of query, key and value. `reference.attend` is its specification.
+
+    Args:
+        query: [B, H, Q, d].
+        key: [B, G, K, d]; G < H where heads share keys and values.
+        value: [B, G, K, d].
+        mask: the positions that attend; None: all.
+        blocks: the blocks that have such positions; None: all.
+        scaling: the factor of the scores, above 0.
+        dropout: the model's own dropout; None: no weight is dropped.
+    """
+    return _Attend.apply(query, key, value, mask, blocks, scaling, dropout)
+
+
+class _Attend(torch.autograd.Function):
+    """Its masks are no inputs that autograd knows; they live as long as its context."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: HasBits | None,
+        blocks: Blocks | None,
+        scaling: float,
+        dropout: Dropout | None,
+    ) -> Tensor:
+        from . import triton
+
+        bits = None if mask is None else mask.bits()
+        output, lse, draws = triton.forward(query, key, value, bits, blocks, scaling, dropout)
+        ctx.save_for_backward(query, key, value, output, lse, draws)
+        ctx.mask, ctx.blocks, ctx.scaling, ctx.dropout = mask, blocks, scaling, dropout
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        from . import triton
+
+        bits = None if ctx.mask is None else ctx.mask.bits()
+        query, key, value, output, lse, draws = ctx.saved_tensors
+        dq, dk, dv = triton.backward(
+            gradient, query, key, value, output, lse, draws, bits, ctx.blocks, ctx.scaling, ctx.dropout
+        )
+        return dq, dk, dv, None, None, None, None

@@ -1,0 +1,276 @@
+"""Attention on a GPU with its mask as bits: no map and no bias in memory, forward or backward.
+
+Scores are computed tile by tile with a running softmax; the logarithm of its sum is saved for the backward, which
+computes the weights again. Draws of dropout are computed again too. The backward has two kernels, one for the gradient
+of the query and one for those of key and value, so that no sum depends on the order in which programs finish.
+
+Causal attention, windows and padding are bits as well. `blocks` says which tiles have any, so that the others are
+passed over. A query whose row is empty is set to zero where it is read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import triton
+import triton.language as tl
+
+from ..attention_bits.reference import BLOCK as _BLOCK
+from ..draws.triton import GOLDEN, mix, nearly_mixed
+
+BLOCK = tl.constexpr(_BLOCK)
+LN_2 = tl.constexpr(math.log(2))
+
+
+@triton.jit
+def _allowed_rows(words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which positions attend, [M, N] or [1, N]."""
+    offsets = tl.arange(0, N)
+    if BITS == 0:
+        allowed = (tile * N + offsets < K)[None, :]
+    else:
+        at = tile * (N // 16) + tl.arange(0, N // 16)
+        if BITS == 1:
+            words = tl.load(words_ptr + at)[None, :]
+        else:
+            words = tl.load(words_ptr + rows[:, None] * wq + at[None, :], mask=rows[:, None] < Q, other=0)
+        R: tl.constexpr = M if BITS == 2 else 1
+        words = tl.reshape(words.to(tl.int32), [R, N // BLOCK, 1, 4, 1])
+        words = tl.reshape(tl.broadcast_to(words, [R, N // BLOCK, 8, 4, 2]), [R, N])
+        bit = offsets % BLOCK // 8 * 2 + offsets % 2
+        allowed = (words & (1 << bit)[None, :]) != 0
+    return allowed
+
+
+@triton.jit
+def _allowed_columns(words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which positions attend, [N, M] or [N, 1]."""
+    offsets = tl.arange(0, N)
+    if BITS == 0:
+        allowed = (tile * N + offsets < K)[:, None]
+    else:
+        at = tile * (N // 16) + tl.arange(0, N // 16)
+        if BITS == 1:
+            words = tl.load(words_ptr + at)[:, None]
+        else:
+            words = tl.load(words_ptr + rows[None, :] * wq + at[:, None], mask=rows[None, :] < Q, other=0)
+        R: tl.constexpr = M if BITS == 2 else 1
+        words = tl.reshape(words.to(tl.int32), [N // BLOCK, 1, 4, 1, R])
+        words = tl.reshape(tl.broadcast_to(words, [N // BLOCK, 8, 4, 2, R]), [N, R])
+        bit = offsets % BLOCK // 8 * 2 + offsets % 2
+        allowed = (words & (1 << bit)[:, None]) != 0
+    return allowed
+
+
+@triton.jit
+def _row_words(key_ptr, b, h, rows):  # type: ignore[no-untyped-def]
+    word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + b.to(tl.uint32) * GOLDEN)
+    return mix(mix(word + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
+
+
+@triton.jit
+def _is_kept(row_words, offsets, limit):  # type: ignore[no-untyped-def]
+    return nearly_mixed(row_words + offsets.to(tl.uint32) * GOLDEN) > limit
+
+
+@triton.jit
+def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.constexpr, RANGES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The tiles of STEP positions, from … to, that the positions from `first` to `first + SIZE − 1` meet.
+
+    `count` is the number of blocks of the former, whose ranges are at `range_ptr`; `total` is the number of the others.
+    """
+    start = 0
+    end = tl.cdiv(total, STEP)
+    if RANGES:
+        low = tl.load(range_ptr + first // BLOCK * stride)
+        high = tl.load(range_ptr + first // BLOCK * stride + 1)
+        for block in tl.static_range(1, SIZE // BLOCK):
+            there = first // BLOCK + block < count
+            at = range_ptr + (first // BLOCK + block) * stride
+            low_here = tl.load(at, mask=there, other=0)
+            high_here = tl.load(at + 1, mask=there, other=0)
+            # a block of which nothing attends has the range 0, 0
+            low = tl.where(high_here == 0, low, tl.where(high == 0, low_here, tl.minimum(low, low_here)))
+            high = tl.maximum(high, high_here)
+        start = low * BLOCK // STEP
+        end = tl.minimum(end, tl.cdiv(high * BLOCK, STEP))
+    return start, end
+
+
+@triton.jit
+def _load(ptr, at, d, n, stride, width_stride, D: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows `at` of a matrix [n, D], 0 behind its end; `at` and `d` broadcast to the shape of the tile."""
+    return tl.load(ptr + at * stride + d * width_stride, mask=(at < n) & (d < D), other=0.0)
+
+
+@triton.jit
+def forward_kernel(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, drop_key_ptr, o_ptr, lse_ptr, draws_ptr,
+    Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,
+    qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks of M queries, B · H). `scale` is that of the scores in powers of two."""
+    first = tl.program_id(0) * M
+    b = (tl.program_id(1) // HEADS).to(tl.int64)
+    h = (tl.program_id(1) % HEADS).to(tl.int64)
+    k_ptr += b * kb + h // GROUP * kh
+    v_ptr += b * vb + h // GROUP * vh
+    words_ptr += b * wb + h * wh
+    of_rows = tl.program_id(1).to(tl.int64) * Q
+    rows = first + tl.arange(0, M)
+    offsets = tl.arange(0, N)
+    d = tl.arange(0, BLOCK_D)
+    q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
+    if EMPTY:
+        is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=rows < Q, other=0) != 0
+        q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
+    if DROPOUT:
+        draws = _row_words(drop_key_ptr, b, h, rows)
+        tl.store(draws_ptr + of_rows + rows, draws.to(tl.int32, bitcast=True), mask=rows < Q)
+    highest = tl.full([M], float("-inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    output = tl.zeros([M, BLOCK_D], tl.float32)
+    start, end = _tiles(range_ptr + b * rb, first, q_blocks, K, rq, M, N, RANGES)
+    for tile in range(start, end):
+        keys = tl.multiple_of(tile * N, N) + offsets
+        k = _load(k_ptr, keys[None, :], d[:, None], K, kk, kd, D)
+        s = tl.dot(q, k, input_precision="ieee")
+        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS)
+        s = tl.where(allowed, s, float("-inf"))
+        new = tl.maximum(highest, tl.max(s, 1) * scale)
+        base = tl.where(new == float("-inf"), 0.0, new)  # nothing attends yet
+        p = tl.exp2(s * scale - base[:, None])
+        shrink = tl.exp2(highest - base)
+        total = total * shrink + tl.sum(p, 1)
+        output = output * shrink[:, None]
+        if DROPOUT:
+            here = (draws + (tl.zeros([M], tl.uint32) + tile * N) * GOLDEN)[:, None]
+            p = tl.where(_is_kept(here, offsets[None, :], limit.to(tl.uint32)), p, 0.0)
+        v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D)
+        output = tl.dot(p.to(v.dtype), v, output, input_precision="ieee")
+        highest = new
+    nothing = total == 0.0
+    output = output * (rescale / tl.where(nothing, 1.0, total))[:, None]
+    # the weights of a row without a valid position are then 0 in the backward
+    lse = tl.where(nothing, float("inf"), highest + tl.log2(tl.where(nothing, 1.0, total)))
+    there = (rows[:, None] < Q) & (d[None, :] < D)
+    at = o_ptr + b * ob + h * oh + rows[:, None] * oq + d[None, :] * od
+    tl.store(at, output.to(o_ptr.dtype.element_ty), mask=there)
+    tl.store(lse_ptr + of_rows + rows, lse, mask=rows < Q)
+
+
+@triton.jit
+def query_gradient_kernel(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, delta_ptr, live_ptr,
+    Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,
+    qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
+    gb, gh, gq, gd, dqb, dqh, dqq, dqd,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks of M queries, B · H). Writes also Σ_d g · o of each row, which the other kernel reads."""
+    first = tl.program_id(0) * M
+    b = (tl.program_id(1) // HEADS).to(tl.int64)
+    h = (tl.program_id(1) % HEADS).to(tl.int64)
+    k_ptr += b * kb + h // GROUP * kh
+    v_ptr += b * vb + h // GROUP * vh
+    words_ptr += b * wb + h * wh
+    of_rows = tl.program_id(1).to(tl.int64) * Q
+    rows = first + tl.arange(0, M)
+    offsets = tl.arange(0, N)
+    d = tl.arange(0, BLOCK_D)
+    q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
+    g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D)
+    o = _load(o_ptr + b * ob + h * oh, rows[:, None], d[None, :], Q, oq, od, D)
+    # Both gradients are multiplied by `rescale` at the end, so that this is divided by it.
+    delta = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1) / rescale
+    lse = tl.load(lse_ptr + of_rows + rows, mask=rows < Q, other=float("inf"))
+    if EMPTY:
+        is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=rows < Q, other=0) != 0
+        q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
+        delta = tl.where(is_empty, 0.0, delta)
+        tl.store(live_ptr + of_rows + rows, tl.where(is_empty, 0.0, 1.0), mask=rows < Q)
+    tl.store(delta_ptr + of_rows + rows, delta, mask=rows < Q)
+    if DROPOUT:
+        draws = tl.load(draws_ptr + of_rows + rows, mask=rows < Q, other=0).to(tl.uint32, bitcast=True)
+    gradient = tl.zeros([M, BLOCK_D], tl.float32)
+    start, end = _tiles(range_ptr + b * rb, first, q_blocks, K, rq, M, N, RANGES)
+    for tile in range(start, end):
+        keys = tl.multiple_of(tile * N, N) + offsets
+        k = _load(k_ptr, keys[:, None], d[None, :], K, kk, kd, D)
+        v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D)
+        s = tl.dot(q, tl.trans(k), input_precision="ieee")
+        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS)
+        p = tl.exp2(tl.where(allowed, s * scale - lse[:, None], float("-inf")))
+        dp = tl.dot(g, tl.trans(v), input_precision="ieee")
+        if DROPOUT:
+            here = (draws + (tl.zeros([M], tl.uint32) + tile * N) * GOLDEN)[:, None]
+            dp = tl.where(_is_kept(here, offsets[None, :], limit.to(tl.uint32)), dp, 0.0)
+        ds = p * (dp - delta[:, None])
+        gradient = tl.dot(ds.to(k.dtype), k, gradient, input_precision="ieee")
+    gradient = gradient * (scale * rescale * LN_2)
+    if EMPTY:
+        gradient = tl.where(is_empty[:, None], 0.0, gradient)
+    there = (rows[:, None] < Q) & (d[None, :] < D)
+    at = dq_ptr + b * dqb + h * dqh + rows[:, None] * dqq + d[None, :] * dqd
+    tl.store(at, gradient.to(dq_ptr.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
+    q_ptr, k_ptr, v_ptr, words_ptr, live_ptr, range_ptr, draws_ptr, lse_ptr, g_ptr, delta_ptr, dk_ptr, dv_ptr,
+    Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, k_blocks,
+    qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, wb, wh, wq, rb, rk,
+    gb, gh, gq, gd, dkb, dkh, dkk, dkd, dvb, dvh, dvk, dvd,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks of N keys, B · G). Tiles are [keys, queries]. The heads that share a key come one after another."""
+    first = tl.program_id(0) * N
+    groups = HEADS // GROUP
+    b = (tl.program_id(1) // groups).to(tl.int64)
+    group = (tl.program_id(1) % groups).to(tl.int64)
+    offsets = tl.arange(0, N)
+    keys = first + offsets
+    d = tl.arange(0, BLOCK_D)
+    k = _load(k_ptr + b * kb + group * kh, keys[:, None], d[None, :], K, kk, kd, D)
+    v = _load(v_ptr + b * vb + group * vh, keys[:, None], d[None, :], K, vk, vd, D)
+    dk = tl.zeros([N, BLOCK_D], tl.float32)
+    dv = tl.zeros([N, BLOCK_D], tl.float32)
+    start, end = _tiles(range_ptr + b * rb, first, k_blocks, Q, rk, N, M, RANGES)
+    for number in range(GROUP):
+        h = group * GROUP + number
+        of_rows = (b * HEADS + h) * Q
+        for tile in range(start, end):
+            rows = tl.multiple_of(tile * M, M) + tl.arange(0, M)
+            q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
+            g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D)
+            lse = tl.load(lse_ptr + of_rows + rows, mask=rows < Q, other=float("inf"))
+            delta = tl.load(delta_ptr + of_rows + rows, mask=rows < Q, other=0.0)
+            s = tl.dot(k, tl.trans(q), input_precision="ieee")
+            allowed = _allowed_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS)
+            factor = scale
+            if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
+                live = tl.load(live_ptr + of_rows + rows, mask=rows < Q, other=0.0)[None, :]
+                factor = live * scale
+            p = tl.exp2(tl.where(allowed, s * factor - lse[None, :], float("-inf")))
+            dp = tl.dot(v, tl.trans(g), input_precision="ieee")
+            weights = p
+            if DROPOUT:
+                draws = tl.load(draws_ptr + of_rows + rows, mask=rows < Q, other=0).to(tl.uint32, bitcast=True)
+                kept = _is_kept(draws[None, :], keys[:, None], limit.to(tl.uint32))
+                dp = tl.where(kept, dp, 0.0)
+                weights = tl.where(kept, p, 0.0)
+            dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
+            if EMPTY:
+                dp = dp * live
+            ds = p * (dp - delta[None, :])
+            dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
+    there = (keys[:, None] < K) & (d[None, :] < D)
+    dk = dk * (scale * rescale * LN_2)
+    at = dk_ptr + b * dkb + group * dkh + keys[:, None] * dkk + d[None, :] * dkd
+    tl.store(at, dk.to(dk_ptr.dtype.element_ty), mask=there)
+    at = dv_ptr + b * dvb + group * dvh + keys[:, None] * dvk + d[None, :] * dvd
+    tl.store(at, (dv * rescale).to(dv_ptr.dtype.element_ty), mask=there)
