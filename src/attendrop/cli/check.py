@@ -31,6 +31,9 @@ def command(
     label_separator: Annotated[str | None, typer.Option(help="Sign between several labels of one example.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the files, if it is not UTF-8.")] = None,
     separator: Annotated[str | None, typer.Option(help="Sign between columns, or tab.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Names of the columns of a table without a header line: label,text.")
+    ] = None,
     drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
     max_length: Annotated[int | None, typer.Option(help="Texts are cut to this number of tokens.")] = None,
 ) -> None:
@@ -41,7 +44,7 @@ def command(
 
     if len(files) > 3:
         raise UserError(f"{len(files)} files are given; give a training file, then a validation and a test file.")
-    options = tasks.ReadOptions(encoding, separator, drop_bad_rows, label_separator)
+    options = tasks.ReadOptions(encoding, separator, drop_bad_rows, label_separator, tuple(columns or ()))
     tokenizer = None if model is None else tasks.load_tokenizer(model)
     inspection = tasks.inspect_files(
         *files, text=text, text_pair=text_pair, label=label, kind=kind, choices=choices or (),

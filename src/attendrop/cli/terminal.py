@@ -62,10 +62,14 @@ def data_table(description: Description) -> Table:
 
 
 def balance_table(description: Description, most: int = 12) -> Table:
-    """How many examples of each part have each label; of more than `most` labels, only the first."""
+    """How many examples of each part have each label; of more than `most` labels, only the most frequent."""
     parts = description.balance
     table = plain_table("label", *parts, align_right=True)
-    for label in description.labels[:most]:
+    labels = list(description.labels)
+    if len(labels) > most:
+        first = next(iter(parts.values()))
+        labels = sorted(labels, key=lambda label: -first.get(label, 0))[:most]
+    for label in labels:
         table.add_row(shown(label), *(_share(counts, label) for counts in parts.values()))
     if len(description.labels) > most:
         table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))

@@ -218,9 +218,9 @@ def read_rows(
         data, columns = tasks.load_rows(file, task, options)
         return data, dict(columns)
     content = sys.stdin.buffer.read()
-    is_json = content.lstrip()[:1] in (b"{", b"[")
-    suffix = ".parquet" if content[:4] == b"PAR1" else ".jsonl" if is_json else ".csv"
-    data, columns = tasks.load_rows(f"standard input{suffix}", task, options, content)
+    suffix = tasks.recognised(Path("standard input"), content)
+    name = f"standard input{'.csv' if suffix == '.txt' and task.kind != 'tokens' else suffix}"
+    data, columns = tasks.load_rows(name, task, options, content)
     return data, dict(columns)
 
 

@@ -25,7 +25,6 @@ from .checks import check_settings
 DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 16,
     "per_device_eval_batch_size": 32,
-    "learning_rate": 2e-5,
     "weight_decay": 0.01,
     "warmup_steps": 0.1,
     "eval_strategy": "epoch",
@@ -36,6 +35,12 @@ DEFAULTS: dict[str, Any] = {
     "train_sampling_strategy": "group_by_length",
     "disable_tqdm": True,
     "report_to": "none",
+}
+
+# Settings whose default depends on the data and the model (see `recipe.py`) -> how help texts call it.
+CHOSEN: dict[str, str] = {
+    "num_train_epochs": "3 to 20, fewer for more data",
+    "learning_rate": "2e-5 for a model of width 768, more for a smaller one",
 }
 
 # Settings that belong to one call of a run and not to the run.
@@ -102,6 +107,10 @@ class RunConfig:
     label_separator: str | None = _setting(None, "Sign between several labels of one example, such as a comma.", DATA)
     encoding: str | None = _setting(None, "Encoding of your files, such as latin-1, if it is not UTF-8.", DATA)
     separator: str | None = _setting(None, "Sign between columns, or tab; by default it is found.", DATA)
+    columns: list[str] = field(
+        default_factory=list,
+        metadata=_metadata("Names of the columns of a table without a header line, such as label,text.", DATA),
+    )
     drop_bad_rows: bool = _setting(
         False, "Leave out rows that cannot be used, and name them; otherwise they are an error.", DATA
     )
@@ -171,7 +180,7 @@ class RunConfig:
 
     def read_options(self) -> ReadOptions:
         """How the user's files are read."""
-        return ReadOptions(self.encoding, self.separator, self.drop_bad_rows, self.label_separator)
+        return ReadOptions(self.encoding, self.separator, self.drop_bad_rows, self.label_separator, tuple(self.columns))
 
     def settings(self) -> dict[str, Any]:
         """Return all settings but the secrets in one flat dictionary, which `make_config` accepts."""
@@ -287,7 +296,7 @@ def all_settings() -> dict[str, Setting]:
     hints = typing.get_type_hints(Seq2SeqTrainingArguments)
     for f in dataclasses.fields(Seq2SeqTrainingArguments):
         if f.name not in settings:
-            default = DEFAULTS.get(f.name, _default(f))
+            default = CHOSEN.get(f.name, DEFAULTS.get(f.name, _default(f)))
             help_text = " ".join(str(f.metadata.get("help", "")).split())
             settings[f.name] = Setting(f.name, _setting_type(hints[f.name]), default, help_text, TRAINING)
     return settings

@@ -27,6 +27,7 @@ from ..core.regularizer import Regularizer
 from ..experiments.adapters import load_for_training
 from ..experiments.data import load_data
 from ..experiments.judging import scores_of
+from ..experiments.recipe import choose_recipe
 from ..experiments.run import Listener, Run, make_regularizers, prepare_run, training_arguments, versions
 from ..experiments.settings import DATA, RUN_SETTINGS, RunConfig, make_config
 from ..experiments.tokens import token_in_environment
@@ -93,6 +94,7 @@ class Worker:
         arguments = training_arguments(config)
         data, fingerprints = self._load_data(spec, config)
         model = self._load_model(config, data, arguments.seed)
+        recipe = choose_recipe(config, arguments, data, model.model)
         run = self._prepare(spec, config, arguments, data, model, listener)
         key = _arguments_key(arguments)
         trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
@@ -123,7 +125,7 @@ class Worker:
             "metric": run.prepared.metric,
             "greater_is_better": run.prepared.greater_is_better,
             "labels": list(data.task.labels),
-            "notes": [*data.notes, *run.prepared.notes, *_caveats(spec, regularizers)],
+            "notes": [*data.notes, *run.prepared.notes, *recipe, *_caveats(spec, regularizers)],
             "scores": scores,
             "curves": training.curves(),
             "method_metrics": training.method_metrics(),

@@ -15,7 +15,7 @@ from .catalogue import TASKS, Task
 from .data import Data, make_data
 from .doctor import examine, examine_header
 from .files import ReadOptions, Table, read_table, refusals
-from .findings import ERROR, NOTE, WARNING, Finding
+from .findings import ERROR, NOTE, WARNING, Finding, shortened
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -348,7 +348,9 @@ def check_columns(task: Task, table: Table, needs_labels: bool) -> None:
     texts = task.text if needs_labels else _present(task, table).text
     for name in (*texts, *([task.label] if task.label and needs_labels else [])):
         if name not in table.columns:
-            raise UserError(f"{table.path} has no column {name!r}; it has {', '.join(table.columns)}.")
+            hint = "; if its first line is data, name the columns with --columns" if table.has_header else ""
+            found = ", ".join(map(shortened, table.columns))
+            raise UserError(f"{table.path} has no column {name!r}; it has {found}{hint}.")
 
 
 def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dataset:
