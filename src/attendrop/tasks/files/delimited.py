@@ -27,6 +27,7 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
     A column without a name is left out: it is the row number that pandas saves, or the end of every line.
     """
     header, remaining = source.header_and_rows(list(rows))
+    remaining = _without_orange_lines(source, remaining)
     columns: dict[str, list[str]] = {name: [] for name in header if name}
     lines, nameless = [], []
     for line, row in remaining:
@@ -43,6 +44,24 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
                 columns[name].append(value)
     source.warn_of_nameless(nameless)
     return source.table(dict(columns), lines, has_header=not source.options.columns)
+
+
+_ORANGE_TYPES = {"d", "discrete", "c", "continuous", "s", "string", "t", "time", ""}
+_ORANGE_ROLE = re.compile(r"class|meta|ignore|[cim]|\w+=\w+")
+
+
+def _without_orange_lines(source: Source, rows: list[Row]) -> list[Row]:
+    """The rows without the types and the roles of columns, which a file of Orange has in its second and third line."""
+    if len(rows) < 2 or source.options.columns:
+        return rows
+    (first, types), (second, roles) = rows[:2]
+    if not any(types) or not all(word.strip().lower() in _ORANGE_TYPES for word in types):
+        return rows
+    if not all(_ORANGE_ROLE.fullmatch(role) for field in roles for role in field.split()):
+        return rows
+    text = f"lines {first} and {second} of {source.path} hold the types and roles of columns, as Orange writes them"
+    source.findings.append(Finding(NOTE, f"{text}, and are no examples"))
+    return rows[2:]
 
 
 @contextmanager
