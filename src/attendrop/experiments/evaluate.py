@@ -71,9 +71,8 @@ def evaluate_file(
     place.mkdir(parents=True, exist_ok=True)
     write_json(place / EVALUATION_FILE, {path: judged})
     write_judgement(place, judged, run.task.labels)
-    if run.task.kind != "translation":
-        columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
-        write_table(place / "errors.csv", columns, run.task, "csv")
+    columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
+    write_table(place / "errors.csv", columns, run.task, "csv")
     metrics = {f"{path}/{name}": judged["scores"][name]["value"] for name in run.task.metrics}
     return Evaluation(place, path, metrics, judged)
 

@@ -45,8 +45,10 @@ CHOSEN: dict[str, str] = {
 
 # Settings that belong to one call of a run and not to the run.
 _OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
+# Training arguments that are made of the output folder, the machine or the number of processes.
+_OF_THE_PLACE = ("logging_dir", "run_name", "local_rank", "ddp_backend", "dataloader_pin_memory")
 
-# Training arguments that run.yaml holds although nobody set them: they decide the result.
+# Training arguments that stand in the first part of run.yaml although nobody set them: they decide the result.
 _WRITTEN_DEFAULTS = (
     "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size", "gradient_accumulation_steps",
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2",
@@ -395,8 +397,8 @@ def write_yaml(
 ) -> None:
     """Write the configuration for `--config`, with the versions of the libraries and notes as comments.
 
-    Files and folders are written as absolute paths, so that the run can be repeated from any directory, and defaults
-    that decide the result are written too: they may be others in a later version.
+    Files and folders are written as absolute paths, so that the run can be repeated from any directory. Settings that
+    nobody set are written too, because their defaults may be others in a later version.
     """
     import yaml
 
@@ -409,4 +411,23 @@ def write_yaml(
             settings[name] = str(Path(settings[name]).absolute())
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     heading += "".join(f"# {note}\n" for note in notes)
-    path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    text = heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    others = {name: value for name, value in _unset(config, arguments).items() if name not in settings}
+    text += "\n# All other settings have their defaults.\n"
+    path.write_text(text + yaml.safe_dump(others, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:
+    """The values of all settings that can be written and read again, those without a value as null."""
+    found = {}
+    for name, setting in all_settings().items():
+        if name in (*_OF_THE_CALL, *_OF_THE_PLACE) or is_secret(name):
+            continue
+        value = getattr(config, name) if name in RUN_SETTINGS else getattr(arguments, name)
+        value = getattr(value, "value", value)
+        try:
+            if setting.parse(value) == value:
+                found[name] = value
+        except UserError:
+            continue  # an object that the library makes of a setting, such as the settings of accelerate
+    return found
