@@ -27,9 +27,9 @@ from typing import Any
 
 from .records import RESULTS, append, conditions
 
-# Of all runs, so that they are short: few examples, few passes, short texts.
-SHORT = ("--num-train-epochs", "4", "--learning-rate", "1e-4", "--max-length", "64", "--max-eval-samples", "200")
-PREDICTED = 200  # rows of the file that the second command gets
+# Of all runs, so that they are short: 40 steps of 8 examples.
+SHORT = "--max-steps 40 --per-device-train-batch-size 8 --learning-rate 1e-4 --max-length 64 --max-eval-samples 200"
+PREDICTED = 100  # rows of the file that the second command gets
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
         write_first_rows(folder / names[-1], folder / f"new-{names[-1]}")
         train = ["train", "--model", str(options.model), "--train-file", names[0]]
         train += shlex.split(data_set.flags) + shlex.split(data_set.train_flags)
-        short = [*SHORT, *shlex.split(data_set.sample), "--output-dir", "run"]
+        short = [*SHORT.split(), *shlex.split(data_set.sample), "--output-dir", "run"]
         said = run([*train, *short], folder)
         predict = ["predict", "run", "--file", f"new-{names[-1]}", *shlex.split(data_set.flags)]
         run([*predict, "--output", "predictions.csv"], folder)
