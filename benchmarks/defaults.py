@@ -108,11 +108,11 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         for record in engine.results(lambda: next(waiting, None)):
             rows.append(row_of(record, options))
+            append(options.output, rows[-1:], is_quiet=True)
             shown = {name: rows[-1][name] for name in ("task", "by", "epochs", "rate", "seed", "score", "seconds")}
             print("  ".join(map(str, shown.values())), flush=True)
     finally:
         engine.close()
-    append(options.output, rows)
     for found in summaries(rows):
         print(
             f"{found['task']}: chosen {' × '.join(found['chosen'])} {found['score']:.2f}, best of the grid "

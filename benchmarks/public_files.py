@@ -215,7 +215,7 @@ def main(arguments: list[str] | None = None) -> None:
         if options.only is None or data_set.name in options.only:
             row = measure(options, data_set)
             print(f"{row['data set']}: {row['metric']} {row['score']} ({row['seconds']} s). {row['said']}", flush=True)
-            append(options.output, [row])
+            append(options.output, [row], is_quiet=True)
 
 
 if __name__ == "__main__":

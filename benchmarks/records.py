@@ -34,7 +34,7 @@ def conditions(device: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def append(path: Path, rows: list[dict[str, Any]]) -> None:
+def append(path: Path, rows: list[dict[str, Any]], is_quiet: bool = False) -> None:
     """Appends rows to a CSV file, which is created if needed; all rows of a file have the same columns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
@@ -43,4 +43,5 @@ def append(path: Path, rows: list[dict[str, Any]]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerows(rows)
-    print(f"appended to {path}")
+    if not is_quiet:
+        print(f"appended to {path}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserError
-from .console import console, print_error, quiet_libraries, shown
+from .console import console, print_error, print_sentence, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _print(findings: Sequence[Finding]) -> None:
             print_error(f"{finding.text}.")
         else:
             colour = "yellow" if finding.level == "warning" else "dim"
-            console.print(f"[{colour}]{finding.level}:[/{colour}] {shown(finding.text)}", soft_wrap=True)
+            print_sentence(f"[{colour}]{finding.level}:[/{colour}] {shown(finding.text)}")
     counts = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
     found = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
     verdict = "would stop" if counts["error"] else "would accept these files"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .console import console, progress_bar, quiet_libraries, shown
+from .console import console, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
@@ -38,5 +38,5 @@ def command(
         done = evaluate_file(folder, file, output, batch_size, overwrite, options, progress)
     print_scores(done.metrics, {done.name: done.judgement}, console)
     for warning in done.judgement["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {shown(warning)}", soft_wrap=True)
+        print_sentence(f"[yellow]warning:[/yellow] {shown(warning)}")
     console.print(f"tables and pictures are in {shown(done.folder)}", soft_wrap=True)

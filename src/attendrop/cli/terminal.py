@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from ..experiments import Listener, Result
 from ..report.judgement import score_rows
 from ..tasks import Description
-from .console import console, plain_table, shown
+from .console import console, plain_table, print_sentence, shown
 
 
 class Terminal(Listener):
@@ -31,7 +31,7 @@ class Terminal(Listener):
     def note(self, text: str) -> None:
         is_warning = text.startswith("warning: ")
         level = "[yellow]warning:[/yellow]" if is_warning else "[dim]note:[/dim]"
-        self.console.print(f"{level} {shown(text.removeprefix('warning: '))}", soft_wrap=True)
+        print_sentence(f"{level} {shown(text.removeprefix('warning: '))}", self.console)
 
     def described(self, description: Description) -> None:
         self.console.print(data_table(description))

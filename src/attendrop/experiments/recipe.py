@@ -68,7 +68,8 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
         chosen["num_train_epochs"] = float(epochs)
         steps = math.ceil(examples / batch) * epochs
-        reasons.append(f"{epochs} epochs ({steps:,} steps) for {plural(examples, 'example')}")
+        why = ", because few examples need many passes," if epochs > FEWEST_EPOCHS else ""
+        reasons.append(f"{epochs} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}")
     if "learning_rate" not in config.training:
         chosen["learning_rate"] = rate
         what = "adapters in a model" if config.lora else "a model"
@@ -77,9 +78,7 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
         config.training[name] = value
         setattr(arguments, name, value)
     flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-    return (
-        [f"chosen: {' and '.join(reasons)}; {flags} {'sets' if len(chosen) == 1 else 'set'} others"] if chosen else []
-    )
+    return [f"chosen: {' and '.join(reasons)}; set others with {flags}"] if chosen else []
 
 
 def _width(model: Any) -> int:

@@ -148,7 +148,8 @@ class _Inspector:
         order = (ERROR, WARNING, NOTE)
         findings = sorted(self.findings, key=lambda finding: order.index(finding.level))
         if self.data is not None:
-            self.data.notes += [finding.text for finding in findings if finding.level != ERROR]
+            prefixes = {WARNING: "warning: ", NOTE: ""}
+            self.data.notes += [prefixes[found.level] + found.text for found in findings if found.level != ERROR]
         return Inspection(self.data, findings, {name: len(table) for name, table in self.tables.items()})
 
     def inspect(self, paths: dict[str, str | Path]) -> None:
