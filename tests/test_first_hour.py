@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from attendrop import fine_tune
+from attendrop.cli.app import run
 from attendrop.errors import UserError
-from attendrop.experiments import Listener
+from attendrop.experiments import Listener, Result
 from attendrop.experiments.curves import plot_runs
 from attendrop.experiments.recipe import epochs_for, rate_for
 from attendrop.study.spec import RunSpec
@@ -68,6 +69,7 @@ FINDINGS = {
         "test_epochs_and_rate_are_chosen_from_the_data": "the default recipe predicted one class",
         "test_figures_are_returned": "figures are objects",
         "test_the_documents_have_the_default_length": "the default of --max-length",
+        "test_rows_that_cannot_be_predicted_are_left_out_on_request_and_named": "rows were left out silently",
     },
     "test_terminal.py": {
         "test_help_shows_the_flags_that_matter_and_help_all_shows_every_flag": "the help had a thousand lines",
@@ -143,24 +145,40 @@ def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -
     assert (given["num_train_epochs"], given["learning_rate"]) == (1, 1e-3)
 
 
-def test_figures_are_returned(place: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def finished(place: Path) -> Result:
+    return fine_tune(**settings_of(place, max_steps=2), output_dir=str(place / "run"))
+
+
+def test_figures_are_returned(finished: Result, tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
-    fine_tune(**settings_of(place, num_train_epochs=1), output_dir=str(tmp_path / "run"))
-    figure = plot_runs([tmp_path / "run"])
+    figure = plot_runs([finished.folder])
     assert isinstance(figure, Figure)
     assert len(figure.axes) == 3
     with pytest.raises(UserError):
         plot_runs([tmp_path])
 
 
-def test_the_documents_have_the_default_length(place: Path, tmp_path: Path) -> None:
-    result = fine_tune(**settings_of(place, max_steps=1), output_dir=str(tmp_path / "run"))
+def test_the_documents_have_the_default_length(finished: Result) -> None:
     page = (TESTS.parent / "docs/your-own-data.md").read_text(encoding="utf-8")
     stated = re.search(r"`--max-length` tokens \(by default (\d+) for your own files", page)
     assert stated is not None
-    positions = result.model.config.max_position_embeddings
-    assert result.record["max_length"] == min(int(stated[1]), positions)
+    assert finished.record["max_length"] == min(int(stated[1]), finished.model.config.max_position_embeddings)
+
+
+def test_rows_that_cannot_be_predicted_are_left_out_on_request_and_named(
+    finished: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new.csv"
+    file.write_text("good,a fine film\nbad,\n", encoding="utf-8")
+    words = ["predict", str(finished.folder), "--file", str(file), "--columns", "label,text"]
+    assert run(words) == 2
+    assert "line 2 of" in (said := capsys.readouterr().err)
+    assert "--drop-bad-rows leaves such rows out" in said
+    assert run([*words, "--drop-bad-rows"]) == 0
+    assert "warning: 1 row of" in (said := capsys.readouterr().out)
+    assert "1 prediction is in" in said
 
 
 def test_the_choice_is_compared_with_the_best_mean_of_the_grid() -> None:

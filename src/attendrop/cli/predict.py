@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UserError
-from .console import console, errors, progress_bar, quiet_libraries, shown
+from .console import console, errors, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
@@ -55,10 +55,14 @@ def command(
                 progress=progress,
             )  # fmt: skip
         screen = console if done.path is not None else errors  # the standard output holds the predictions
+        for note in done.notes:
+            print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
         for name, value in done.metrics.items():
             screen.print(f"{name} {value:.4f}")
-        where = f"are in {shown(done.path)}" if done.path is not None else "were written"
-        screen.print(f"{done.rows} predictions {where}", soft_wrap=True)
+        where = f"in {shown(done.path)}" if done.path is not None else "on the standard output"
+        screen.print(
+            f"{done.rows:,} {'prediction is' if done.rows == 1 else 'predictions are'} {where}", soft_wrap=True
+        )
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")

@@ -316,6 +316,7 @@ def load_rows(
     Returns:
         The data, as `Data.test`, and every column of the file with the values of the same rows.
     """
+    has_flag = options is not None  # the command has --drop-bad-rows
     options = options or ReadOptions()
     table = read_table(path, options, task.kind == "mlm", content)
     table = columns.split_lists(table) if task.kind == "choice" else table
@@ -323,7 +324,7 @@ def load_rows(
     problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
     table = table.without(problems)
     if table.dropped and not options.drop_bad_rows:
-        raise UserError(f"{refusals(table.path, table.dropped, can_drop=False)[0]}.")
+        raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
     data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
     return data, table.columns
