@@ -34,7 +34,7 @@ def conditions(device: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def append(path: Path, rows: list[dict[str, Any]]) -> None:
+def append(path: Path, rows: list[dict[str, Any]], is_quiet: bool = False) -> None:
     """Appends rows to a CSV file, which is created if needed. Columns that are new in it stay empty in older rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     older: list[dict[str, Any]] = []
@@ -48,4 +48,5 @@ def append(path: Path, rows: list[dict[str, Any]]) -> None:
         if is_new:
             writer.writeheader()
         writer.writerows([*older, *rows] if is_new else rows)
-    print(f"appended to {path}")
+    if not is_quiet:
+        print(f"appended to {path}")

@@ -21,6 +21,7 @@ import yaml
 
 from attendrop.methods import method_names
 
+from . import defaults
 from .records import RESULTS
 
 ROOT = Path(__file__).parent.parent
@@ -311,6 +312,44 @@ def family() -> str:
     return table(header, [[row[name] for name in names] for row in measured])
 
 
+def chosen_defaults() -> str:
+    """The epochs and learning rates that are chosen, against the best of a grid."""
+    key = ("task", "examples", "evaluated", "by", "epochs", "rate", "seed")
+    lines = [
+        [
+            found["task"], found["examples"], found["evaluated"], str(found["seeds"]), found["metric"],
+            f"{found['score']:.1f} ({' × '.join(found['chosen'])})",
+            f"{found['best score']:.1f} ({' × '.join(found['best'])})", f"{found['difference']:+.1f}",
+        ]
+        for found in defaults.summaries(rows("defaults.csv", key))
+    ]  # fmt: skip
+    titles = [
+        "task",
+        "examples",
+        "evaluated on",
+        "seeds",
+        "score",
+        "chosen (epochs × rate)",
+        "best of the grid",
+        "points",
+    ]
+    return table(titles, lines)
+
+
+def public_files() -> str:
+    """What was said about public files, and the scores of short runs on them."""
+    lines = []
+    for row in rows("public-files.csv", ("data set",)):
+        flags = row["train"].removeprefix("attendrop train --model M --train-file ")
+        said = row["said"].replace("|", "\\|") or "nothing unusual"
+        score = f"{row['metric']} {float(row['score']):.3f}"
+        beside = f" ({float(row['most frequent']):.3f})" if row["most frequent"] else ""
+        lines.append([row["data set"], row["kind"], f"`{flags}`", said, row["trained on"], score + beside])
+    return table(
+        ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
+    )
+
+
 def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
@@ -328,6 +367,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-texts": lambda: models(is_long=True),
     "other-models": lambda: models(is_long=False),
     "whole-runs": whole_runs,
+    "defaults": chosen_defaults,
+    "public-files": public_files,
     "methods": methods,
     "works-with": works_with,
     "method-links": method_links,

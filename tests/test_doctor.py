@@ -102,6 +102,9 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("none.csv", sms("ham,see you").split("\n", 1)[1], {}, "error",
      "first line of .* looks like data and not like a header: its 'ham' is also the value of 4 rows below it"),
     ("none.tsv", "3.5\tA man is here\n1.0\tA dog runs\n2.5\tIt rains\n", {}, "error", "its '3.5' is a number, as the"),
+    ("none.csv", sms("ham,see you").split("\n", 1)[1], {}, "error", "name the columns with --columns label,text, or"),
+    ("news.tab", "Category\tText\nd\tstring\nclass\tinclude=True\n" + "acq\tthey buy it\nearn\tit grew a lot\n" * 3,
+     {}, "note", "lines 2 and 3 of .* hold the types and roles of columns, as Orange writes them"),
     ("long.csv", "how do you like our new shop,label\nit is nice,good\nit is bad,bad\n", {}, "warning",
      "may be data and not a header"),
     # rows that cannot be used
@@ -127,7 +130,15 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
      "1 text of .* has different labels .* .first: line 3 has 'ham' and line 8 has 'spam'."),
     ("SICK.txt", SICK.replace("A man is doing tricks", "A man") + SICK.splitlines()[3].replace("3\tTwo", "5\tTwo"),
      {"label": "entailment_label"}, "warning", "1 row of .* repeats an earlier row .first: line 6 repeats line 4."),
+    # what a name does not say
+    ("SMSSpamCollection", sms().replace(",", "\t"), {}, "note", "is read as a table with tabs between its columns"),
+    ("sample.xml", "<rows><row>so it is</row></rows>", {}, "error", "looks like an XML or HTML file; save the"),
+    ("es.conllu", SPANISH, {}, "error", "has ten columns for each word; keep the word and one of its tags"),
+    ("quiz.jsonl", '{"startphrase": "he", "ending0": "goes", "ending1": "go", "label": 0}\n' * 2, {}, "error",
+     "use --kind choice if they are answers to choose from"),
     # tags
+    ("es.txt", "El/DA perro/NCS ladra/VMI ./Fp\n\nY/CC 1/2/Z km/h/NCS ./Fp\n", {}, "note", "written word/TAG"),
+    ("es.txt", "El/DA perro/NCS ./Fp\n" * 60 + "Y/CC duerme ./Fp\n", {}, "error", "line 61 of .* has 'duerme' without"),
     ("esp.txt", SPANISH.replace("Australia B-LOC", "Australia B_LOC"), {}, "error",
      "1 tag of .*esp.txt is not written as O, B-… or I-…: line 3 has 'B_LOC'"),
     ("esp.conll", SPANISH.replace("General I-PER", "General I-ORG"), {}, "warning",
@@ -357,3 +368,30 @@ def test_command_prints_what_it_found_and_its_exit_code_says_whether_a_run_would
     assert all(line.startswith("error: ") for line in out.err.splitlines())
     assert "3 errors" in out.out
     assert bad.read_bytes() == before
+
+
+def test_a_table_without_a_header_is_read_with_the_names_that_are_given(tmp_path: Path) -> None:
+    """All lines are examples then, and the names are used as those of a header."""
+    path = file(tmp_path, "none.csv", sms().split("\n", 1)[1])
+    data = load_files(path, options=ReadOptions(columns=("label,text",)))
+    assert len(data.train) == len(HAM) + len(SPAM)
+    assert data.train["text"][0] == HAM[0]
+    for names, message in (
+        (("text",), "columns is 'text', 1 name, but line 1 of .* has 2 fields; name each of them"),
+        (("label", "label"), "columns is 'label,label'; it must be different names"),
+    ):
+        with pytest.raises(UserError, match=message):
+            load_files(path, options=ReadOptions(columns=names))
+    with pytest.raises(UserError, match="which line 1 of .* has too; leave --columns out"):
+        load_files(file(tmp_path, "a.csv", sms()), options=ReadOptions(columns=("label", "text")))
+    with pytest.raises(UserError, match="has names for its columns; leave --columns out"):
+        load_files(file(tmp_path, "a.jsonl", '{"text": "a"}'), options=ReadOptions(columns=("text",)))
+
+
+def test_words_and_tags_of_a_text_are_read(tmp_path: Path) -> None:
+    data = load_files(file(tmp_path, "es.txt", "El/DA perro/NCS ./Fp\n\nY/CC 1/2/Z km/h/NCS ./Fp\n"))
+    assert data.train["tokens"][:] == [["El", "perro", "."], ["Y", "1/2", "km/h", "."]]
+    assert [[data.task.labels[tag] for tag in tags] for tags in data.train["tags"]] == [
+        ["DA", "NCS", "Fp"],
+        ["CC", "Z", "NCS", "Fp"],
+    ]

@@ -21,6 +21,7 @@ from attendrop.experiments.best import breaks_ties_by_loss, kept_epoch
 from attendrop.experiments.inference import Rows
 from attendrop.experiments.judgement import choose_temperature, decimals, judge
 from attendrop.tasks import METRICS, Task, load_tokenizer
+from benchmarks import prediction
 from helpers.cli_tools import save_encoder, sentences, write_csv
 
 pytestmark = pytest.mark.xdist_group("judged")
@@ -139,7 +140,11 @@ def test_tags_are_aligned_with_their_words(place: Path, tmp_path: Path) -> None:
     assert [row["tags"] for row in flat] == [tag for example in examples[:12] for tag in example["tags"]]
     assert [row["prediction"] for row in flat] == [tag for row in lists for tag in row["prediction"]]
     assert {row["sentence_number"] for row in flat} == {str(i) for i in range(1, 13)}
-    assert all(len(row["probability"]) == len(row["words"]) for row in lists)
+    for row in lists:
+        assert len(row["probability"]) == len(row["words"])
+        for each in zip(row["probability"], row["probability_O"], row["probability_X"], strict=True):
+            assert each[0] == max(each[1:])
+            assert sum(each[1:]) == pytest.approx(1, abs=2e-4)
 
 
 def answers_of(logits: Any, gold: Any, task: Task = CLASSES) -> Answers:
@@ -235,3 +240,12 @@ def test_batches_are_padded_as_the_tokenizer_pads(place: Path, side: str) -> Non
     assert all(torch.equal(batch[name], expected[name]) for name in batch)
     lengths = [len(encoded[i]["input_ids"]) for i in rows.order]
     assert lengths == sorted(lengths, reverse=True)
+
+
+def test_predictions_are_those_of_a_bare_loop(place: Path, tmp_path: Path) -> None:
+    prediction.main(
+        ["--folder", str(place / "run"), "--rows", "50", "--rounds", "1", "--output", str(tmp_path / "rows.csv")]
+    )
+    (row,) = read(tmp_path / "rows.csv")
+    assert float(row["same predictions"]) == 1
+    assert float(row["ratio"]) > 0

@@ -198,8 +198,9 @@ def test_numbers_and_figure_are_written(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [float(row["loss"]) for row in rows] == [point.loss for point in found.points]
     for value in ("score", "loss"):
-        assert plot_robustness(found, tmp_path / f"{value}.png", value).read_bytes().startswith(b"\x89PNG")
+        plot_robustness(found, tmp_path / f"{value}.png", value)
+        assert (tmp_path / f"{value}.png").read_bytes().startswith(b"\x89PNG")
     one = Robustness(tuple(found.curve("layer_0", "low")), found.metric, "ga", 3, 0)
-    assert plot_robustness(one, tmp_path / "one.png").is_file()
+    assert len(plot_robustness(one).axes) == 1
     with pytest.raises(ValueError, match="value is 'accuracy'; it must be one of 'score', 'loss'"):
         plot_robustness(found, tmp_path / "no.png", "accuracy")

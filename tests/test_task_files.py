@@ -248,8 +248,7 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     (
         "a.ods",
         b"PK",
-        "is an old or other spreadsheet; save it as .xlsx or CSV .UTF-8.; the suffix selects the format and must be "
-        "one of .csv",
+        "is an old or other spreadsheet; save it as .xlsx or CSV .UTF-8.; the formats are .csv, .tsv",
     ),
     ("a.csv.gz", b"PK", "is incomplete or not a gzip file"),
     (

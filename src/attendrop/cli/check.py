@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UserError
-from .console import console, print_error, quiet_libraries, shown
+from .console import console, print_error, print_sentence, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ def command(
     label_separator: Annotated[str | None, typer.Option(help="Sign between several labels of one example.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the files, if it is not UTF-8.")] = None,
     separator: Annotated[str | None, typer.Option(help="Sign between columns, or tab.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Names of the columns of a table without a header line: label,text.")
+    ] = None,
     drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
     max_length: Annotated[int | None, typer.Option(help="Texts are cut to this number of tokens.")] = None,
 ) -> None:
@@ -41,7 +44,7 @@ def command(
 
     if len(files) > 3:
         raise UserError(f"{len(files)} files are given; give a training file, then a validation and a test file.")
-    options = tasks.ReadOptions(encoding, separator, drop_bad_rows, label_separator)
+    options = tasks.ReadOptions(encoding, separator, drop_bad_rows, label_separator, tuple(columns or ()))
     tokenizer = None if model is None else tasks.load_tokenizer(model)
     inspection = tasks.inspect_files(
         *files, text=text, text_pair=text_pair, label=label, kind=kind, choices=choices or (),
@@ -70,7 +73,7 @@ def _print(findings: Sequence[Finding]) -> None:
             print_error(f"{finding.text}.")
         else:
             colour = "yellow" if finding.level == "warning" else "dim"
-            console.print(f"[{colour}]{finding.level}:[/{colour}] {shown(finding.text)}", soft_wrap=True)
+            print_sentence(f"[{colour}]{finding.level}:[/{colour}] {shown(finding.text)}")
     counts = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
     found = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
     verdict = "would stop" if counts["error"] else "would accept these files"

@@ -23,9 +23,19 @@ def shown(text: object) -> str:
     return escape(one_line(text))
 
 
+def print_sentence(text: str, screen: Console = console) -> None:
+    """Prints a sentence: in a terminal it is wrapped between words, and elsewhere it stays on one line.
+
+    Args:
+        text: The sentence, with markup.
+        screen: Where it is printed.
+    """
+    screen.print(text, soft_wrap=not screen.is_terminal)
+
+
 def print_error(error: object) -> None:
-    """Prints what went wrong as one line on the error stream."""
-    errors.print(f"[red]error:[/red] {shown(error)}")
+    """Prints what went wrong on the error stream."""
+    print_sentence(f"[red]error:[/red] {shown(error)}", errors)
 
 
 def print_stopped() -> None:

@@ -18,5 +18,6 @@ def command(
 ) -> None:
     from ..experiments.curves import plot_runs
 
-    path = plot_runs(folders, checked_figure(output, overwrite), metric)
+    path = checked_figure(output, overwrite)
+    plot_runs(folders, path, metric)
     console.print(f"the curves are in {escape(str(path))}", soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .console import console, progress_bar, quiet_libraries, shown
+from .console import console, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
@@ -23,6 +23,9 @@ def command(
     overwrite: Annotated[bool, typer.Option(help="Replace the files of an earlier evaluation.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")] = None,
     separator: Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
+    ] = None,
     drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
 ) -> None:
     with exits_on_interrupt():
@@ -30,10 +33,10 @@ def command(
         from ..tasks.files import ReadOptions
         from .terminal import print_scores
 
-    options = ReadOptions(encoding, separator, drop_bad_rows)
+    options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
     with progress_bar("evaluating") as progress:
         done = evaluate_file(folder, file, output, batch_size, overwrite, options, progress)
     print_scores(done.metrics, {done.name: done.judgement}, console)
-    for warning in done.judgement["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {shown(warning)}", soft_wrap=True)
+    for warning in [*done.notes, *done.judgement["warnings"]]:
+        print_sentence(f"[yellow]warning:[/yellow] {shown(warning)}")
     console.print(f"tables and pictures are in {shown(done.folder)}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UserError
-from .console import console, errors, progress_bar, quiet_libraries, shown
+from .console import console, errors, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
 
@@ -36,6 +36,9 @@ def command(
     overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")] = None,
     separator: Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
+    ] = None,
     drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
 ) -> None:
     with exits_on_interrupt():
@@ -45,25 +48,29 @@ def command(
     if bool(texts) == bool(file):
         raise UserError("give either texts or --file with many of them.")
     if file:
-        options = ReadOptions(encoding, separator, drop_bad_rows)
+        options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
         with progress_bar("predicting") as progress:
             done = predict_file(
                 folder, file, output, batch_size, overwrite, options, form=form, temperature=temperature,
                 progress=progress,
             )  # fmt: skip
         screen = console if done.path is not None else errors  # the standard output holds the predictions
+        for note in done.notes:
+            print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
         for name, value in done.metrics.items():
             screen.print(f"{name} {value:.4f}")
-        where = f"are in {shown(done.path)}" if done.path is not None else "were written"
-        screen.print(f"{done.rows} predictions {where}", soft_wrap=True)
+        where = f"in {shown(done.path)}" if done.path is not None else "on the standard output"
+        screen.print(
+            f"{done.rows:,} {'prediction is' if done.rows == 1 else 'predictions are'} {where}", soft_wrap=True
+        )
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
-    columns, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
+    found, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
     if form is None:
-        _print_rows(columns, task)
+        _print_rows(found, task)
     else:
-        _write(columns, task, form)
+        _write(found, task, form)
 
 
 def _lines(texts: list[str]) -> list[str]:

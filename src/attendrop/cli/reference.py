@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..experiments.settings import DEFAULTS, TRAINING, Setting, all_settings
+from ..experiments.settings import CHOSEN, DEFAULTS, TRAINING, Setting, all_settings
 from .flags import flag_of, own_parameters
 from .train import train_command
 
@@ -31,7 +31,7 @@ def reference() -> str:
 
 def _row(setting: Setting) -> str:
     default = "" if setting.default in (None, "", []) else str(setting.default)
-    if setting.panel == TRAINING and setting.name in DEFAULTS:
+    if setting.panel == TRAINING and setting.name in {*DEFAULTS, *CHOSEN}:
         default = f"**{default}**"
     description = setting.help.replace("|", r"\|")
     return f"| `{flag_of(setting.name)}` | {setting.type.__name__} | {default} | {description} |\n"

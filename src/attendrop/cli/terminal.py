@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from ..experiments import Listener, Result
 from ..report.judgement import score_rows
 from ..tasks import Description
-from .console import console, plain_table, shown
+from .console import console, plain_table, print_sentence, shown
 
 
 class Terminal(Listener):
@@ -31,7 +31,7 @@ class Terminal(Listener):
     def note(self, text: str) -> None:
         is_warning = text.startswith("warning: ")
         level = "[yellow]warning:[/yellow]" if is_warning else "[dim]note:[/dim]"
-        self.console.print(f"{level} {shown(text.removeprefix('warning: '))}", soft_wrap=True)
+        print_sentence(f"{level} {shown(text.removeprefix('warning: '))}", self.console)
 
     def described(self, description: Description) -> None:
         self.console.print(data_table(description))
@@ -62,10 +62,14 @@ def data_table(description: Description) -> Table:
 
 
 def balance_table(description: Description, most: int = 12) -> Table:
-    """How many examples of each part have each label; of more than `most` labels, only the first."""
+    """How many examples of each part have each label; of more than `most` labels, only the most frequent."""
     parts = description.balance
     table = plain_table("label", *parts, align_right=True)
-    for label in description.labels[:most]:
+    labels = list(description.labels)
+    if len(labels) > most:
+        first = next(iter(parts.values()))
+        labels = sorted(labels, key=lambda label: -first.get(label, 0))[:most]
+    for label in labels:
         table.add_row(shown(label), *(_share(counts, label) for counts in parts.values()))
     if len(description.labels) > most:
         table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))

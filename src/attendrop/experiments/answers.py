@@ -100,9 +100,14 @@ class Answers:
         return probabilities(self.task, self.values, temperature)
 
     def losses(self) -> np.ndarray:
-        """The loss of each example: -log of the probability of what is right (the mean over its words or labels), or
-        the squared error of a regression."""
+        """The loss of each example: -log of the probability of what is right (the mean over its words or labels), the
+        squared error of a regression, or of a translation 1 minus its chrF, which needs no probabilities."""
         kind = self.task.kind
+        if kind == "translation":
+            from sacrebleu import sentence_chrf
+
+            pairs = zip(self.values, self.gold, strict=True)
+            return np.array([1 - sentence_chrf(said, [right]).score / 100 for said, right in pairs])
         if kind == "regression":
             return (self.values - self.gold) ** 2
         if kind == "multilabel":

@@ -76,6 +76,7 @@ _OF_OWN_FILES = (
     "label_separator",
     "encoding",
     "separator",
+    "columns",
     "drop_bad_rows",
 )
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..report.training import plot_histories
 from .folder import read_record
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def plot_runs(folders: Sequence[str | Path], path: str | Path, metric: str | None = None) -> Path:
+
+def plot_runs(folders: Sequence[str | Path], path: str | Path | None = None, metric: str | None = None) -> Figure:
     """Draw the losses and scores of finished runs, one line for each run, named by its methods.
 
     Runs with the same methods are told apart by the names of their folders.
 
     Args:
         folders: The folders of finished runs.
-        path: The image file to write.
+        path: The image file to write; None = none.
         metric: The score; None = the first metric of the runs' task.
 
     Example:

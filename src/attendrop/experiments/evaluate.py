@@ -24,12 +24,14 @@ class Evaluation:
         name: The name of the file, without its folder.
         metrics: The scores by `<name>/<metric>`.
         judgement: Everything else, see `judge`.
+        notes: What the user must know about the file, such as rows that were left out.
     """
 
     folder: Path
     name: str
     metrics: dict[str, float]
     judgement: dict[str, Any]
+    notes: list[str]
 
 
 def evaluate_file(
@@ -71,11 +73,10 @@ def evaluate_file(
     place.mkdir(parents=True, exist_ok=True)
     write_json(place / EVALUATION_FILE, {path: judged})
     write_judgement(place, judged, run.task.labels)
-    if run.task.kind != "translation":
-        columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
-        write_table(place / "errors.csv", columns, run.task, "csv")
+    columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
+    write_table(place / "errors.csv", columns, run.task, "csv")
     metrics = {f"{path}/{name}": judged["scores"][name]["value"] for name in run.task.metrics}
-    return Evaluation(place, path, metrics, judged)
+    return Evaluation(place, path, metrics, judged, data.notes)
 
 
 def has_labels(data: tasks.Data) -> bool:

@@ -58,8 +58,8 @@ def fine_tune(
         max_length: Truncate texts to this number of tokens.
         method: A method, written "name:field=value,field=value", or a list of methods.
         output_dir: Folder for the model and the results; by default `runs/<model>-<data>-<methods>`.
-        num_train_epochs: Number of passes over the training data.
-        learning_rate: The highest learning rate.
+        num_train_epochs: Number of passes over the training data; by default chosen from the amount of data.
+        learning_rate: The highest learning rate; by default chosen from the width of the model.
         per_device_train_batch_size: Examples in a batch, on each device.
         gradient_accumulation_steps: Batches that make one step of the optimizer.
         seed: Seed of the new head, of the order of the examples, and of dropout.

@@ -100,10 +100,9 @@ class Judge:
                 continue
             suffix = "" if name == "validation" else f"_{name}"
             write_judgement(folder, self.evaluation[name], data.task.labels, suffix)
-            if data.task.kind != "translation":
-                starts = prepared.word_starts.get(name)
-                columns = error_columns(self.answers[name], split, starts, self.temperature, self.decimals)
-                write_table(folder / f"errors{suffix}.csv", columns, data.task, "csv")
+            starts = prepared.word_starts.get(name)
+            columns = error_columns(self.answers[name], split, starts, self.temperature, self.decimals)
+            write_table(folder / f"errors{suffix}.csv", columns, data.task, "csv")
 
     def write_predictions(self, path: Path, split: Any, values: Any, task: tasks.Task, word_starts: Any) -> None:
         """Write the predictions for a split of the run as CSV.

@@ -31,11 +31,13 @@ class Predictions:
         path: The file that was written; None = the standard output.
         rows: The number of predictions.
         metrics: The scores, if the file has labels.
+        notes: What the user must know about the file, such as rows that were left out.
     """
 
     path: Path | None
     rows: int
     metrics: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -201,7 +203,7 @@ def predict_file(
     if task.kind == "tokens":
         columns[task.text[0]] = list(data.test[task.text[0]])
     write_table(path, {**columns, **outputs.columns(tuple(columns))}, task, form)
-    return Predictions(path, len(data.test), _scores(outputs))
+    return Predictions(path, len(data.test), _scores(outputs), data.notes)
 
 
 def read_rows(
@@ -218,9 +220,9 @@ def read_rows(
         data, columns = tasks.load_rows(file, task, options)
         return data, dict(columns)
     content = sys.stdin.buffer.read()
-    is_json = content.lstrip()[:1] in (b"{", b"[")
-    suffix = ".parquet" if content[:4] == b"PAR1" else ".jsonl" if is_json else ".csv"
-    data, columns = tasks.load_rows(f"standard input{suffix}", task, options, content)
+    suffix = tasks.recognised(Path("standard input"), content)
+    name = f"standard input{'.csv' if suffix == '.txt' and task.kind != 'tokens' else suffix}"
+    data, columns = tasks.load_rows(name, task, options, content)
     return data, dict(columns)
 
 

@@ -48,6 +48,7 @@ from .losses import make_loss
 from .masked_lm import EpochOfMasks, MaskedLMTrainer
 from .memory import estimate_memory, out_of_memory_explained
 from .presets import apply_preset
+from .recipe import choose_recipe
 from .result import Result
 from .resume import choose_checkpoint
 from .sampler import length_grouped
@@ -111,6 +112,7 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = load_for_training(config, data.task, tokenizer, notes)
+    notes += choose_recipe(config, arguments, data, model)
     run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
     with empty_folders_removed(config.output_dir):
         trainer = run.make_trainer(model, regularizers)

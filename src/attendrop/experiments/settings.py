@@ -25,7 +25,6 @@ from .checks import check_settings
 DEFAULTS: dict[str, Any] = {
     "per_device_train_batch_size": 16,
     "per_device_eval_batch_size": 32,
-    "learning_rate": 2e-5,
     "weight_decay": 0.01,
     "warmup_steps": 0.1,
     "eval_strategy": "epoch",
@@ -38,10 +37,18 @@ DEFAULTS: dict[str, Any] = {
     "report_to": "none",
 }
 
+# Settings whose default depends on the data and the model (see `recipe.py`) -> how help texts call it.
+CHOSEN: dict[str, str] = {
+    "num_train_epochs": "3 to 20, fewer for more data",
+    "learning_rate": "2e-5 for a model of width 768, more for a smaller one",
+}
+
 # Settings that belong to one call of a run and not to the run.
 _OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
+# Training arguments that are made of the output folder, the machine or the number of processes.
+_OF_THE_PLACE = ("logging_dir", "run_name", "local_rank", "ddp_backend", "dataloader_pin_memory")
 
-# Training arguments that run.yaml holds although nobody set them: they decide the result.
+# Training arguments that stand in the first part of run.yaml although nobody set them: they decide the result.
 _WRITTEN_DEFAULTS = (
     "num_train_epochs", "max_steps", "seed", "per_device_train_batch_size", "gradient_accumulation_steps",
     "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2",
@@ -102,6 +109,10 @@ class RunConfig:
     label_separator: str | None = _setting(None, "Sign between several labels of one example, such as a comma.", DATA)
     encoding: str | None = _setting(None, "Encoding of your files, such as latin-1, if it is not UTF-8.", DATA)
     separator: str | None = _setting(None, "Sign between columns, or tab; by default it is found.", DATA)
+    columns: list[str] = field(
+        default_factory=list,
+        metadata=_metadata("Names of the columns of a table without a header line, such as label,text.", DATA),
+    )
     drop_bad_rows: bool = _setting(
         False, "Leave out rows that cannot be used, and name them; otherwise they are an error.", DATA
     )
@@ -171,7 +182,7 @@ class RunConfig:
 
     def read_options(self) -> ReadOptions:
         """How the user's files are read."""
-        return ReadOptions(self.encoding, self.separator, self.drop_bad_rows, self.label_separator)
+        return ReadOptions(self.encoding, self.separator, self.drop_bad_rows, self.label_separator, tuple(self.columns))
 
     def settings(self) -> dict[str, Any]:
         """Return all settings but the secrets in one flat dictionary, which `make_config` accepts."""
@@ -287,7 +298,7 @@ def all_settings() -> dict[str, Setting]:
     hints = typing.get_type_hints(Seq2SeqTrainingArguments)
     for f in dataclasses.fields(Seq2SeqTrainingArguments):
         if f.name not in settings:
-            default = DEFAULTS.get(f.name, _default(f))
+            default = CHOSEN.get(f.name, DEFAULTS.get(f.name, _default(f)))
             help_text = " ".join(str(f.metadata.get("help", "")).split())
             settings[f.name] = Setting(f.name, _setting_type(hints[f.name]), default, help_text, TRAINING)
     return settings
@@ -386,8 +397,8 @@ def write_yaml(
 ) -> None:
     """Write the configuration for `--config`, with the versions of the libraries and notes as comments.
 
-    Files and folders are written as absolute paths, so that the run can be repeated from any directory, and defaults
-    that decide the result are written too: they may be others in a later version.
+    Files and folders are written as absolute paths, so that the run can be repeated from any directory. Settings that
+    nobody set are written too, because their defaults may be others in a later version.
     """
     import yaml
 
@@ -400,4 +411,23 @@ def write_yaml(
             settings[name] = str(Path(settings[name]).absolute())
     heading = "".join(f"# {name} {version}\n" for name, version in versions.items())
     heading += "".join(f"# {note}\n" for note in notes)
-    path.write_text(heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    text = heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    others = {name: value for name, value in _unset(config, arguments).items() if name not in settings}
+    text += "\n# All other settings have their defaults.\n"
+    path.write_text(text + yaml.safe_dump(others, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:
+    """The values of all settings that can be written and read again, those without a value as null."""
+    found = {}
+    for name, setting in all_settings().items():
+        if name in (*_OF_THE_CALL, *_OF_THE_PLACE) or is_secret(name):
+            continue
+        value = getattr(config, name) if name in RUN_SETTINGS else getattr(arguments, name)
+        value = getattr(value, "value", value)
+        try:
+            if setting.parse(value) == value:
+                found[name] = value
+        except UserError:
+            continue  # an object that the library makes of a setting, such as the settings of accelerate
+    return found

@@ -31,8 +31,8 @@ def prediction_columns(
 ) -> Columns:
     """The columns that a prediction adds to an example: `prediction`, and `probability_<class>` for each class.
 
-    In tagging both are lists with one entry for each word, `prediction` and `probability`, that of the predicted tag; a
-    word that the model has not seen, because it was cut off, has `O` (or `_`) and None.
+    In tagging they are lists with one entry for each word, and `probability` is that of the predicted tag. A word that
+    the model has not seen, because it was cut off, has the tag `O` (or `_`) and None.
 
     Args:
         task: The task.
@@ -71,13 +71,13 @@ def _tag_columns(task: tasks.Task, chances: np.ndarray, word_starts: Sequence[Se
     positions = np.fromiter((start for starts in word_starts for start in starts), int, sum(lengths))
     unseen = "O" if "O" in task.labels else "_"
     tags = np.array(task.labels, dtype=object)[chances.argmax(-1)]
-    best = np.round(chances.max(-1), 4).astype(object)
-    tags[positions < 0], best[positions < 0] = unseen, None
+    tags[positions < 0] = unseen
+    rounded = np.round(chances, 4).astype(object)
+    rounded[positions < 0] = None
+    columns = {"prediction": tags, "probability": rounded[np.arange(len(rounded)), chances.argmax(-1)]}
+    columns |= {f"probability_{label}": rounded[:, place] for place, label in enumerate(task.labels)}
     ends = np.cumsum(lengths)[:-1]
-    return {
-        "prediction": [part.tolist() for part in np.split(tags, ends)],
-        "probability": [part.tolist() for part in np.split(best, ends)],
-    }
+    return {name: [part.tolist() for part in np.split(values, ends)] for name, values in columns.items()}
 
 
 def _free(name: str, taken: Sequence[str]) -> str:

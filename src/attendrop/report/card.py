@@ -6,6 +6,7 @@ Metadata and scores are written by `huggingface_hub`, in the format that the Hub
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,20 +66,21 @@ def write_card(folder: str | Path, record: Mapping[str, Any]) -> Path:
         ```
     """
     path = Path(folder, "README.md")
-    make_card(record, Path(folder).resolve().name).save(path)
+    make_card(record, Path(folder)).save(path)
     return path
 
 
-def make_card(record: Mapping[str, Any], name: str) -> ModelCard:
+def make_card(record: Mapping[str, Any], folder: Path) -> ModelCard:
     """Make the model card of a run.
 
     Args:
         record: The record of the run.
-        name: The name of the model.
+        folder: Its output folder, whose name is the name of the model.
     """
     from huggingface_hub import ModelCard
 
-    return ModelCard(f"---\n{_metadata(record, name).to_yaml()}\n---\n\n{_text(record)}")
+    text = _text(record, folder.absolute() / "run.yaml")
+    return ModelCard(f"---\n{_metadata(record, folder.resolve().name).to_yaml()}\n---\n\n{text}")
 
 
 def _metadata(record: Mapping[str, Any], name: str) -> ModelCardData:
@@ -133,7 +135,7 @@ One seed says little on a small data set. Repeat the run with several values of 
 """
 
 
-def _runs(record: Mapping[str, Any]) -> str:
+def _runs(record: Mapping[str, Any], settings_file: Path) -> str:
     """The run that trained the model, or the runs whose weights were averaged."""
     if soup := record.get("soup"):
         return "".join(f"- {markdown_text(sentence)}\n" for sentence in soup["sentences"])
@@ -142,11 +144,12 @@ def _runs(record: Mapping[str, Any]) -> str:
         f"- seed: {record['seed']}, one run\n"
         f"- {record['steps']} steps in {record['seconds']:.0f} s on {record['processes']} × {record['device']}\n"
         f"{kept}\n"
-        "Every setting is in `run.yaml`; `attendrop train --config run.yaml --output-dir NEW_FOLDER` repeats the run.\n"
+        "Every setting is in `run.yaml`. On the machine of the run, this repeats it from any directory:\n\n"
+        f"    attendrop train --config {shlex.quote(str(settings_file))} --output-dir NEW_FOLDER\n"
     )
 
 
-def _text(record: Mapping[str, Any]) -> str:
+def _text(record: Mapping[str, Any], settings_file: Path) -> str:
     config, versions = record["config"], record["versions"]
     data = config.get("task") or Path(config["train_file"]).name
     rows = ", ".join(f"{count} {split}" for split, count in record["rows"].items())
@@ -175,7 +178,7 @@ Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]
 {methods or "Plain fine-tuning without a regulariser." + chr(10)}
 ## Training
 
-{settings}{_runs(record)}
+{settings}{_runs(record, settings_file)}
 ## Scores
 
 {scores}{_pictures(record)}{caveats}{_CURVES if record["steps"] else ""}

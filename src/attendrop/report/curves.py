@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .style import saved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def plot_run(run: Any, path: str | Path, log_history: Sequence[Mapping[str, Any]] = (), metric: str = "loss") -> None:
+def plot_run(
+    run: Any,
+    path: str | Path | None = None,
+    log_history: Sequence[Mapping[str, Any]] = (),
+    metric: str = "loss",
+) -> Figure:
     """Draw the drop probability of each layer on the left and the scores of the two networks on the right.
 
     Args:
         run: An `AttendOut` after training, its `history`, or the path of a saved `attendout_run.json`.
-        path: The image file to write.
+        path: The image file to write; None = none.
         log_history: The Trainer's `state.log_history`. With it, the development scores of both networks are drawn for
             each epoch; without it, their scores on the reward examples for each round.
         metric: The name of the development score.
@@ -45,7 +55,7 @@ def plot_run(run: Any, path: str | Path, log_history: Sequence[Mapping[str, Any]
         right.plot(steps, [entry["defender"] for entry in rounds], linestyle="--", label="defender")
         right.set(xlabel="step", ylabel="score on the reward's examples", title="rounds")
     right.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
+    return saved(figure, path, dpi=130)
 
 
 def _draw_probabilities(axes: Any, rounds: Sequence[Mapping[str, Any]]) -> None:

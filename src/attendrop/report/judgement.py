@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._markdown import markdown_text
-from .style import BLUE, VERMILION
+from .style import BLUE, VERMILION, saved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHOWN_CLASSES = 40  # a confusion matrix with more would not be readable
 _LONGEST = 24  # letters of a label in a figure
 _CARD_CLASSES = 20  # classes in the table of a card
 
 
-def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path: str | Path) -> Path:
+def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path: str | Path | None = None) -> Figure:
     """Draw a confusion matrix: colours are shares of each row, numbers are counts.
 
     Args:
         counts: One row for each right class, one column for each predicted class.
         labels: The names of the classes.
-        path: The image file to write.
+        path: The image file to write; None = none.
     """
     import numpy as np
     from matplotlib.figure import Figure
@@ -40,8 +43,7 @@ def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path:
         colour = "white" if shares[row, column] > 0.6 else "black"
         axes.text(column, row, f"{table[row, column]:,}", ha="center", va="center", color=colour, fontsize=8)
     figure.colorbar(image, ax=axes, shrink=0.8, label="share of the row")
-    figure.savefig(path, dpi=120)
-    return Path(path)
+    return saved(figure, path)
 
 
 def _short(label: str) -> str:
@@ -49,12 +51,12 @@ def _short(label: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def plot_reliability(calibration: Mapping[str, Any], path: str | Path) -> Path:
+def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = None) -> Figure:
     """Draw a reliability diagram: how often answers of a confidence are right, and how many there are.
 
     Args:
         calibration: The entry `calibration` of a judgement.
-        path: The image file to write.
+        path: The image file to write; None = none.
     """
     from matplotlib.figure import Figure
 
@@ -77,8 +79,7 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path) -> Path:
     below.set(xlabel="probability of the answer", ylabel="answers")
     for panel in (axes, below):
         panel.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    return Path(path)
+    return saved(figure, path)
 
 
 def score_rows(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..methods.addrop import ADDrop
 from .explorer import attention_maps
+from .style import saved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -47,14 +51,14 @@ def panels(
     }
 
 
-def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: Path) -> None:
+def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: str | Path | None = None) -> Figure:
     """Draw the four maps next to each other, with the tokens on both axes.
 
     Args:
         maps: The result of `panels`.
         tokens: The tokens of the sentence.
         title: The title of the figure.
-        path: The image file to write.
+        path: The image file to write; None = none.
     """
     from matplotlib.figure import Figure
 
@@ -79,7 +83,7 @@ def draw(maps: dict[str, Tensor], tokens: list[str], title: str, path: Path) -> 
         figure.colorbar(image, ax=axis, shrink=0.75)
     axes[0].set_ylabel("query", fontsize=8)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=130)
+    return saved(figure, path, dpi=130)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..model.robustness import TOGETHER, Robustness
 from ..utils.checks import check_choice
-from .style import BLUE, GREEN, VERMILION
+from .style import BLUE, GREEN, VERMILION, saved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _STYLES: dict[str, dict[str, Any]] = {
     "high": {"color": VERMILION, "marker": "o", "linestyle": "-", "label": "highest attribution"},
@@ -18,12 +21,12 @@ _STYLES: dict[str, dict[str, Any]] = {
 _WIDEST = 4  # panels side by side
 
 
-def plot_robustness(result: Robustness, path: str | Path, value: str = "score") -> Path:
+def plot_robustness(result: Robustness, path: str | Path | None = None, value: str = "score") -> Figure:
     """Draw one panel for each layer, with one line for each order in which positions are dropped.
 
     Args:
         result: The result of `measure_robustness`.
-        path: The image file to write.
+        path: The image file to write; None = none.
         value: What is drawn: "score" or "loss".
 
     Example:
@@ -50,8 +53,7 @@ def plot_robustness(result: Robustness, path: str | Path, value: str = "score") 
     figure.supylabel(result.metric if value == "score" else "loss", fontsize=10)
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9)
-    figure.savefig(path, dpi=130)
-    return Path(path)
+    return saved(figure, path, dpi=130)
 
 
 def _draw_layer(axes: Any, result: Robustness, layer: str, value: str) -> None:

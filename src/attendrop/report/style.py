@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 # Okabe and Ito, "Color Universal Design", 2008, without its yellow, which is hard to see on white.
@@ -19,3 +20,16 @@ def line_style(number: int) -> dict[str, Any]:
         number: The number of the line, from 0.
     """
     return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+
+
+def saved(figure: Any, path: str | Path | None, dpi: int = 120) -> Any:
+    """The figure itself, after it was written to a file.
+
+    Args:
+        figure: The matplotlib figure.
+        path: The image file; None = none is written.
+        dpi: Dots for each inch.
+    """
+    if path is not None:
+        figure.savefig(path, dpi=dpi)
+    return figure

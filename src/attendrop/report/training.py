@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .style import BLACK, GREEN, SKY, line_style
+from .style import BLACK, GREEN, SKY, line_style, saved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _POINTS = 10  # a training loss is averaged over a tenth of its values, which leaves the shape of the curve
 
@@ -28,13 +31,13 @@ class Marks:
 
 
 def plot_history(
-    history: Sequence[Mapping[str, Any]], path: str | Path, metric: str, marks: Marks | None = None
-) -> Path:
+    history: Sequence[Mapping[str, Any]], path: str | Path | None, metric: str, marks: Marks | None = None
+) -> Figure:
     """Draw the training loss, the development loss and the development score of one run.
 
     Args:
         history: The Trainer's `state.log_history`.
-        path: The image file to write.
+        path: The image file to write; None = none.
         metric: The name of the score, with or without `eval_`.
         marks: What else is marked in the figure; None = nothing.
 
@@ -47,8 +50,11 @@ def plot_history(
 
 
 def plot_histories(
-    histories: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, metric: str, smoothing: int | None = None
-) -> Path:
+    histories: Mapping[str, Sequence[Mapping[str, Any]]],
+    path: str | Path | None,
+    metric: str,
+    smoothing: int | None = None,
+) -> Figure:
     """Draw several runs in one figure: training loss, development loss and development score, one line for each run.
 
     The training loss is smoothed by a moving average, with the logged values as a thin line behind it. Where a method
@@ -56,7 +62,7 @@ def plot_histories(
 
     Args:
         histories: Name of a run -> its `log_history`.
-        path: The image file to write.
+        path: The image file to write; None = none.
         metric: The name of the score, with or without `eval_`.
         smoothing: The number of logged losses that are averaged; None = a tenth of them. 1 = no smoothing.
 
@@ -69,9 +75,9 @@ def plot_histories(
 
 
 def _plot(
-    histories: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, metric: str, smoothing: int | None,
+    histories: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path | None, metric: str, smoothing: int | None,
     marks: Marks,
-) -> Path:  # fmt: skip
+) -> Figure:  # fmt: skip
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.8), layout="constrained")
@@ -95,8 +101,7 @@ def _plot(
         axes.grid(alpha=0.3)
     _draw_marks((training, development, score), marks)
     _add_legend(figure, score)
-    figure.savefig(path, dpi=120)
-    return Path(path)
+    return saved(figure, path)
 
 
 def _draw_marks(panels: Sequence[Any], marks: Marks) -> None:

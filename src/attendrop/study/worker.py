@@ -22,6 +22,7 @@ from transformers import set_seed
 from .. import tasks
 from ..capture.kept import KeptGraphs
 from ..experiments.adapters import load_for_training
+from ..experiments.recipe import choose_recipe
 from ..experiments.run import (
     Listener,
     Run,
@@ -98,6 +99,7 @@ class Worker:
         arguments = training_arguments(config)
         data, fingerprints = self._load_data(spec, config)
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
+        recipe = choose_recipe(config, arguments, data, model.model)
         run = self._prepare(spec, config, arguments, data, model, listener)
         key = _arguments_key(arguments)
         trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
@@ -133,7 +135,7 @@ class Worker:
             "metric": run.prepared.metric,
             "greater_is_better": run.prepared.greater_is_better,
             "labels": list(data.task.labels),
-            "notes": [*data.notes, *run.prepared.notes, *caveats],
+            "notes": [*data.notes, *run.prepared.notes, *recipe, *caveats],
             "scores": scores,
             "curves": training.curves(),
             "method_metrics": training.method_metrics(),

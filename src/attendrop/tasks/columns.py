@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import UserError
 from .files import Table
+from .findings import shortened
 from .values import FEW_CLASSES, as_number, is_missing
 
 TEXT_NAMES = (
@@ -59,14 +60,19 @@ _CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])"
 FILE_KINDS = ("classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm")
 
 
-def _looks_like_text(values: Sequence[Any]) -> bool:
+def looks_like_text(values: Sequence[Any]) -> bool:
     """Whether most of the first 1,000 values are strings of more than one word."""
     present = [value for value in values[:1000] if value is not None]
     return sum(isinstance(value, str) and " " in value.strip() for value in present) * 2 > len(present)
 
 
 def _header(table: Table) -> str:
-    return f"{table.path} has the columns {', '.join(table.columns)}"
+    return f"{table.path} has the columns {', '.join(map(shortened, table.columns))}"
+
+
+def _named(column: str) -> str:
+    """A column in a note. The first line of a file may be data, and its names whole texts."""
+    return f"column {shortened(column)!r}"
 
 
 def find_columns(
@@ -90,17 +96,17 @@ def find_columns(
     notes = []
     if text is None and label is None and (guess := _guess_of_two(table)):
         text, label = guess
-        notes += [f"using column {text!r} as the text", f"using column {label!r} as the label"]
+        notes += [f"using {_named(text)} as the text", f"using {_named(label)} as the label"]
     if label is None:
         label = _guess_label(table, [name for name in (text, text_pair) if name is not None])
-        notes.append(f"using column {label!r} as the label")
+        notes.append(f"using {_named(label)} as the label")
     if text is not None:
         return (text,) if text_pair is None else (text, text_pair), label, notes
     texts = _guess_texts(table, label)
     if len(texts) == 1:
-        notes.append(f"using column {texts[0]!r} as the text")
+        notes.append(f"using {_named(texts[0])} as the text")
     else:
-        notes.append(f"using columns {texts[0]!r} and {texts[1]!r} as the two texts")
+        notes.append(f"using columns {shortened(texts[0])!r} and {shortened(texts[1])!r} as the two texts")
     return texts, label, notes
 
 
@@ -110,12 +116,12 @@ def find_text(table: Table, text: str | None) -> tuple[str, list[str]]:
     if text is not None:
         return text, []
     names = _with_usual_name(table, TEXT_NAMES, list(table.columns)) or [
-        name for name, values in table.columns.items() if _looks_like_text(values)
+        name for name, values in table.columns.items() if looks_like_text(values)
     ]
     names = list(table.columns) if len(table.columns) == 1 else names
     if len(names) != 1:
         raise UserError(f"{_header(table)}, and it is not clear which of them is the text; name it with --text.")
-    return names[0], [f"using column {names[0]!r} as the text"] if len(table.columns) > 1 else []
+    return names[0], [f"using {_named(names[0])} as the text"] if len(table.columns) > 1 else []
 
 
 def split_lists(table: Table) -> Table:
@@ -160,14 +166,14 @@ def find_choices(
         )
     if label is None:
         label = _guess_label(table, [*answers, *([text] if text else [])])
-        notes.append(f"using column {label!r} as the label")
+        notes.append(f"using {_named(label)} as the label")
     if text is None:
         free = [name for name in table.columns if name not in (*answers, label)]
         candidates = _with_usual_name(table, CONTEXT_NAMES, free) or (free if len(free) == 1 else [])
         if len(candidates) != 1:
             raise UserError(f"{_header(table)}, and it is not clear which of them is the context; name it with --text.")
         text = candidates[0]
-        notes.append(f"using column {text!r} as the context")
+        notes.append(f"using {_named(text)} as the context")
     named = [text, *answers, label]
     if len(set(named)) < len(named):
         raise UserError(f"--text, --choices and --label name a column twice; {_header(table)}.")
@@ -202,7 +208,7 @@ def _guess_of_two(table: Table) -> tuple[str, str] | None:
     if len(names) != 2 or any(name.lower() in LABEL_NAMES for name in names):
         return None
     texts = [name for name in names if name.lower() in TEXT_NAMES]
-    texts = texts or [name for name in names if _looks_like_text(table.columns[name])]
+    texts = texts or [name for name in names if looks_like_text(table.columns[name])]
     if len(texts) != 1:
         return None
     return texts[0], names[1 - names.index(texts[0])]
@@ -231,9 +237,10 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
         return (singles[0],)
     if len(free) == 1:
         return (free[0],)
-    raise UserError(
-        f"{_header(table)}, and it is not clear which of them is the text; name it with --text (and --text-pair)."
-    )
+    hint = "name it with --text (and --text-pair)"
+    if sum(_CHOICE_NAME.fullmatch(name) is not None for name in free) > 1:
+        hint = "use --kind choice if they are answers to choose from, or name it with --text (and --text-pair)"
+    raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
 
 
 def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) -> list[str]:

@@ -32,3 +32,8 @@ def listed(items: Iterable[object], most: int = 5) -> str:
     shown = [str(item) for item in items]
     rest = f" and {len(shown) - most:,} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + rest
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """The beginning of a text, with an ellipsis if it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

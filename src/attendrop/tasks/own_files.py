@@ -15,7 +15,7 @@ from .catalogue import TASKS, Task
 from .data import Data, make_data
 from .doctor import examine, examine_header
 from .files import ReadOptions, Table, read_table, refusals
-from .findings import ERROR, NOTE, WARNING, Finding
+from .findings import ERROR, NOTE, WARNING, Finding, shortened
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -148,7 +148,8 @@ class _Inspector:
         order = (ERROR, WARNING, NOTE)
         findings = sorted(self.findings, key=lambda finding: order.index(finding.level))
         if self.data is not None:
-            self.data.notes += [finding.text for finding in findings if finding.level != ERROR]
+            prefixes = {WARNING: "warning: ", NOTE: ""}
+            self.data.notes += [prefixes[found.level] + found.text for found in findings if found.level != ERROR]
         return Inspection(self.data, findings, {name: len(table) for name, table in self.tables.items()})
 
     def inspect(self, paths: dict[str, str | Path]) -> None:
@@ -315,6 +316,7 @@ def load_rows(
     Returns:
         The data, as `Data.test`, and every column of the file with the values of the same rows.
     """
+    has_flag = options is not None  # the command has --drop-bad-rows
     options = options or ReadOptions()
     table = read_table(path, options, task.kind == "mlm", content)
     table = columns.split_lists(table) if task.kind == "choice" else table
@@ -322,7 +324,7 @@ def load_rows(
     problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
     table = table.without(problems)
     if table.dropped and not options.drop_bad_rows:
-        raise UserError(f"{refusals(table.path, table.dropped, can_drop=False)[0]}.")
+        raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
     data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
     return data, table.columns
@@ -348,7 +350,9 @@ def check_columns(task: Task, table: Table, needs_labels: bool) -> None:
     texts = task.text if needs_labels else _present(task, table).text
     for name in (*texts, *([task.label] if task.label and needs_labels else [])):
         if name not in table.columns:
-            raise UserError(f"{table.path} has no column {name!r}; it has {', '.join(table.columns)}.")
+            hint = "; if its first line is data, name the columns with --columns" if table.has_header else ""
+            found = ", ".join(map(shortened, table.columns))
+            raise UserError(f"{table.path} has no column {name!r}; it has {found}{hint}.")
 
 
 def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dataset:

@@ -87,8 +87,8 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
     notes = [*data.notes, f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"]
     if repeated := _repeated(data, train, rest, chosen):
         notes.append(
-            f"{repeated:,} of {plural(len(chosen), 'validation example')} have the text of a training example; scores "
-            "on them are too good"
+            f"warning: {repeated:,} of {plural(len(chosen), 'validation example')} have the text of a training "
+            "example; scores on them are too good"
         )
     return dataclasses.replace(data, train=train.select(rest), validation=train.select(chosen), notes=notes)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..columns import looks_like_text
 from ..files import Table
-from ..findings import ERROR, WARNING, Finding
+from ..findings import ERROR, WARNING, Finding, shortened
 from ..values import as_number
 
 _WORDS_OF_A_TEXT = 6
@@ -14,20 +15,36 @@ def examine_header(table: Table) -> list[Finding]:
     names = list(table.columns)
     if not table.has_header or names == [str(number) for number in range(len(names))]:  # pandas numbers its columns
         return []
-    add = "add a first line with the names of the columns, such as text and label"
+    add = f"if it is data, name the columns with --columns {','.join(_suggested(table))}"
     for name in names:
         values = [str(value).strip() for value in table.columns[name] if value is not None]
         if (again := values.count(name)) > 1:
-            reason = f"its {name!r} is also the value of {again:,} rows below it"
+            reason = f"its {shortened(name)!r} is also the value of {again:,} rows below it"
         elif as_number(name) is not None and any(as_number(value) is not None for value in values):
             reason = f"its {name!r} is a number, as the values below it"
         else:
             continue
         return [
-            Finding(ERROR, f"the first line of {table.path} looks like data and not like a header: {reason}; {add}")
+            Finding(
+                ERROR,
+                f"the first line of {table.path} looks like data and not like a header: {reason}; {add}, or "
+                "add a line with their names",
+            )
         ]
     long = [name for name in names if len(name.split()) >= _WORDS_OF_A_TEXT]
     if long:
-        text = f"the first line of {table.path} may be data and not a header: one column is called {long[0]!r:.60}"
-        return [Finding(WARNING, f"{text}; {add} if it is")]
+        text = (
+            f"the first line of {table.path} may be data and not a header: one column is called {shortened(long[0])!r}"
+        )
+        return [Finding(WARNING, f"{text}; {add}")]
     return []
+
+
+def _suggested(table: Table) -> list[str]:
+    """Names for the columns: `text` for texts, `label` for the column with the fewest different values."""
+    texts = [name for name, values in table.columns.items() if looks_like_text(values)]
+    others = [name for name in table.columns if name not in texts]
+    names = dict(zip(texts, ("text", "text_pair"), strict=False))
+    if others:
+        names[min(others, key=lambda name: len(set(map(str, table.columns[name]))))] = "label"
+    return [names.get(name, f"column{number}") for number, name in enumerate(table.columns, 1)]

@@ -1,11 +1,12 @@
 """Read the user's files into columns. The suffix selects the format, and every error names the file and the line.
 
 .csv .tsv                           a header line, then one example per line (quoted fields may hold line breaks)
-.txt                                a table like those, or CoNLL columns
+.txt                                a table like those, CoNLL columns, or sentences of word/TAG
 .jsonl .ndjson .json                one object per line, or one array of objects
 .parquet .xlsx                      of an Excel file the first sheet, with the names of the columns in its first row
 .conll .iob .iob2 .bio              word … tag, a blank line between sentences; `-DOCSTART-` lines are skipped
 .gz after any of them               compressed
+any other suffix, or none           the content shows which of the formats it is
 
 For masked language modelling a .txt file has one text on each line instead.
 """
@@ -29,6 +30,7 @@ __all__ = [
     "Table",
     "read_arrow",
     "read_table",
+    "recognised",
     "refusals",
 ]
 
@@ -49,6 +51,10 @@ _ADVICE = {
     **dict.fromkeys((".xls", ".xlsm", ".ods"), "is an old or other spreadsheet; save it as .xlsx or CSV (UTF-8)"),
     **dict.fromkeys((".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"), "is compressed; unpack it first"),
     **dict.fromkeys((".arrow", ".feather"), "is an Arrow file; save it as Parquet, for example with to_parquet"),
+    **dict.fromkeys(
+        (".conllu", ".conllup"),
+        "has ten columns for each word; keep the word and one of its tags, for example with `cut -f 2,4`",
+    ),
     **dict.fromkeys((".pkl", ".pickle"), "is a pickle, and loading one runs the code in it; save the table as CSV"),
 }
 
@@ -76,10 +82,8 @@ def read_table(
         raise UserError(f"{path} does not exist.")
     is_compressed = path.suffix.lower() == ".gz"
     suffix = Path(path.stem).suffix.lower() if is_compressed else path.suffix.lower()
-    read = _READERS.get(suffix)
-    if read is None:
-        raise UserError(_unknown_suffix(path, suffix))
-    _check_options(path, suffix, options, has_plain_texts)
+    if suffix in _ADVICE:
+        raise UserError(f"{path} {_ADVICE[suffix]}; the formats are {', '.join(_READERS)}, with or without .gz.")
     try:
         raw = path.read_bytes() if content is None else content
         if is_compressed and raw:
@@ -88,13 +92,34 @@ def read_table(
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     if not raw:
         raise UserError(f"{path} is empty.")
-    read = read_lines if has_plain_texts and suffix == ".txt" else read
+    if suffix not in _READERS:
+        suffix = recognised(path, raw)
+    _check_options(path, suffix, options, has_plain_texts)
+    read = read_lines if has_plain_texts and suffix == ".txt" else _READERS[suffix]
     table = read(Source(path, suffix, raw, options))
     if not len(table) and table.dropped:
         raise UserError(f"{refusals(path, table.dropped, can_drop=False)[0]}.")
     if not len(table):
         raise UserError(f"{path} has no examples{', only a header' if table.columns else ''}.")
     return table
+
+
+def recognised(path: Path, raw: bytes) -> str:
+    """The suffix of the format that a content has, for a file whose name does not say it.
+
+    Args:
+        path: The file, for the error message.
+        raw: Its content.
+    """
+    start = raw.removeprefix(b"\xef\xbb\xbf")[:1000].lstrip()
+    if start.startswith(b"PAR1"):
+        return ".parquet"
+    if start.startswith((b"{", b"[")):
+        return ".jsonl"
+    if start.startswith((b"PK", b"%PDF", b"<")):
+        what = "an XML or HTML file" if start.startswith(b"<") else "a PDF or a compressed file"
+        raise UserError(f"{path} looks like {what}; save the table in it as one of {', '.join(_READERS)}.")
+    return ".txt"
 
 
 def _check_options(path: Path, suffix: str, options: ReadOptions, has_plain_texts: bool) -> None:
@@ -104,6 +129,10 @@ def _check_options(path: Path, suffix: str, options: ReadOptions, has_plain_text
     is_table = suffix in _SEPARATED and not (has_plain_texts and suffix == ".txt")
     if options.separator is not None and not is_table:
         raise UserError(f"separator is {options.separator!r}, and {path} is no table with one; leave --separator out.")
+    if options.columns and not (is_table or suffix == ".xlsx"):
+        raise UserError(
+            f"columns is {','.join(options.columns)!r}, and {path} has names for its columns; leave --columns out."
+        )
 
 
 def _unpacked(path: Path, raw: bytes) -> bytes:
@@ -111,10 +140,3 @@ def _unpacked(path: Path, raw: bytes) -> bytes:
         return gzip.decompress(raw)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is incomplete or not a gzip file; copy or download it again.") from None
-
-
-def _unknown_suffix(path: Path, suffix: str) -> str:
-    allowed = f"the suffix selects the format and must be one of {', '.join(_READERS)}, with or without .gz"
-    if advice := _ADVICE.get(suffix):
-        return f"{path} {advice}; {allowed}."
-    return f"{path} has {f'the unknown suffix {suffix!r}' if suffix else 'no suffix'}; {allowed}."

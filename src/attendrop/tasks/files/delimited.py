@@ -13,7 +13,7 @@ from itertools import islice
 from ...errors import UserError
 from ..findings import NOTE, Finding, plural
 from .decoding import decode
-from .table import Problem, Source, Table, checked_header
+from .table import Problem, Source, Table
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _LOOKED_AT = 50  # lines that decide on the separator
@@ -26,13 +26,14 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
 
     A column without a name is left out: it is the row number that pandas saves, or the end of every line.
     """
-    remaining = iter(rows)
-    header = checked_header(source.path, next(remaining)[1])
+    header, remaining = source.header_and_rows(list(rows))
+    remaining = _without_orange_lines(source, remaining)
     columns: dict[str, list[str]] = {name: [] for name in header if name}
     lines, nameless = [], []
     for line, row in remaining:
         if len(row) != len(header):
-            text = f"has {plural(len(row), 'field')}, but the header has {len(header)}"
+            others = "the first line" if source.options.columns else "the header"
+            text = f"has {plural(len(row), 'field')}, but {others} has {len(header)}"
             source.drop(line, Problem(text, hint, group="fields"))
             continue
         lines.append(line)
@@ -42,7 +43,25 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
             if name:
                 columns[name].append(value)
     source.warn_of_nameless(nameless)
-    return source.table(dict(columns), lines, has_header=True)
+    return source.table(dict(columns), lines, has_header=not source.options.columns)
+
+
+_ORANGE_TYPES = {"d", "discrete", "c", "continuous", "s", "string", "t", "time", ""}
+_ORANGE_ROLE = re.compile(r"class|meta|ignore|[cim]|\w+=\w+")
+
+
+def _without_orange_lines(source: Source, rows: list[Row]) -> list[Row]:
+    """The rows without the types and the roles of columns, which a file of Orange has in its second and third line."""
+    if len(rows) < 2 or source.options.columns:
+        return rows
+    (first, types), (second, roles) = rows[:2]
+    if not any(types) or not all(word.strip().lower() in _ORANGE_TYPES for word in types):
+        return rows
+    if not all(_ORANGE_ROLE.fullmatch(role) for field in roles for role in field.split()):
+        return rows
+    text = f"lines {first} and {second} of {source.path} hold the types and roles of columns, as Orange writes them"
+    source.findings.append(Finding(NOTE, f"{text}, and are no examples"))
+    return rows[2:]
 
 
 @contextmanager

@@ -141,13 +141,11 @@ def read_xlsx(source: Source) -> Table:
     if not rows:
         raise UserError(f"{source.path} is empty.")
     width = max(place + 1 for _, row in rows for place, value in enumerate(row) if value not in (None, ""))
-    header = checked_header(source.path, ["" if name is None else str(name) for name in rows[0][1][:width]])
-    columns = {name: [_cell(row, place) for _, row in rows[1:]] for place, name in enumerate(header) if name}
+    header, rows = source.header_and_rows([(number, row[:width]) for number, row in rows])
+    columns = {name: [_cell(row, place) for _, row in rows] for place, name in enumerate(header) if name}
     nameless = [place for place, name in enumerate(header) if place and not name]
-    source.warn_of_nameless(
-        [n for n, row in rows[1:] if any(_cell(row, place) not in (None, "") for place in nameless)]
-    )
-    return source.table(columns, [number for number, _ in rows[1:]], has_header=True)
+    source.warn_of_nameless([n for n, row in rows if any(_cell(row, place) not in (None, "") for place in nameless)])
+    return source.table(columns, [number for number, _ in rows], has_header=not source.options.columns)
 
 
 def _cell(row: list[Any], place: int) -> Any:
@@ -196,10 +194,38 @@ def _conll_of(source: Source, text: str) -> Table:
 
 
 def read_txt(source: Source) -> Table:
-    """Read a .txt file: a table with a separator, or the columns of a CoNLL file."""
+    """Read a .txt file: sentences of `word/TAG`, a table with a separator, or the columns of a CoNLL file."""
     text = decode(source)
+    if source.options.separator is None and not source.options.columns and _has_tagged_words(text):
+        return _read_tagged_words(source, text)
     separator = source.options.separator or table_separator(text)
     return read_text_table(source, text, separator) if separator else _conll_of(source, text)
+
+
+_TAGGED = re.compile(r"\S+/[^\s/]+")  # a word may have slashes, and its tag has none
+
+
+def _has_tagged_words(text: str) -> bool:
+    """Whether every word of the first lines has a tag after a slash."""
+    words = [line.split() for line in text.split("\n")[:50]]
+    return any(len(line) > 1 for line in words) and all(_TAGGED.fullmatch(word) for line in words for word in line)
+
+
+def _read_tagged_words(source: Source, text: str) -> Table:
+    """One sentence on each line, each word followed by a slash and its tag."""
+    source.findings.append(Finding(NOTE, f"{source.path} is read as sentences of words with tags, written word/TAG"))
+    tokens, tags, lines = [], [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.split()
+        wrong = next((word for word in words if not _TAGGED.fullmatch(word)), None)
+        if wrong is not None:
+            source.drop(number, Problem(f"has {wrong!r:.40} without a tag", "write word/TAG", group="tagged"))
+        elif words:
+            pairs = [word.rpartition("/") for word in words]
+            tokens.append([word for word, _, _ in pairs])
+            tags.append([tag for _, _, tag in pairs])
+            lines.append(number)
+    return source.table({"tokens": tokens, "tags": tags}, lines)
 
 
 def read_lines(source: Source) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...errors import UserError
@@ -21,12 +22,15 @@ class ReadOptions:
         drop_bad_rows: Whether rows that cannot be used are left out and counted. Otherwise they are an error of
             `load_files`.
         label_separator: The sign between the labels of one example; None = a label is one name, or a list.
+        columns: The names of the columns of a table that has no header line; an item may hold several, with commas
+            between them. Empty = the first line has the names.
     """
 
     encoding: str | None = None
     separator: str | None = None
     drop_bad_rows: bool = False
     label_separator: str | None = None
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.encoding is not None:
@@ -35,6 +39,15 @@ class ReadOptions:
             object.__setattr__(self, "separator", _separator_of(self.separator))
         if self.label_separator is not None and not self.label_separator.strip():
             raise UserError(f"label_separator is {self.label_separator!r}; it must be a sign such as a comma.")
+        object.__setattr__(self, "columns", _names_of(self.columns))
+
+
+def _names_of(given: Iterable[str]) -> tuple[str, ...]:
+    """The names that `--columns` gives, each alone or several with commas between them."""
+    names = tuple(name.strip() for text in given for name in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise UserError(f"columns is {','.join(names)!r}; it must be different names, such as label,text.")
+    return names
 
 
 def _check_encoding(name: str) -> None:

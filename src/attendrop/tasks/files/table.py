@@ -132,6 +132,28 @@ class Source:
         """Leave a row out. Whether that is an error is for the caller of `read_table` to say."""
         self.dropped[f"line {line}"] = problem
 
+    def header_and_rows(self, rows: list[tuple[int, list[Any]]]) -> tuple[list[str], list[tuple[int, list[Any]]]]:
+        """The names of the columns, and the rows below them. With `--columns` all rows are examples.
+
+        Args:
+            rows: Line number and fields of each row.
+        """
+        line, first = rows[0]
+        names = ["" if name is None else str(name) for name in first]
+        given = list(self.options.columns)
+        if not given:
+            return checked_header(self.path, names), rows[1:]
+        if len(given) != len(names):
+            raise UserError(
+                f"columns is {','.join(given)!r}, {plural(len(given), 'name')}, but line {line} of {self.path} has "
+                f"{plural(len(names), 'field')}; name each of them."
+            )
+        if given == [name.strip() for name in names]:
+            raise UserError(
+                f"columns is {','.join(given)!r}, which line {line} of {self.path} has too; leave --columns out."
+            )
+        return given, rows
+
     def warn_of_nameless(self, lines: list[int]) -> None:
         """Warn if rows have values in columns without a name, which are not used.
 
@@ -158,5 +180,8 @@ def checked_header(path: Path, header: list[str]) -> list[str]:
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:
         count = names.count(repeated[0])
-        raise UserError(f"{path} has the column {repeated[0]!r} {count} times; rename or remove one.")
+        raise UserError(
+            f"{path} has the column {repeated[0]!r} {count} times; rename or remove one, or "
+            "name the columns with --columns if the first line is data."
+        )
     return names

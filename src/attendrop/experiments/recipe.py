@@ -1,0 +1,86 @@
+"""The number of epochs and the learning rate of a run whose user set neither, chosen from the data and the model.
+
+Small data need many passes: with three of them over a few hundred examples a model has hardly left its start. Mosbach
+et al. (arXiv 2006.04884) train for 20 epochs at 2e-5, with Adam's bias correction, a warm-up over the first tenth of
+the steps and a linear decay; Zhang et al. (arXiv 2006.05987) find the same for the number of steps. The optimizer of
+the Trainer corrects the bias, and warm-up and decay are those of these papers in every run of attendrop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import tasks
+from ..tasks.findings import plural
+from .settings import RunConfig
+
+STEPS = 1000  # that a run has at least, unless this takes more than MOST_EPOCHS
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to the width of the model
+LARGEST_RATE = 1e-4
+LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
+
+# Corpora to learn masked words from and translations are large, and their evaluations take long.
+_FIXED = {"mlm": (FEWEST_EPOCHS, 5e-5), "translation": (FEWEST_EPOCHS, RATE)}
+
+
+def epochs_for(examples: int, batch: int) -> int:
+    """The number of epochs for an amount of training data.
+
+    Args:
+        examples: The number of training examples.
+        batch: The number of examples in a step of the optimizer.
+    """
+    per_epoch = max(1, math.ceil(examples / batch))
+    return min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+
+
+def rate_for(width: int, is_lora: bool = False) -> float:
+    """The learning rate for a model.
+
+    Args:
+        width: The size of its hidden states.
+        is_lora: Whether adapters are trained instead of all weights.
+    """
+    rate = min(RATE * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
+    return float(f"{rate:.2g}")
+
+
+def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: Any) -> list[str]:
+    """Set the number of epochs and the learning rate where the user set none, and say so in one sentence.
+
+    Args:
+        config: The configuration, which is changed in place: it is what run.yaml and the card hold.
+        arguments: The training arguments, which are changed too.
+        data: The data.
+        model: The model.
+
+    Returns:
+        The sentence; none if the user set both.
+    """
+    assert data.train is not None
+    examples = len(data.train)
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    epochs, rate = _FIXED.get(data.task.kind) or (epochs_for(examples, batch), rate_for(_width(model), config.lora))
+    chosen: dict[str, float] = {}
+    reasons = []
+    if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
+        chosen["num_train_epochs"] = float(epochs)
+        steps = math.ceil(examples / batch) * epochs
+        why = ", because few examples need many passes," if epochs > FEWEST_EPOCHS else ""
+        reasons.append(f"{epochs} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}")
+    if "learning_rate" not in config.training:
+        chosen["learning_rate"] = rate
+        what = "adapters in a model" if config.lora else "a model"
+        reasons.append(f"a learning rate of {rate:g} for {what} of width {_width(model)}")
+    for name, value in chosen.items():
+        config.training[name] = value
+        setattr(arguments, name, value)
+    flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
+    return [f"chosen: {' and '.join(reasons)}; set others with {flags}"] if chosen else []
+
+
+def _width(model: Any) -> int:
+    settings = model.config.get_text_config()
+    return int(getattr(settings, "hidden_size", None) or getattr(settings, "d_model", None) or WIDTH)
