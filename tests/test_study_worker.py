@@ -260,12 +260,18 @@ def test_methods_that_hold_tensors_are_recognised() -> None:
     assert holds_tensors(mixout)
 
 
+ALTERNATING = [("",), (ADDROP,), ("attendout:T=2",), ("rdrop:alpha=1",), ("mixout:p=0.5",)] + [
+    ("", method) for method in ("llrd:decay=0.5", "freeze:blocks=1", "lp_ft:share=0.5")
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["", ADDROP, "attendout:T=2", "rdrop:alpha=1", "mixout:p=0.5"])
-def test_runs_that_share_graphs_equal_runs_of_their_own(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("methods", ALTERNATING, ids=" and ".join)
+def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...], tmp_path: Path) -> None:
+    """Runs of one method, or of two in turn, which share the optimizer."""
     examples = make_examples("bert", 40)
 
-    def train(model: Any, seed: int, optimizer: Any, kept: KeptGraphs | None) -> Any:
+    def train(model: Any, method: str, seed: int, optimizer: Any, kept: KeptGraphs | None) -> Any:
         trainer = RegularizedTrainer(
             model=model,
             args=make_arguments(tmp_path, seed=seed, num_train_epochs=2, use_cpu=False, eval_strategy="no"),
@@ -282,13 +288,14 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(method: str, tmp_path: P
         trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         return trainer
 
-    alone = {}
-    for seed in (1, 2):
-        model = zoo.make_model("bert", seed=seed).cuda()
-        train(model, seed, None, None)
-        alone[seed] = weights_of(model)
-    kept, shared, optimizer = KeptGraphs(), zoo.make_model("bert").cuda(), None
-    for seed in (1, 2, 1, 2):
+    runs = [(method, seed) for method in methods for seed in (1, 2)]
+    device, alone = make_arguments(tmp_path, use_cpu=False).device, {}
+    for method, seed in runs:
+        model = zoo.make_model("bert", seed=seed).to(device)
+        train(model, method, seed, None, None)
+        alone[method, seed] = weights_of(model)
+    kept, shared, optimizer = KeptGraphs(), zoo.make_model("bert").to(device), None
+    for method, seed in runs * 2:
         with torch.no_grad():
             for parameter, fresh in zip(
                 shared.parameters(), zoo.make_model("bert", seed=seed).parameters(), strict=True
@@ -301,8 +308,8 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(method: str, tmp_path: P
             for group in optimizer.param_groups:
                 group.pop("initial_lr", None)
                 group["lr"] = make_arguments(tmp_path).learning_rate
-        trainer = train(shared, seed, optimizer, kept)
+        trainer = train(shared, method, seed, optimizer, kept)
         optimizer = trainer.optimizer.optimizer
-        assert same_bits(weights_of(shared), alone[seed]), f"seed {seed}"
-    if method in ("", ADDROP):
+        assert same_bits(weights_of(shared), alone[method, seed]), f"{method}, seed {seed}"
+    if set(methods) <= {"", ADDROP, "llrd:decay=0.5", "freeze:blocks=1", "lp_ft:share=0.5"}:
         assert trainer.steps.were_captured

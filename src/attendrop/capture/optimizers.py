@@ -92,7 +92,7 @@ class OptimizerGraph:
             (len(group["params"]), *((name, value) for name, value in group.items() if name not in _NOT_FIXED))
             for group in self._optimizer.param_groups
         ]
-        addresses = [p.data_ptr() for p in parameters]
+        addresses = [tensor.data_ptr() for tensor in (*parameters, *self._learning_rates)]
         for p in parameters:
             addresses += [x.data_ptr() for x in self._optimizer.state[p].values() if isinstance(x, Tensor)]
         return ("optimizer", id(self), tuple(settings), tuple(addresses))
