@@ -126,6 +126,8 @@ def test_a_study_that_is_started_again_with_more_seeds_repeats_nothing(tmp_path:
     assert len(engine.ran) == 6
     assert sorted((s.method, s.seed) for s in more.ran) == [(m, s) for m in ("plain", "rdrop") for s in (3, 4)]
     assert analysis == analyse(tmp_path / "study") | {"created": analysis["created"]}
+    assert analysis["ensembles"] == []
+    assert [note for note in analysis["notes"] if note.startswith("there is no ensemble of the seeds of plain, rdrop")]
     with pytest.raises(UserError, match="keep is 'dev', and 'last' in the study"):
         compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", engine, seeds=5)
 
@@ -227,6 +229,11 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
     assert {cell["size"] for cell in analysis["cells"]} == {"shots=8", "shots=16"}
     assert analysis["explorer"] is not None
     assert {row["outcome"] for row in analysis["summary"]} == {"score", "loss", "brier", "ece", "scaled_loss", "cost"}
+    assert len(list((folder / "predictions").glob("*.npz"))) == 20
+    assert [(row["method"], row["size"], row["seeds"]) for row in analysis["ensembles"][:2]] == [
+        ("plain", analysis["cells"][0]["size"], 5), (ADDROP, analysis["cells"][0]["size"], 5)
+    ]  # fmt: skip
+    assert done.out.count("It costs 5 × at inference.") == 4
 
 
 def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: list[str], tmp_path: Path) -> None:
@@ -266,6 +273,10 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--baseline", "rdrop"], "baseline is 'rdrop'"),
         (["--method", "addrop", "--engine", "slurm"], "engine is 'slurm'"),
         (["--method", "addrop", "--address", "a:1"], "only --engine ray uses"),
+        (
+            ["--method", "addrop", "--worker-timeout", "0.5"],
+            "worker_timeout is 0.5; it must be 0 (never) or at least 1",
+        ),
         (["--method", "addrop", "--shots", "900"], "shots is 900, but the class"),
     ],
 )

@@ -9,12 +9,13 @@ def command(engine: EngineName = "local", workers: Workers = None, address: Addr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, Any
 
 import typer
 
+from ..errors import UserError
 from ..study.engines import PATIENCE, Engine, make_engine
-from ..utils.checks import check_number
 
 _PANEL = "Workers"  # of these options in --help
 
@@ -58,7 +59,8 @@ def engine_from_flags(
         cpus_per_worker: The value of `--cpus-per-worker`.
         worker_timeout: The value of `--worker-timeout`.
     """
-    check_number("worker_timeout", worker_timeout)
+    if worker_timeout != 0 and not 1 <= worker_timeout < inf:  # healthy runs report every few seconds
+        raise UserError(f"worker_timeout is {worker_timeout:g}; it must be 0 (never) or at least 1 minute.")
     return make_engine(
         engine, workers, address, device="cpu" if settings.get("use_cpu") else None, gpus_per_worker=gpus_per_worker,
         cpus_per_worker=cpus_per_worker, patience=60 * worker_timeout or None,

@@ -19,6 +19,7 @@ from . import NextSpec, OnProgress
 # What a worker tells: a dictionary with one of the keys "ready", "progress", "record" and "lost".
 Message = dict[str, Any]
 
+_START = 120.0  # seconds that a worker may take at least to start: it imports large libraries
 _MOST_FAILED_STARTS = 5  # in a row, after which the study ends
 
 
@@ -150,8 +151,11 @@ class Pool(ABC):
 
     def _silent_seat(self, patience: float) -> Seat | None:
         """A worker that starts or runs something, and has told nothing for longer than this number of seconds."""
-        busy = (seat for seat in self.seats if seat.job is not None or not seat.is_ready)
-        return next((seat for seat in busy if time.monotonic() - seat.heard > patience), None)
+        for seat in self.seats:
+            limit = patience if seat.is_ready else max(patience, _START)
+            if (seat.job is not None or not seat.is_ready) and time.monotonic() - seat.heard > limit:
+                return seat
+        return None
 
     def _hand_out(self, source: _Source) -> None:
         for seat in self.seats:
