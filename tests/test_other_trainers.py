@@ -59,7 +59,7 @@ def trained(trainer: Any, **options: Any) -> dict[str, Tensor]:
     return weights_of(trainer.model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("sft", marks=pytest.mark.slow), *KINDS])
 def test_training(kind: str, tmp_path: Path) -> None:
     """Zero strength is plain training bit for bit; AD-DROP acts, the loss falls; a resumed run is the same run."""
     options = {"max_steps": 8, "logging_strategy": "steps", "logging_steps": 2, "learning_rate": 1e-2}
@@ -106,8 +106,11 @@ def test_setfit_trains_its_body_with_regularizers(tmp_path: Path) -> None:
     assert "addrop/drop_rate_layer_0" in trainer.st_trainer.state.log_history[0]
 
 
-@pytest.mark.parametrize("method", [SAM(), EMA(), NEFTune(), DropHead(0.5)], ids=lambda method: method.name)
-@pytest.mark.parametrize("kind", ["sft_packed_lora", "sentence"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("sentence", SAM()), ("sentence", EMA()), ("sft_packed_lora", NEFTune()), ("sft_packed_lora", DropHead(0.5))],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_every_family_of_methods_trains(kind: str, method: Any, tmp_path: Path) -> None:
     plain = trained(make_trainer(kind, tmp_path, max_steps=2))
     trainer = make_trainer(kind, tmp_path, [method], max_steps=2)
