@@ -31,7 +31,7 @@ from attendrop import (
     attribute,
     regularized,
 )  # fmt: skip
-from attendrop.model.attribution import attributions
+from attendrop.model.attribution import attribute_loop_loss, attributions
 from helpers.data import SGD, largest_difference, make_arguments, same_bits, weights_of
 from helpers.oracles import LiteralAttention
 from helpers.precision import assert_same_numbers
@@ -59,7 +59,7 @@ def trained(trainer: Any, **options: Any) -> dict[str, Tensor]:
     return weights_of(trainer.model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("sft", marks=pytest.mark.slow), *KINDS])
 def test_training(kind: str, tmp_path: Path) -> None:
     """Zero strength is plain training bit for bit; AD-DROP acts, the loss falls; a resumed run is the same run."""
     options = {"max_steps": 8, "logging_strategy": "steps", "logging_steps": 2, "learning_rate": 1e-2}
@@ -106,8 +106,11 @@ def test_setfit_trains_its_body_with_regularizers(tmp_path: Path) -> None:
     assert "addrop/drop_rate_layer_0" in trainer.st_trainer.state.log_history[0]
 
 
-@pytest.mark.parametrize("method", [SAM(), EMA(), NEFTune(), DropHead(0.5)], ids=lambda method: method.name)
-@pytest.mark.parametrize("kind", ["sft_packed_lora", "sentence"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("sentence", SAM()), ("sentence", EMA()), ("sft_packed_lora", NEFTune()), ("sft_packed_lora", DropHead(0.5))],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_every_family_of_methods_trains(kind: str, method: Any, tmp_path: Path) -> None:
     plain = trained(make_trainer(kind, tmp_path, max_steps=2))
     trainer = make_trainer(kind, tmp_path, [method], max_steps=2)
@@ -228,9 +231,11 @@ def test_attribution_of_a_contrastive_loss_is_its_gradient(method: str, tmp_path
     found = []
 
     class Reads(ADDrop):
+        def on_batch(self, batch: Any) -> None:
+            attribute_loop_loss(batch.probe(), [0, 1], method, "pseudo", rule)
+
         def plan(self, batch: Any) -> Any:
-            sites = [0, 1]
-            for _, attribution in attributions(batch.probe(), sites, method, "pseudo", rule):
+            for _, attribution in attributions(batch.probe(), [0, 1], method, "pseudo", rule):
                 found.append((attribution.scores(), attribution.record.valid))
             return super().plan(batch)
 
@@ -266,6 +271,19 @@ def test_each_call_has_its_own_mask(tmp_path: Path) -> None:
     one, two = (plan.keep[0] for plan in plans)
     assert one.shape == two.shape
     assert not torch.equal(one, two)
+
+
+def test_a_loss_that_keeps_outputs_between_its_calls(tmp_path: Path) -> None:
+    """MatryoshkaLoss computes embeddings once and reads them for each width: a probe in the middle would disturb it."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers.sentence_transformer import losses
+
+    def loss(model: Any) -> Any:
+        return losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model), [32, 16])
+
+    plain = trained(make_trainer("sentence", tmp_path, loss=loss, max_steps=2))
+    dropped = trained(make_trainer("sentence", tmp_path, [ADDrop(**ON), SAM()], loss=loss, max_steps=2))
+    assert largest_difference(plain, dropped) > 1e-5
 
 
 def test_gradient_checkpointing_repeats_the_plan_of_each_call(tmp_path: Path) -> None:

@@ -28,7 +28,14 @@ from ..kernels.attention_mask import KeepForm, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candidates
 from ..kernels.draws import uniform
 from ..model.attention import of_queries
-from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attributions
+from ..model.attribution import (
+    ATTRIBUTIONS,
+    RULES,
+    Attribution,
+    IntegrationRule,
+    attribute_loop_loss,
+    attributions,
+)
 from ..model.objective import LABEL_SOURCES, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams
@@ -126,6 +133,15 @@ class ADDrop(Regularizer):
             return False
         return not self.cross_tuning or is_method_epoch(progress.epoch, progress.epochs, self.end_on)
 
+    def on_batch(self, batch: MicroBatch) -> None:
+        if batch.loop_loss is not None and self._is_on(batch.step):
+            sites = batch.step.seams.select(self.layers, "ADDrop.layers")
+            attribute_loop_loss(batch.probe(), sites, self.attribution, self.label, self._integration)
+
+    @property
+    def _integration(self) -> IntegrationRule:
+        return IntegrationRule(self.ig_rule, self.ig_steps)
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
         if not self._is_on(step):
@@ -133,9 +149,8 @@ class ADDrop(Regularizer):
         sites = step.seams.select(self.layers, "ADDrop.layers")
         # In float64, in which the rank of the threshold is rounded down.
         p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
-        integration = IntegrationRule(self.ig_rule, self.ig_steps)
         keep: dict[int, Tensor | KeepForm] = {}
-        for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, integration):
+        for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, self._integration):
             rows, device = len(attribution.record.query), attribution.record.query.device
             rule = DropRule(p, q, batch.key(site, self.name), batch.positions(rows, device), self.direction)
             keep[site] = self._keep(attribution, rule)

@@ -78,6 +78,10 @@ class HeadMask(Regularizer):
     def probes(self, step: Step) -> bool:
         return self.by == "importance" and self.count(step) > 0
 
+    def on_batch(self, batch: MicroBatch) -> None:
+        if batch.loop_loss is not None and self.probes(batch.step):
+            batch.probe().gradients_of_loop_loss(range(len(batch.step.seams.sites)))
+
     def plan(self, batch: MicroBatch) -> Plan:
         step = batch.step
         if self.count(step) == 0:
@@ -102,10 +106,10 @@ class HeadMask(Regularizer):
         """I_h of all heads, times the number of examples. It is the same on every process."""
         step, probe = batch.step, batch.probe()
         sites = list(range(len(step.seams.sites)))
-        with probe.untracked():
-            if probe.loop_loss is not None:
-                gradients, records = probe.gradients_of_loop_loss(sites)
-            else:
+        if probe.loop_loss is not None:
+            gradients, records = probe.gradients_of_loop_loss(sites)
+        else:
+            with probe.untracked():
                 gradients, records = probe.gradients(
                     Plan(), lambda outputs: -example_scores(step.model, probe.batch, outputs)[0].sum(), sites
                 )

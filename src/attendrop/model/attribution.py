@@ -29,7 +29,7 @@ from ..kernels.attention_mask import KeepForm, mask_of
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
-from .probe import Probe
+from .probe import Found, Probe
 from .seams import Record, bound
 from .sites import Layers
 
@@ -114,14 +114,12 @@ def attributions(
             yield site, Attribution(method, records[site], gradients.pop(site, None))
 
 
-def _probed(
-    probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule
-) -> tuple[dict[int, Tensor], dict[int, Record]]:
+def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule) -> Found:
     """∂F/∂O of the sites, where the method needs it, and their records."""
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
             return {}, probe.forward(Plan(record=frozenset(sites), like_masked=frozenset(sites)))[1]
-    if probe.loop_loss is not None and (label == "gold" or not predicts_class(probe.model)):
+    if _attributes_loss(probe, method, label):
         return _of_loop_loss(probe, sites, method, rule)
     objective = objective_for(probe.model, probe.batch, label)
     with_labels = needs_labels(head_of(probe.model, probe.batch))
@@ -131,23 +129,47 @@ def _probed(
     return _integrated(probe, sites, objective, rule, with_labels)
 
 
-def _of_loop_loss(
-    probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule
-) -> tuple[dict[int, Tensor], dict[int, Record]]:
+def _attributes_loss(probe: Probe, method: str, label: str) -> bool:
+    """Whether the loop's loss is attributed: it calls the model, which predicts no class by itself."""
+    is_by_gradient = method in ("ga", "iga") and probe.loop_loss is not None
+    return is_by_gradient and (label == "gold" or not predicts_class(probe.model))
+
+
+def attribute_loop_loss(
+    probe: Probe, sites: Sequence[int], method: str = "ga", label: str = "pseudo", rule: IntegrationRule | None = None
+) -> None:
+    """Where the loop's loss is attributed, does so for all calls of the model, for `attributions` to read.
+
+    It is called before the loss that is trained begins; the arguments are those of `attributions`.
+    """
+    if _attributes_loss(probe, method, label):
+        _of_loop_loss(probe, sites, method, rule or IntegrationRule())
+
+
+def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule) -> Found:
     """∂F/∂O of one call of the model, where F is −loss of the loop; for "iga" its mean along the path of this call."""
     if method == "ga":
-        with probe.untracked():
-            gradients, records = probe.gradients_of_loop_loss(sites)
-            return dict(gradients), records
-    totals: dict[int, Tensor] = {}
+        gradients, records = probe.gradients_of_loop_loss(sites)
+    else:
+        gradients, records = probe.of_this_call(("iga", *sites, rule), lambda: _integrated_loss(probe, sites, rule))
+    return dict(gradients), records
+
+
+def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) -> list[Found]:
+    """Σ_k w_k ∂F/∂O along the path of each site in each call, one at a time, and the records of the unscaled pass."""
+    found: list[Found] = []
     with probe.untracked(training=False):
         with torch.no_grad():
-            _, records = probe.forward(Plan(record=frozenset(sites)))
-        for site in records:
-            for at, weight in rule.nodes():
-                gradient = probe.gradients_of_loop_loss([site], Plan(scale={site: at}))[0][site] * weight
-                totals[site] = totals[site] + gradient if site in totals else gradient
-    return totals, records
+            calls = probe.gradients_of_calls(sites)
+        for call, (_, records) in enumerate(calls):
+            totals: dict[int, Tensor] = {}
+            for site in records:
+                for at, weight in rule.nodes():
+                    gradients, _ = probe.gradients_of_calls([site], call, Plan(scale={site: at}))[call]
+                    part = gradients[site] * weight
+                    totals[site] = totals[site] + part if site in totals else part
+            found.append((totals, records))
+    return found
 
 
 def scores(
@@ -164,7 +186,7 @@ def scores(
 
 def _integrated(
     probe: Probe, sites: Sequence[int], objective: Objective, rule: IntegrationRule, with_labels: bool
-) -> tuple[dict[int, Tensor], dict[int, Record]]:
+) -> Found:
     """Σ_k w_k ∂F/∂O along the path, for each site, and the records of the unscaled pass.
 
     The nodes of a path are copies of the batch in one pass, as many as memory allows. Scaling a layer changes nothing

@@ -7,7 +7,7 @@ trained. Where a model skips layers by itself (`encoder_layerdrop`), both passes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from .token_head import TokenHead
 _FP16_SCALE = 1024.0
 
 Key = TypeVar("Key")
+Found = tuple[dict[int, Tensor], dict[int, Record]]  # gradients and records, by site
 
 LABELS = ("labels", "label", "start_positions", "end_positions", "next_sentence_label")
 
@@ -42,8 +43,8 @@ class LoopLoss:
     """
 
     compute: Callable[[], Tensor]
-    # ∂(−loss)/∂O and the records of all calls, by sites: one backward is enough for all calls of a step.
-    gradients: dict[tuple[int, ...], list[tuple[dict[int, Tensor], dict[int, Record]]]] = field(default_factory=dict)
+    # What is known about all its calls, by the question: gradients and records by site, for each call.
+    known: dict[Hashable, list[Found]] = field(default_factory=dict)
 
 
 @dataclass
@@ -95,9 +96,7 @@ class Probe:
         with planned_calls(self.model, self.seams, lambda call, _: plan if call == self.call else Plan()):
             return self.loop_loss.compute()
 
-    def gradients(
-        self, plan: Plan, objective: Objective, sites: Sequence[int], with_labels: bool = False
-    ) -> tuple[dict[int, Tensor], dict[int, Record]]:
+    def gradients(self, plan: Plan, objective: Objective, sites: Sequence[int], with_labels: bool = False) -> Found:
         """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records.
 
         A site whose block the model has skipped by itself is in neither. Nothing below the lowest site is saved for
@@ -118,38 +117,58 @@ class Probe:
             record.output = record.output.detach()  # it would keep the graph in memory
         return found, records
 
-    def gradients_of_loop_loss(
-        self, sites: Sequence[int], plan: Plan | None = None
-    ) -> tuple[dict[int, Tensor], dict[int, Record]]:
-        """As `gradients` with the objective −loss, where the loop's loss calls the model: those of this call.
+    def of_this_call(self, question: Hashable, ask: Callable[[], list[Found]]) -> Found:
+        """What is known about this call of the loop's loss: `ask` finds it out for all calls at the first time.
+
+        A method asks in `on_batch`, before the loss that is trained begins: some losses keep things between their calls
+        of the model, which another computation in the middle would disturb.
+        """
+        assert self.loop_loss is not None
+        known = self.loop_loss.known
+        if question not in known:
+            known[question] = ask()
+        if self.call >= len(known[question]):
+            raise ValueError(
+                f"the loss called the model {len(known[question])} times in a first computation and more often in the "
+                "second, so that its attention cannot be attributed; use a loss that makes the same calls each time."
+            )
+        return known[question][self.call]
+
+    def gradients_of_loop_loss(self, sites: Sequence[int]) -> Found:
+        """As `gradients` with the objective −loss, where the loop's loss calls the model: those of this call."""
+
+        def ask() -> list[Found]:
+            with self.untracked():
+                return self.gradients_of_calls(sites)
+
+        return self.of_this_call(("gradients", *sites), ask)
+
+    def gradients_of_calls(
+        self, sites: Sequence[int], changed: int | None = None, plan: Plan | None = None
+    ) -> list[Found]:
+        """∂(−loss)/∂O of the sites in each call of the model, and the records, with one backward for all.
+
+        Without a gradient (`torch.no_grad`), only the records.
 
         Args:
             sites: the sites.
-            plan: what this call changes; the other calls change nothing.
+            changed: the number of a call that is changed; None: none.
+            plan: what that call changes.
         """
         assert self.loop_loss is not None
-        known = self.loop_loss.gradients
-        if plan is not None:
-            return self._gradients_of_calls(sites, plan)[self.call]
-        if tuple(sites) not in known:
-            known[tuple(sites)] = self._gradients_of_calls(sites, Plan())
-        return known[tuple(sites)][self.call]
-
-    def _gradients_of_calls(
-        self, sites: Sequence[int], plan: Plan
-    ) -> list[tuple[dict[int, Tensor], dict[int, Record]]]:
-        """∂(−loss)/∂O of the sites in each call of the model, and the records, with one backward for all."""
-        assert self.loop_loss is not None
-        recording = Plan(record=frozenset(sites), like_masked=frozenset() if plan else frozenset(sites))
+        recording = Plan(record=frozenset(sites), like_masked=frozenset(sites) if plan is None else frozenset())
 
         def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
-            return recording | plan if call == self.call else recording
+            return recording | plan if call == changed and plan is not None else recording
 
-        with torch.enable_grad(), planned_calls(self.model, self.seams, plan_of) as calls:
+        with planned_calls(self.model, self.seams, plan_of) as calls:
             loss = self.loop_loss.compute()
             outputs = {(n, site): r.output for n, records in enumerate(calls) for site, r in records.items()}
-            found = _gradients(outputs, -loss)
-        return [({site: found[n, site] for site in records}, records) for n, records in enumerate(calls)]
+            found = _gradients(outputs, -loss) if torch.is_grad_enabled() else {}
+        return [
+            ({site: found[n, site] for site in records if (n, site) in found}, records)
+            for n, records in enumerate(calls)
+        ]
 
     def loss_gradients(self, field: str, blocks: Sequence[int]) -> dict[int, Tensor]:
         """∂loss/∂h at these blocks, [B, L, d] each, with one backward for all; the loss is the model's own.

@@ -301,7 +301,7 @@ class RegularizerMixin(_Base):
     def _loop_loss(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
         """The loss of a batch, for a probe."""
         # Without synchronisation: a probe must not disturb the reducer of the data-parallel wrapper.
-        with self.adaptation.unrecorded(), self.accelerator.no_sync(model):
+        with self.adaptation.unrecorded(), self.accelerator.no_sync(model), self.compute_loss_context_manager():
             return super().compute_loss(model, dict(inputs))
 
     def _seen(self, loss: Tensor) -> Tensor:

@@ -102,9 +102,11 @@ class ClimbsWeights(EditsWeights):
         self._is_changed = True
         self._model = batch.step.model
         self.register(self._model)
+        if batch.loop_loss is not None:  # `plan` is called for each call of the model
+            self._climb(batch)
 
     def plan(self, batch: MicroBatch) -> Plan:
-        if value_at(self.rho, batch.step.progress) > 0 and batch.call == 0:  # once for all calls of the model
+        if value_at(self.rho, batch.step.progress) > 0 and batch.loop_loss is None:
             self._climb(batch)
         return Plan()
 
