@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import tasks
 from ..errors import UserError, on_one_line
+from ..tasks.models import head_modules
 from .settings import RunConfig
 
 _WITH_NEW_HEAD = ("classification", "regression", "multilabel", "tokens", "choice")
@@ -35,20 +36,14 @@ def load_for_training(config: RunConfig, task: tasks.Task, tokenizer: Any, notes
 
 
 def check_libraries(config: RunConfig) -> None:
-    """Refuse adapters and quantisation where their libraries or the GPU are missing.
+    """Refuse adapters and quantisation where their libraries are missing.
 
     Args:
         config: The configuration.
     """
     if config.lora and find_spec("peft") is None:
         raise UserError("lora is True, and peft is not installed: pip install 'attendrop[peft]'.")
-    if config.quantize is None:
-        return
-    import torch
-
-    if not torch.cuda.is_available() or config.training.get("use_cpu"):
-        raise UserError(f"quantize is {config.quantize!r}, which needs a GPU; train on one, or without --quantize.")
-    if find_spec("bitsandbytes") is None:
+    if config.quantize is not None and find_spec("bitsandbytes") is None:
         raise UserError(
             f"quantize is {config.quantize!r}, and bitsandbytes is not installed: pip install bitsandbytes."
         )
@@ -113,7 +108,7 @@ def _with_adapters(model: Any, config: RunConfig, kind: str, notes: list[str]) -
         model = peft.prepare_model_for_kbit_training(
             model, use_gradient_checkpointing=bool(config.training.get("gradient_checkpointing"))
         )
-    heads = _heads(model) if kind in _WITH_NEW_HEAD else []
+    heads = head_modules(model) if kind in _WITH_NEW_HEAD else []
     targets = _targets(model, heads, config.lora_targets)
     settings = peft.LoraConfig(
         r=config.lora_r,
@@ -134,15 +129,6 @@ def _with_adapters(model: Any, config: RunConfig, kind: str, notes: list[str]) -
         "trained"
     )
     return adapted
-
-
-def _heads(model: Any) -> list[str]:
-    """The modules on top of the pretrained model that have weights: they are new, and trained as a whole."""
-    return [
-        name
-        for name, module in model.named_children()
-        if name != model.base_model_prefix and any(True for _ in module.parameters())
-    ]
 
 
 def _targets(model: Any, heads: list[str], wanted: list[str]) -> list[str]:

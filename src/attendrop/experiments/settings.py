@@ -170,7 +170,7 @@ class RunConfig:
         ),
     )
     quantize: str | None = _setting(
-        None, "Load the frozen weights in 4bit or 8bit (bitsandbytes, needs a GPU), with --lora.", ADAPTERS
+        None, "Load the frozen weights in 4bit or 8bit (bitsandbytes), with --lora.", ADAPTERS
     )
     training: dict[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()

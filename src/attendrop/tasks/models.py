@@ -97,6 +97,19 @@ def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     return _load(name, lambda: transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
 
 
+def head_modules(model: Any) -> list[str]:
+    """The modules on top of the pretrained model that have weights.
+
+    Args:
+        model: A model with a head.
+    """
+    return [
+        name
+        for name, module in model.named_children()
+        if name != model.base_model_prefix and any(True for _ in module.parameters())
+    ]
+
+
 def load_model(
     name: str | Path,
     task: Task,
@@ -132,8 +145,6 @@ def load_model(
 
     notes = [] if notes is None else notes
     source, options = _locate(name), {"trust_remote_code": trust_remote_code}
-    if quantization is not None:
-        options["quantization_config"] = quantization
     config = load_config(name, trust_remote_code=trust_remote_code)
     old_labels = dict(getattr(config, "id2label", None) or {})
     new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
@@ -146,6 +157,11 @@ def load_model(
         raise UserError(
             f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}."
         )
+    if quantization is not None:
+        with torch.device("meta"):
+            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
+        quantization.llm_int8_skip_modules = head_modules(skeleton)  # for 4 bits too; a new head is trained
+        options["quantization_config"] = quantization
 
     def load() -> Any:
         return auto.from_pretrained(
