@@ -61,7 +61,7 @@ def make_inputs(batch: int, length: int, options: argparse.Namespace) -> Inputs:
     x["causal"] = options.causal
     x["rule"] = DropRule(*RULE, torch.arange(batch, device=device))
     with torch.no_grad():
-        x["bits"] = bits_from_gradient(x["gradient"], value, x["valid"], x["valid bits"], x["rule"]).bits()
+        x["bits"] = bits_from_gradient(x["gradient"], value, x["valid"], x["valid bits"], x["blocks"], x["rule"]).bits()
         keep = keep_from_gradient(x["gradient"], value, x["valid"], x["rule"])
         x["bias"] = mask_of(keep, x["valid"], dtype).bias
     return x
@@ -103,14 +103,15 @@ def mask_as_bias(x: Inputs) -> Any:
 
 
 def mask_as_bits(x: Inputs) -> Any:
-    return bits_from_gradient(x["gradient"], x["value"], x["valid"], x["valid bits"], x["rule"])
+    return bits_from_gradient(x["gradient"], x["value"], x["valid"], x["valid bits"], x["blocks"], x["rule"])
 
 
 def mask_again(x: Inputs) -> Any:
     """From the thresholds, which are computed before the first call."""
     if "selected" not in x:
         given = x["gradient"], x["value"], x["valid"]
-        x["selected"] = SelectedBits(*given, x["valid bits"], x["rule"], words_from_gradient(*given, x["rule"])[1])
+        cut = words_from_gradient(*given, x["rule"])[1]
+        x["selected"] = SelectedBits(*given, x["valid bits"], x["blocks"], x["rule"], cut)
     return x["selected"].bits()
 
 

@@ -23,10 +23,14 @@ from attendrop.kernels.draws import bernoulli, bernoulli_rows, uniform
 from attendrop.kernels.draws.reference import signed, words_torch
 from attendrop.random import as_keys, key_of
 from helpers import oracles
+from helpers.interpreter import allow_ranges
 
 HAS_GPU = torch.cuda.is_available()
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 DEVICE = "cuda" if HAS_GPU else "cpu"
+
+if HAS_TRITON and not HAS_GPU:
+    allow_ranges()
 
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="needs triton (pip install triton)")
 # numpy, in the interpreter, on arithmetic with infinities and NaN
@@ -517,7 +521,7 @@ def test_missing_triton_is_logged_once_with_its_replacement(
     + [on_gpu(n, n, kind, "high") for n in (17, 255, 4097) for kind in ("padding", "causal")],
 )
 def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str, direction: str) -> None:
-    from attendrop.kernels.attention_bits import bits_of_valid
+    from attendrop.kernels.attention_bits import Blocks, bits_of_valid
 
     gradient, value = integers(1, queries, 2, 16), integers(1, 1, keys, 16, seed=1)
     gradient[:, 1::4] = 0  # rows of nothing but ties
@@ -529,8 +533,9 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
         given = on(DEVICE, gradient, value, valid)
         numbers = [torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (p, q)]
         in_memory = rule_of(*numbers, KEY, positions.to(DEVICE), direction)  # type: ignore[arg-type]
-        found = kernel.bits_from_gradient(*given, bits_of_valid(given[2]), in_memory)
-        selected = kernel.SelectedBits(*given, bits_of_valid(given[2]), in_memory, triton_cut(*given, in_memory))
+        of_valid = bits_of_valid(given[2]), Blocks.of(given[2], queries)
+        found = kernel.bits_from_gradient(*given, *of_valid, in_memory)
+        selected = kernel.SelectedBits(*given, *of_valid, in_memory, triton_cut(*given, in_memory))
         for bits in (found.bits(), selected.bits()):
             assert torch.equal(bits.empty.cpu(), expected.empty.expand(bits.empty.shape))
             assert torch.equal(bits.allowed.cpu(), (expected.bias == 0).expand(bits.allowed.shape))

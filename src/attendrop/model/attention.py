@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-from ..kernels.attention_bits import Bits
+from ..kernels.attention_bits import Bits, Blocks
 from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
 from . import bits
 from .dry_run import record_attention
@@ -50,7 +50,8 @@ class Record:
     bias: Tensor | None  # added to the scores by the model
     scaling: float
     by_bits: bool = False  # whether the attention ran by the kernels that read bits
-    valid_bits: Bits | None = None  # `valid` as bits, there; None: all positions are valid
+    # `valid` as bits, there, and the blocks that have any; None: all positions are valid
+    valid_bits: tuple[Bits, Blocks] | tuple[None, None] = (None, None)
     # Where the model runs an eager function of its own (with a softcap or sinks, for example): that function, as
     # own(query, key, value, mask).
     own_function: Callable[..., tuple[Tensor, Tensor]] | None = None
@@ -306,7 +307,7 @@ def _record(call: Call, seams: Seams, site: int, valid: Tensor, output: Tensor, 
             bias=None if bias is None else bias.detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             by_bits=by_bits,
-            valid_bits=seams.validity.bits_of(valid, call)[0] if by_bits else None,
+            valid_bits=seams.validity.bits_of(valid, call) if by_bits else (None, None),
             own_function=call.eager_function() if has_own else None,
         )
 

@@ -82,7 +82,8 @@ class Attribution:
         record = self.record
         if self.method == "ga" and self.gradient is not None:
             if record.by_bits:
-                return kernel.bits_from_gradient(self.gradient, record.value, record.valid, record.valid_bits, rule)
+                of_valid, blocks = record.valid_bits
+                return kernel.bits_from_gradient(self.gradient, record.value, record.valid, of_valid, blocks, rule)
             return self.as_stored(kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule))
         scores = self.scores()
         assert scores is not None, "nothing is attributed at random"
@@ -95,7 +96,7 @@ class Attribution:
         """
         record = self.record
         if record.by_bits:
-            return combined(pack(keep), record.valid_bits, in_place=True)
+            return combined(pack(keep), record.valid_bits[0], in_place=True)
         is_plain = record.query.is_cuda and record.bias is None
         return mask_of(keep, record.valid, record.query.dtype) if is_plain else keep
 

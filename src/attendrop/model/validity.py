@@ -44,7 +44,7 @@ class Validity:
             self._bias = attention_mask, dtype, bias.masked_fill_(~attention_mask, float("-inf"))
         return self._bias[2]
 
-    def bits_of(self, valid: Tensor, call: Call) -> tuple[Bits | None, Blocks | None]:
+    def bits_of(self, valid: Tensor, call: Call) -> tuple[Bits, Blocks] | tuple[None, None]:
         """The valid positions as bits, and the blocks that have any; None where all positions are valid."""
         if call.attention_mask is None and not call.is_causal:
             return None, None

@@ -110,6 +110,11 @@ class Blocks(NamedTuple):
             of_queries = of_queries * -(-queries // BLOCK)
         return cls(_range(found), of_queries)
 
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Blocks:
+        """The same with `function`, which may change the examples, of each tensor with four dimensions."""
+        keys, queries = (function(x.unsqueeze(1)).squeeze(1) for x in self)
+        return Blocks(keys, queries)
+
 
 def _any_of_block(x: Tensor, dim: int) -> Tensor:
     """bool [..., ⌈n / BLOCK⌉, ...]"""

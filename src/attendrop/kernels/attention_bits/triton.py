@@ -56,6 +56,11 @@ def combine_kernel(  # type: ignore[no-untyped-def]
     tl.store(empty_ptr + of_rows, is_empty.to(tl.int8), mask=rows < Q)
 
 
+def broadcast_strides(x: Tensor) -> list[int]:
+    """The strides of a tensor whose dimensions of one element are the same for all."""
+    return [0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True)]
+
+
 def pack(keep: Tensor) -> Tensor:
     """As the reference's, of a mask [B, H, Q, K]."""
     batch, heads, queries, keys = keep.shape

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..attention_bits import Bits, PackedKeep, combined
+from ..attention_bits import Bits, Blocks, PackedKeep, combined
 from .reference import DropRule
 
 # Bits are stored while they take at most this multiple of the memory of gradient and value. To compute them again costs
@@ -28,6 +28,7 @@ class SelectedBits:
         value: [B, G, K, d].
         valid: the positions that the model lets attend: bool, broadcastable to [B, H, Q, K].
         of_valid: the same as bits; None: all.
+        blocks: the blocks that have a valid position; None: all.
         rule: which positions are dropped.
         cut: the thresholds of the rows, [B, H, Q, 1].
     """
@@ -36,13 +37,14 @@ class SelectedBits:
     value: Tensor
     valid: Tensor
     of_valid: Bits | None
+    blocks: Blocks | None
     rule: DropRule
     cut: Tensor
 
     def bits(self) -> Bits:
         from . import triton
 
-        words = triton.words_again(self.gradient, self.value, self.valid, self.rule, self.cut)
+        words = triton.words_again(self.gradient, self.value, self.valid, self.rule, self.cut, self.blocks)
         return combined(PackedKeep(words, self.value.shape[2]), self.of_valid, in_place=True)
 
     @property
@@ -63,6 +65,7 @@ class SelectedBits:
             value=function(self.value),
             valid=function(self.valid),
             of_valid=None if self.of_valid is None else self.of_valid.mapped(function),
+            blocks=None if self.blocks is None else self.blocks.mapped(function),
             rule=self.rule._replace(positions=positions),
             cut=function(self.cut),
         )
@@ -75,7 +78,7 @@ def are_stored(gradient: Tensor, value: Tensor) -> bool:
 
 
 def bits_from_gradient(
-    gradient: Tensor, value: Tensor, valid: Tensor, of_valid: Bits | None, rule: DropRule
+    gradient: Tensor, value: Tensor, valid: Tensor, of_valid: Bits | None, blocks: Blocks | None, rule: DropRule
 ) -> Bits | SelectedBits:
     """The AD-DROP mask by gradient attribution, for attention that reads bits, by the Triton kernel.
 
@@ -84,11 +87,12 @@ def bits_from_gradient(
         value: [B, G, K, d]; G < H where heads share values.
         valid: the positions that the model lets attend: bool, broadcastable to [B, H, Q, K].
         of_valid: the same as bits; None: all.
+        blocks: the blocks that have a valid position; None: all.
         rule: which positions are dropped.
     """
     from . import triton
 
-    words, cut = triton.words_from_gradient(gradient, value, valid, rule)
+    words, cut = triton.words_from_gradient(gradient, value, valid, rule, blocks)
     if are_stored(gradient, value):
         return combined(PackedKeep(words, value.shape[2]), of_valid, in_place=True)
-    return SelectedBits(gradient, value, valid, of_valid, rule, cut)
+    return SelectedBits(gradient, value, valid, of_valid, blocks, rule, cut)

@@ -21,8 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..attention_bits.reference import BLOCK, WORDS
-from ..attention_bits.triton import words_of
+from ..attention_bits.reference import BLOCK as _BLOCK
+from ..attention_bits.reference import WORDS, Blocks
+from ..attention_bits.triton import broadcast_strides, words_of
 from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
 from .reference import ROUNDING as _ROUNDING
@@ -30,9 +31,8 @@ from .reference import DropRule
 
 LOWEST = tl.constexpr(-2139095041)  # the place of -inf
 HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
-
-
 ROUNDING = tl.constexpr(_ROUNDING)
+BLOCK = tl.constexpr(_BLOCK)
 
 
 @triton.jit
@@ -133,16 +133,19 @@ def _write(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _threshold(  # type: ignore[no-untyped-def]
-    g_ptr, v_ptr, valid_ptr, rows, share, is_on, sizes, strides,
+    g_ptr, v_ptr, valid_ptr, rows, share, is_on, start, end, sizes, strides,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
     D_STEPS: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
-    """The scores of the last tile that was computed, and the threshold of each row, NaN where there is none."""
+    """The scores of the last tile that was computed, and the threshold of each row, NaN where there is none.
+
+    All valid scores are in the tiles from `start` to `end` − 1.
+    """
     Q = sizes[0]
     x, count, total, squares = _tile(
-        g_ptr, v_ptr, valid_ptr, rows, 0, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+        g_ptr, v_ptr, valid_ptr, rows, start * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
     )
-    for tile in range(1, TILES):
+    for tile in range(start + 1, end):
         x, more, more_total, more_squares = _tile(
             g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
         )
@@ -184,7 +187,7 @@ def _threshold(  # type: ignore[no-untyped-def]
             below = _below(x, pivot, N)
         else:
             below = tl.zeros([M], tl.float32)
-            for tile in range(TILES):
+            for tile in range(start, end):
                 x, _, _, _ = _tile(
                     g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
                 )
@@ -208,7 +211,7 @@ def _threshold(  # type: ignore[no-untyped-def]
         largest = _largest_below(x, pivot)
     else:
         largest = tl.full([M], float("-inf"), tl.float32)
-        for tile in range(TILES):
+        for tile in range(start, end):
             x, _, _, _ = _tile(
                 g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
             )
@@ -219,15 +222,16 @@ def _threshold(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["key", "limit"])
 def attribution_mask_kernel(  # type: ignore[no-untyped-def]
-    g_ptr, v_ptr, valid_ptr, out_ptr, cut_ptr, positions_ptr, key_ptr, p_ptr, q_ptr,
+    g_ptr, v_ptr, valid_ptr, out_ptr, cut_ptr, ranges_ptr, positions_ptr, key_ptr, p_ptr, q_ptr,
     key: tl.int64, share: tl.float64, limit: tl.int64,
-    Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk,
+    Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk, rb, rq,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
     D_STEPS: tl.constexpr, SHARED: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores. A row of the result has W elements.
 
-    Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given.
+    Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. At
+    `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other tiles are not written.
     """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -248,9 +252,15 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     if q_ptr is not None:  # `largest_word_below`
         q = tl.load(q_ptr).to(tl.float32).to(tl.float64)
         limit = tl.ceil(q * 16777216.0).to(tl.int64) * 256 - 1
+    start = 0
+    end = TILES
+    if ranges_ptr is not None:
+        ranges_ptr += b * rb + tl.program_id(0) * M // BLOCK * rq
+        start = tl.load(ranges_ptr) * BLOCK // N
+        end = tl.maximum(tl.cdiv(tl.load(ranges_ptr + 1) * BLOCK, N), start + 1)
     if SEARCH:
         x, cut = _threshold(
-            g_ptr, v_ptr, valid_ptr, rows, share, limit >= 0, sizes, strides,
+            g_ptr, v_ptr, valid_ptr, rows, share, limit >= 0, start, end, sizes, strides,
             HIGH, M, N, TILES, BLOCK_D, D_STEPS, SHARED,
         )  # fmt: skip
         if cut_ptr is not None:
@@ -263,7 +273,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     if SEARCH and TILES == 1:
         _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, W, M, N, BITS)
     else:
-        for tile in range(TILES):
+        for tile in range(start, end):
             x, _, _, _ = _tile(
                 g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
             )
@@ -283,24 +293,31 @@ def keep_from_scores(scores: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
     return keep
 
 
-def words_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule) -> tuple[Tensor, Tensor]:
-    """The mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1]."""
+def words_from_gradient(
+    gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule, blocks: Blocks | None = None
+) -> tuple[Tensor, Tensor]:
+    """The mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1].
+
+    Bits outside of `blocks`, those that have a valid position, are not defined.
+    """
     cut = gradient.new_empty(gradient.transpose(1, 2).shape[:3], dtype=torch.float32).unsqueeze(-1)
     words = _empty_words(gradient, value)
-    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut)
+    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks)
     return words, cut
 
 
-def words_again(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule, cut: Tensor) -> Tensor:
+def words_again(
+    gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule, cut: Tensor, blocks: Blocks | None = None
+) -> Tensor:
     """The same bits from the thresholds."""
     words = _empty_words(gradient, value)
-    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, search=False)
+    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, search=False)
     return words
 
 
 def _empty_words(gradient: Tensor, value: Tensor) -> Tensor:
     batch, queries, heads, _ = gradient.shape
-    width = triton.cdiv(value.shape[2], BLOCK) * WORDS
+    width = triton.cdiv(value.shape[2], _BLOCK) * WORDS
     return torch.empty(batch, heads, queries, width, dtype=torch.int16, device=gradient.device)
 
 
@@ -311,6 +328,7 @@ def _launch(
     rule: DropRule,
     found: Tensor,
     cut: Tensor | None = None,
+    blocks: Blocks | None = None,
     search: bool = True,
     **options: Any,
 ) -> None:
@@ -325,9 +343,10 @@ def _launch(
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(batch, heads, queries, keys)
     settings = {**_blocks(keys, width, is_half, is_bits), **options}
+    ranges = None if blocks is None or settings["TILES"] == 1 else blocks.keys
     attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
         left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
-        cut, positions.to(left.device), key if isinstance(key, Tensor) else None,
+        cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,
         p.double() if isinstance(p, Tensor) else None, q.double() if isinstance(q, Tensor) else None,
         0 if isinstance(key, Tensor) else key,
         0.0 if isinstance(p, Tensor) else float(1 - p if high else p),
@@ -335,13 +354,14 @@ def _launch(
         queries, keys, width, found.shape[3], 1 if value is None else heads // value.shape[1],
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
+        *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
         HIGH=high, SHARED=valid.stride(1) == 0 == valid.stride(2), BITS=is_bits, SEARCH=search, **settings,
     )  # fmt: skip
 
 
 def _blocks(keys: int, width: int, is_half: bool, is_bits: bool) -> dict[str, int]:
     """The sizes of a program. Up to 1024 keys of its rows are in registers: 128 scores for a thread, 64 in fp32."""
-    n = max(BLOCK if is_bits else 16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
+    n = max(_BLOCK if is_bits else 16, triton.next_power_of_2(keys)) if keys <= 1024 else 256
     step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16, max(16, 32768 // n))
     blocks = {
         "M": max(16, min(64 if n > 64 else 32, (16384 if is_half else 8192) // n)),

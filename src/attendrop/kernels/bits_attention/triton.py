@@ -10,6 +10,7 @@ import triton
 from torch import Tensor
 
 from ..attention_bits.reference import BLOCK, Bits, Blocks
+from ..attention_bits.triton import broadcast_strides
 from ..draws.reference import largest_word_below
 from .reference import Dropout
 from .triton_kernels import forward_kernel, key_value_gradient_kernel, query_gradient_kernel
@@ -136,16 +137,12 @@ def _mask_arguments(bits: Bits | None, ranges: Tensor | None, query: Tensor) -> 
         (words, query if empty is None else empty.view(torch.uint8), query if ranges is None else ranges),
         0 if ranges is None else ranges.shape[1],
         (
-            *((0, 0, 0) if bits is None else _broadcast_strides(words)[:3]),
-            *((0, 0, 0) if empty is None else _broadcast_strides(empty)[:3]),
-            *((0, 0) if ranges is None else _broadcast_strides(ranges)[:2]),
+            *((0, 0, 0) if bits is None else broadcast_strides(words)[:3]),
+            *((0, 0, 0) if empty is None else broadcast_strides(empty)[:3]),
+            *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
         ),
         {"BITS": kind, "EMPTY": empty is not None, "RANGES": ranges is not None},
     )
-
-
-def _broadcast_strides(x: Tensor) -> list[int]:
-    return [0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True)]
 
 
 def _of_heads(x: Tensor) -> Tensor:
