@@ -124,6 +124,24 @@ def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
             assert graphs.recorded == 2
 
 
+def test_graphs_of_losses_and_of_predictions_do_not_mix(
+    graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one evaluation of the losses alone, the logits of a padded batch are cut all the same afterwards."""
+    monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 1)
+    trainer, data = make_trainer("token", tmp_path), examples_of("token", [9, 9, 9, 9])
+    trainer.model.eval()
+    with trainer.steps.evaluating(data):
+        batch = {name: x.to(trainer.args.device) for name, x in padded(data[:2]).items()}
+        loss, nothing, _ = trainer.prediction_step(trainer.model, batch, True)
+        _, logits, labels = trainer.prediction_step(trainer.model, batch, False)
+    assert nothing is None
+    assert (logits.shape[1], labels.shape[1]) == (9, 9)
+    expected = trainer.model(**batch)
+    torch.testing.assert_close(loss, expected.loss, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(logits, expected.logits, atol=1e-3, rtol=1e-3)
+
+
 def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured(
     graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
