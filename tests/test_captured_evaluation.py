@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import TrainingArguments, masking_utils
 
 from attendrop import ADDrop, RegularizedTrainer
@@ -176,8 +177,6 @@ def test_code_of_the_user_is_not_skipped(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str) -> None:
     """Also from graphs. Padding on the left is never made longer, because it would shift positions."""
-    from datasets import Dataset
-
     from attendrop.experiments.inference import run_model
     from attendrop.tasks import Task
 
@@ -263,6 +262,7 @@ def test_expected_numbers_of_batches_match_a_simulation() -> None:
 def test_lengths_of_examples_are_read_where_that_is_cheap() -> None:
     assert lengths_of(examples_of("bert", [5, 7])) == [5, 7]
     assert lengths_of([{"input_ids": [[1, 2], [1, 2, 3]]}]) == [3]
+    assert lengths_of(Dataset.from_dict({"length": [4, 6]})) == [4, 6]
     assert lengths_of(iter([])) is None
     assert lengths_of([{"pixel_values": 1}]) is None
 
