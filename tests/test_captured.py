@@ -530,7 +530,8 @@ class Hostile(torch.nn.Module):
 
 
 @pytest.mark.gpu
-def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, caplog) -> None:
+def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, caplog, monkeypatch) -> None:
+    monkeypatch.setattr("attendrop.capture.recording.REPAID_AFTER", 1)  # in a run of 8 steps
     found = []
     for step in ("eager", "auto"):
         model = zoo.make_model("bert")
@@ -551,8 +552,9 @@ def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, cap
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
-def test_auto_trains_every_architecture(kind: str, tmp_path) -> None:
+def test_auto_trains_every_architecture(kind: str, tmp_path, monkeypatch) -> None:
     """Some of these run eagerly, because their forward creates tensors on the host."""
+    monkeypatch.setattr("attendrop.capture.recording.REPAID_AFTER", 1)  # in a run of 8 steps
     found = []
     for step in ("eager", "auto"):
         model = zoo.make_model(kind, dropout=False)

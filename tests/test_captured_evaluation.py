@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import TrainingArguments, masking_utils
 
 from attendrop import ADDrop, RegularizedTrainer
@@ -124,6 +125,24 @@ def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
             assert graphs.recorded == 2
 
 
+def test_graphs_of_losses_and_of_predictions_do_not_mix(
+    graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one evaluation of the losses alone, the logits of a padded batch are cut all the same afterwards."""
+    monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 1)
+    trainer, data = make_trainer("token", tmp_path), examples_of("token", [9, 9, 9, 9])
+    trainer.model.eval()
+    with trainer.steps.evaluating(data):
+        batch = {name: x.to(trainer.args.device) for name, x in padded(data[:2]).items()}
+        loss, nothing, _ = trainer.prediction_step(trainer.model, batch, True)
+        _, logits, labels = trainer.prediction_step(trainer.model, batch, False)
+    assert nothing is None
+    assert (logits.shape[1], labels.shape[1]) == (9, 9)
+    expected = trainer.model(**batch)
+    torch.testing.assert_close(loss, expected.loss, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(logits, expected.logits, atol=1e-3, rtol=1e-3)
+
+
 def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured(
     graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,8 +177,6 @@ def test_code_of_the_user_is_not_skipped(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str) -> None:
     """Also from graphs. Padding on the left is never made longer, because it would shift positions."""
-    from datasets import Dataset
-
     from attendrop.experiments.inference import run_model
     from attendrop.tasks import Task
 
@@ -245,6 +262,7 @@ def test_expected_numbers_of_batches_match_a_simulation() -> None:
 def test_lengths_of_examples_are_read_where_that_is_cheap() -> None:
     assert lengths_of(examples_of("bert", [5, 7])) == [5, 7]
     assert lengths_of([{"input_ids": [[1, 2], [1, 2, 3]]}]) == [3]
+    assert lengths_of(Dataset.from_dict({"length": [4, 6]})) == [4, 6]
     assert lengths_of(iter([])) is None
     assert lengths_of([{"pixel_values": 1}]) is None
 

@@ -267,8 +267,11 @@ ALTERNATING = [("",), (ADDROP,), ("attendout:T=2",), ("rdrop:alpha=1",), ("mixou
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("methods", ALTERNATING, ids=" and ".join)
-def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...], tmp_path: Path) -> None:
+def test_runs_that_share_graphs_equal_runs_of_their_own(
+    methods: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs of one method, or of two in turn, which share the optimizer."""
+    monkeypatch.setattr("attendrop.capture.recording.REPAID_AFTER", 1)  # in a run of two epochs
     examples = make_examples("bert", 40)
 
     def train(model: Any, method: str, seed: int, optimizer: Any, kept: KeptGraphs | None) -> Any:

@@ -76,7 +76,8 @@ class CapturedEvaluation:
 
     def __init__(self, trainer: TrainerProtocol, graphs: Graphs) -> None:
         self._trainer, self._graphs = trainer, graphs
-        self._shapes = EvaluationShapes(trainer)
+        self._shapes: dict[Hashable, EvaluationShapes] = {}  # for each kind of result
+        self._now = Buckets()  # of the evaluation that runs
         self._buckets: dict[int, tuple[Any, Buckets]] = {}  # id of a data set -> the data set and its buckets
         self._parameters = list(trainer.model.parameters())
         self._evaluations = 1
@@ -97,7 +98,7 @@ class CapturedEvaluation:
                 once = expected_in_order(lengths, self._trainer.args.eval_batch_size)
                 buckets = buckets_for({n: evaluations * uses for n, uses in once.items()}, REPAID_AFTER_FORWARDS)
             self._buckets[id(dataset)] = dataset, buckets
-        self._shapes.buckets = self._buckets[id(dataset)][1]
+        self._now = self._buckets[id(dataset)][1]
 
     def step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
         """What `run` returns for a batch; None where it must run eagerly.
@@ -107,11 +108,12 @@ class CapturedEvaluation:
             batch: the batch, on the device.
             kind: what else `run` depends on.
         """
-        if self._gave_up or not self._repays(batch):
+        shapes_of = self._shapes.setdefault((kind, *batch), EvaluationShapes(self._trainer))
+        shapes_of.run, shapes_of.buckets = run, self._now
+        if self._gave_up or not self._repays(batch, shapes_of):
             return None
-        self._shapes.run = run
         try:
-            static, shapes = self._graphs.static_batch(batch, self._shapes)
+            static, shapes = self._graphs.static_batch(batch, shapes_of)
         except NotCaptured as reason:
             self._give_up(str(reason))
             return None
@@ -123,13 +125,13 @@ class CapturedEvaluation:
         if key in self._graphs.failure_of:
             self._give_up(self._graphs.failure_of[key])
         copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, found)
-        return self._shapes.cut(copied, batch) if self._is_padded(batch, static) else copied
+        return shapes_of.cut(copied, batch) if self._is_padded(batch, static) else copied
 
-    def _repays(self, batch: Mapping[str, Any]) -> bool:
+    def _repays(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:
         """Whether batches of this shape come up often enough. The last one may be smaller; it comes once each time."""
         if batch_size(batch) != self._trainer.args.eval_batch_size:
             return self._evaluations >= REPAID_AFTER_FORWARDS
-        return self._shapes.repays(batch)
+        return shapes.repays(batch)
 
     def _addresses(self) -> tuple[int, ...]:
         """Of the weights: AttendOut evaluates others in the model, which are elsewhere in memory."""
