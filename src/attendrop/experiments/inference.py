@@ -53,10 +53,32 @@ class Rows:
         }
 
 
+class CollatedRows:
+    """Batches that the collator of a task makes, for examples that are read from files when they are needed.
+
+    Args:
+        split: The encoded split.
+        collator: Makes a batch.
+    """
+
+    def __init__(self, split: Any, collator: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
+        self.split = split.remove_columns([name for name in split.column_names if name == "labels"])
+        self.collator = collator
+        self.order = np.argsort(-np.asarray(split["length"][:]), kind="stable")  # the longest first
+
+    def batch(self, examples: np.ndarray) -> dict[str, torch.Tensor]:
+        """The inputs of some examples.
+
+        Args:
+            examples: Their numbers.
+        """
+        return self.collator([self.split[int(example)] for example in examples])
+
+
 @torch.inference_mode()
 def run_model(
     model: Any,
-    split: Any,
+    rows: Rows | CollatedRows,
     tokenizer: Any,
     task: tasks.Task,
     batch_size: int,
@@ -67,8 +89,8 @@ def run_model(
 
     Args:
         model: The model, on its device.
-        split: The tokenised split.
-        tokenizer: Its tokenizer.
+        rows: The split.
+        tokenizer: The tokenizer of the model.
         task: The task.
         batch_size: The number of examples in a batch.
         progress: Called with the number of examples after each batch.
@@ -78,7 +100,7 @@ def run_model(
         The logits of each example, or of each word in tagging, or the texts of a translation; labels are in the order
         of the model.
     """
-    rows, device = Rows(split, tokenizer, task.kind), model.device
+    device = model.device
     model.eval()
     words = _Words(word_starts) if word_starts is not None else None
     outputs: list[torch.Tensor] = []

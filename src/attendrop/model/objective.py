@@ -54,7 +54,8 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
         return "token"
     raise ValueError(
         f"{name} has no head whose prediction is known; supported are sequence, image, audio and token "
-        "classification, regression, multiple choice, question answering, masked, causal and sequence-to-sequence language models."
+        "classification, regression, multiple choice, question answering, masked, causal and sequence-to-sequence "
+        "language models."
     )
 
 
