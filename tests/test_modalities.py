@@ -248,7 +248,7 @@ def test_folders_and_kinds_that_cannot_be(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=message):
             load_files(source, kind=kind)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="without images or sounds"):
+    with pytest.raises(UserError, match="is a folder; give the file itself"):
         load_files(tmp_path / "empty")
 
 

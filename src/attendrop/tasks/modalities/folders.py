@@ -34,7 +34,7 @@ def read_folder(path: Path, media: tuple[Media, ...]) -> Table:
     kinds = {medium: [file for file in files if file.suffix.lower() in medium.suffixes] for medium in media}
     found = [medium for medium, of_it in kinds.items() if of_it]
     if not found:
-        raise UserError(f"{path} is a folder without images or sounds; give the file itself.")
+        raise UserError(f"{path} is a folder; give the file itself, or a folder of images or sounds.")
     if len(found) > 1:
         counts = " and ".join(plural(len(kinds[medium]), medium.noun) for medium in found)
         raise UserError(f"{path} is a folder with {counts}; it must have either images or sounds.")
