@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import Trainer
 
-from attendrop import ADDrop, AttendOut, Engine, Mixout, Plan, RegularizedTrainer, Regularizer, regularized
+from attendrop import ADDrop, AttendOut, Engine, Mixout, Plan, RegularizedTrainer, Regularizer
 from helpers import zoo
 from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.methods import TwoViews
@@ -329,7 +329,7 @@ def test_methods_that_do_not_compose_are_refused_in_both_directions(order: int, 
     Engine(zoo.make_model("bert"), [Loner(), ADDrop(cross_tuning=False)]).close()
 
 
-def test_outputs_without_gradient_are_refused(tmp_path: Path) -> None:
+def test_outputs_without_gradient_are_refused() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     with Engine(model, [TwoViews()]) as engine, engine.micro_batch(batch) as inputs:
         outputs = model(**inputs)
@@ -338,26 +338,6 @@ def test_outputs_without_gradient_are_refused(tmp_path: Path) -> None:
             ValueError, match="TwoViews adds a penalty on the model's outputs, and .* carry no gradient"
         ):
             engine.loss(outputs)
-    trl = pytest.importorskip("trl")
-    examples = [{k: v.tolist() for k, v in e.items() if k != "attention_mask"} for e in make_examples("gpt2", 8)]
-    datasets = pytest.importorskip("datasets")
-    options = {"bf16": False, "dataset_kwargs": {"skip_prepare_dataset": True}, "max_steps": 1}
-    trainer = regularized(trl.SFTTrainer)(
-        model=zoo.make_model("gpt2"), args=make_arguments(tmp_path, trl.SFTConfig, **options),
-        train_dataset=datasets.Dataset.from_list(examples), processing_class=tokenizer(), regularizers=[TwoViews()],
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="carry no gradient"):
-        trainer.train()
-
-
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    words = {f"w{i}": i for i in range(zoo.VOCABULARY)}
-    return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w3")), pad_token="w0", eos_token="w2"
-    )
 
 
 @pytest.mark.usefixtures("float64")

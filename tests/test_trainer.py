@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -431,50 +430,6 @@ def test_seq2seq_trainer_trains_and_generates(tmp_path: Path) -> None:
     after = make(hf.Seq2SeqTrainer).evaluate()
     assert inside["step"] == 6
     assert (inside["eval_loss"], inside["eval_tokens"]) == (after["eval_loss"], after["eval_tokens"])
-
-
-@pytest.fixture
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = ["<pad>", "<s>", "</s>", "<unk>", *(f"w{i}" for i in range(56))]
-    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
-    )
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_sft_trainer_trains_with_regularizers(tmp_path: Path, tokenizer: Any) -> None:
-    trl = pytest.importorskip("trl")
-    from datasets import Dataset
-
-    texts = [" ".join(f"w{int(i) - 4}" for i in example["input_ids"]) for example in make_examples("llama", 16)]
-    data = Dataset.from_list([{"text": text} for text in texts])
-
-    def run(regularizers: list[Regularizer] | None) -> tuple[dict[str, Tensor], dict[str, float]]:
-        model = make_model("llama")
-        for layer in model.model.layers:
-            layer.self_attn.attention_dropout = 0.1  # an extra pass would draw from it and be seen
-        cls = trl.SFTTrainer if regularizers is None else regularized(trl.SFTTrainer)
-        args = make_arguments(
-            tmp_path, trl.SFTConfig, max_steps=6, max_length=16, logging_strategy="steps", logging_steps=6
-        )
-        extra = {} if regularizers is None else {"regularizers": regularizers}
-        trainer = cls(model=model, args=args, train_dataset=data, processing_class=tokenizer, **extra)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            trainer.train()
-        assert not [w for w in caught if "extra forward pass" in str(w.message)]
-        return weights_of(model), trainer.state.log_history[0]
-
-    stock, _ = run(None)
-    assert same_bits(stock, run([ADDrop(q=0, cross_tuning=False)])[0])
-    dropped, line = run([ADDrop(**ON, layers="all")])
-    assert largest_difference(stock, dropped) > 1e-4
-    assert 0.1 < line["addrop/drop_rate_layer_1"] < 0.9
-    assert math.isfinite(line["loss"])
 
 
 # ---- LoRA ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ engine.close()
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
@@ -24,7 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..model.calls import planned_calls
 from ..model.plan import Plan
+from ..model.probe import LoopLoss
 from ..model.seams import Seams, bind
 from ..model.sites import map_shape
 from ..utils.batches import batch_size as size_of
@@ -72,12 +74,16 @@ class Engine:
         self.regularizers = as_list(regularizers)
         check_regularizers(self.regularizers)
         self.is_open = False
+        self.loop = loop or Loop(world=world)
+        if self.loop.calls_model:
+            check_calls(self.regularizers)
         for regularizer in self.regularizers:
             regularizer._claim(self)
         self.seams: Seams = bind(model, example)
         try:
             for regularizer in self.regularizers:
                 regularizer.reset()
+                regularizer.check_loop(model, self.loop)
                 regularizer.check(model, self.seams, epochs)
             check_checkpointing(model)
         except BaseException:
@@ -87,7 +93,6 @@ class Engine:
         self.columns = frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
         self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
-        self.loop = loop or Loop(world=world)
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
         self._step: Step | None = None
@@ -138,13 +143,18 @@ class Engine:
             yield inputs
 
     def begin_micro_batch(
-        self, batch: Mapping[str, Any], backward: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None
+        self,
+        batch: Mapping[str, Any],
+        backward: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
+        loop_loss: Callable[[], Tensor] | None = None,
     ) -> MicroBatch:
         """Opens a micro-batch, for a loop that does by itself what `micro_batch` does with the result.
 
         Args:
             batch: the batch as the data loader gave it, on the device of the model.
             backward: forward, loss and backward of a network on given inputs, as the loop does it for the model.
+            loop_loss: where the loop's loss calls the model by itself: computes it, without a trace in what the loop
+                counts and logs.
         """
         if not self.model.training:
             raise ValueError(
@@ -163,6 +173,8 @@ class Engine:
         self._batch = MicroBatch(self._step, dict(batch), inputs, first_position, size)
         if backward is not None:
             self._batch = replace(self._batch, backward=backward)
+        if loop_loss is not None:
+            self._batch = replace(self._batch, loop_loss=LoopLoss(loop_loss))
         return self._batch
 
     @contextmanager
@@ -170,8 +182,19 @@ class Engine:
         """Calls the hooks of the micro-batch and applies the plan inside; yields the inputs of the tracked pass."""
         self.use_batch(batch)
         self.on_batch(batch)
-        with self.seams.applied(self.plan(batch)):
+        with self._following(batch):
             yield dict(batch.inputs)
+
+    def _following(self, batch: MicroBatch) -> AbstractContextManager[Any]:
+        """The plan of the micro-batch is applied inside; where the loop's loss calls the model, one for each call."""
+        if batch.loop_loss is None:
+            return self.seams.applied(self.plan(batch))
+
+        def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
+            size = self.batch_size or batch.size  # a call may have several rows for each example
+            return self.plan(replace(batch, examples=inputs, inputs=inputs, call=call, size=size))
+
+        return planned_calls(self.model, self.seams, plan_of)
 
     def use_batch(self, batch: MicroBatch) -> None:
         """From now on, `loss` reads this micro-batch: the present one with other tensors. For captured steps."""
@@ -216,7 +239,7 @@ class Engine:
             if total.requires_grad and not penalty.requires_grad:
                 raise ValueError(
                     f"{type(regularizer).__name__} adds a penalty on the model's outputs, and the outputs that it got "
-                    "carry no gradient (TRL's SFTTrainer computes them in a pass of its own); use RegularizedTrainer."
+                    "carry no gradient; they must come from the pass that is trained."
                 )
             total = total + share * penalty
         return total
@@ -333,6 +356,22 @@ def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any])
                     f"{type(regularizer).__name__} reads the column {name!r}, and the batch has only "
                     f"{', '.join(sorted(map(str, batch)))}; add it to the training set and let the collator pass it on."
                 )
+
+
+def check_calls(regularizers: Sequence[Regularizer]) -> None:
+    """Refuses what is not defined where the loop's loss calls the model by itself."""
+    for regularizer in regularizers:
+        name = type(regularizer).__name__
+        if regularizer.views > 1 or regularizer.reads_predictions:
+            raise ValueError(
+                f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; "
+                "use a method without such a penalty, such as ADDrop."
+            )
+        if regularizer.columns:
+            raise ValueError(
+                f"{name} reads the column {regularizer.columns[0]!r} of the model's inputs, and this trainer's loss "
+                "makes these inputs by itself; use a method that reads no column."
+            )
 
 
 def check_checkpointing(model: nn.Module) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .regularizer import Regularizer
+from .step import Loop
 
 
 class TrainsNetworks(Regularizer):
@@ -28,6 +29,14 @@ class TrainsNetworks(Regularizer):
     def draws_from(self) -> str | None:
         """The data set from which this method draws examples: "dev", "train" or "held_out"; None: from none."""
         return None
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        if loop.calls_model or loop.packs_examples:
+            reason = "the loss calls the model by itself" if loop.calls_model else "rows hold several examples"
+            raise ValueError(
+                f"{type(self).__name__} trains a second network and scores it on single examples, and in this trainer "
+                f"{reason}; use another method."
+            )
 
     def networks(self) -> dict[str, nn.Module]:
         """The networks, by name. There are none before the first step."""

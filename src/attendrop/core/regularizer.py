@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from ..model.plan import Plan
 from ..model.seams import Seams
 from .schedule import Schedule
-from .step import MicroBatch, Step
+from .step import Loop, MicroBatch, Step
 
 
 @dataclass
@@ -61,6 +61,7 @@ class Regularizer:
     averages_weights: ClassVar[bool] = (
         False  # whether the model is evaluated and saved with other weights than it trains
     )
+    reads_predictions: ClassVar[bool] = False  # whether `penalty` reads what the model predicts for each example
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     # ---- what it needs -----------------------------------------------------------------------------------------
@@ -77,6 +78,9 @@ class Regularizer:
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         """Raises a `ValueError` if this method cannot work on this model, or not for this number of epochs."""
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        """Raises a `ValueError` if this method cannot work in this training loop."""
 
     def refuses(self, other: Regularizer) -> str | None:
         """The end of a sentence that says why this method cannot act together with `other`; None where it can."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import random
 from ..kernels.draws import uniform
-from ..model.probe import Probe
+from ..model.probe import LoopLoss, Probe
 from ..model.seams import Seams
 from ..utils.transfer import to_device_async
 from .schedule import Progress, Schedule, Strength, value_at
@@ -90,6 +90,21 @@ class Loop:
     def graphs(self) -> Graphs | None:
         """Where work can be captured as CUDA graphs; None where steps are eager."""
         return self._graphs
+
+    @property
+    def calls_model(self) -> bool:
+        """Whether the loop's loss calls the model by itself, maybe several times in one step."""
+        return False
+
+    @property
+    def packs_examples(self) -> bool:
+        """Whether one row of a batch may hold several examples, one after the other."""
+        return False
+
+    @property
+    def arguments(self) -> Any:
+        """The training arguments of transformers' Trainer; None in a loop without them."""
+        return None
 
     @property
     def gradient_scale(self) -> float:
@@ -192,6 +207,9 @@ class MicroBatch:
         first_position: the position of the first example in the global batch of the step, over all processes.
         size: the number of examples.
         backward: forward, loss and backward of a network on given inputs, as the loop does it for the model.
+        loop_loss: the loss of the micro-batch, where the loop's loss calls the model by itself, maybe several times.
+            Then `examples` and `inputs` are those of one call.
+        call: the number of that call.
     """
 
     step: Step
@@ -200,11 +218,14 @@ class MicroBatch:
     first_position: int = 0
     size: int = 1
     backward: Callable[[nn.Module, Mapping[str, Any]], Any] = _backward
+    loop_loss: LoopLoss | None = None
+    call: int = 0
 
     def probe(self) -> Probe:
         """Asks the model about the examples before the pass that trains it."""
         columns = self.step.columns
-        return Probe(self.step.model, self.step.seams, {k: v for k, v in self.examples.items() if k not in columns})
+        inputs = {k: v for k, v in self.examples.items() if k not in columns}
+        return Probe(self.step.model, self.step.seams, inputs, self.loop_loss, self.call)
 
     def uniform(self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str) -> Tensor:
         """Draws in [0, 1), the same however the global batch is divided among processes and micro-batches.
@@ -225,13 +246,16 @@ class MicroBatch:
         return torch.cat([self.uniform(site, shape, device, name) for name in streams])
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """As `Step.key`."""
-        return self.step.key(site, stream)
+        """As `Step.key`, with draws of its own for each call of the model."""
+        return self.step.key(site, self._stream(stream))
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """As `Step.keys`."""
-        return self.step.keys(sites, stream, device)
+        """As `Step.keys`, with draws of its own for each call of the model."""
+        return self.step.keys(sites, self._stream(stream), device)
+
+    def _stream(self, stream: str) -> str:
+        return f"{stream}/call {self.call}" if self.call else stream
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
         """The positions of the rows in the global batch. A multiple-choice example has one row for each choice."""
-        return self.first_position * (rows // self.size) + torch.arange(rows, device=device)
+        return self.first_position * -(-rows // self.size) + torch.arange(rows, device=device)

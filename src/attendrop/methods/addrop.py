@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import END_ON, Strength, as_strength, is_method_epoch, value_at
-from ..core.step import MicroBatch, Step
+from ..core.step import Loop, MicroBatch, Step
 from ..kernels.attention_mask import Mask, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, DropRule, candidates
 from ..kernels.draws import uniform
@@ -99,8 +99,6 @@ class ADDrop(Regularizer):
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ADDrop.layers")
-        if self.attribution in ("ga", "iga"):
-            head_of(model, {})
         if not self.cross_tuning or epochs is None:
             return
         if not any(is_method_epoch(epoch, epochs, self.end_on) for epoch in range(epochs)):
@@ -109,6 +107,10 @@ class ADDrop(Regularizer):
                 "AD-DROP epoch; train for at least 2 epochs (num_train_epochs or max_steps), or set "
                 "ADDrop(cross_tuning=False)."
             )
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        if self.attribution in ("ga", "iga") and not loop.calls_model:
+            head_of(model, {})
 
     def capture_key(self, step: Step) -> Hashable:
         return self._is_on(step)

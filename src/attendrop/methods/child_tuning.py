@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, as_strength, values_of
-from ..core.step import Step
+from ..core.step import Loop, Step
 from ..model.modes import evaluating
 from ..model.plan import Plan
 from ..model.seams import Seams
@@ -108,6 +108,14 @@ class ChildTuning(Regularizer):
             raise ValueError(
                 f"{seams.name} has no parameter in its blocks that is trained, so ChildTuning(variant='D') has nothing "
                 "to choose from."
+            )
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        if self._chooses_child and (loop.calls_model or loop.packs_examples):
+            reason = "the loss calls the model by itself" if loop.calls_model else "rows hold several examples"
+            raise ValueError(
+                f"ChildTuning.variant is 'D', which needs the loss of small groups of examples, and in this trainer "
+                f"{reason}; set variant='F'."
             )
 
     def refuses(self, other: Regularizer) -> str | None:

@@ -31,6 +31,7 @@ class ConfidencePenalty(Regularizer):
     """
 
     name: ClassVar[str] = "confidence_penalty"
+    reads_predictions: ClassVar[bool] = True
 
     beta: Strength = 0.1
 

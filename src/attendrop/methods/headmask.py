@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
-from ..core.step import MicroBatch, Step
+from ..core.step import Loop, MicroBatch, Step
 from ..model.objective import example_scores, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams
@@ -61,7 +61,9 @@ class HeadMask(Regularizer):
         heads = sum(site.heads for site in seams.sites)
         if self.n is not None and self.n >= heads:
             raise ValueError(f"HeadMask.n is {self.n}; {seams.name} has {heads} heads, and it must be below that.")
-        if self.by == "importance":
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        if self.by == "importance" and not loop.calls_model:
             head_of(model, {})
 
     def count(self, step: Step) -> int:
@@ -101,9 +103,12 @@ class HeadMask(Regularizer):
         step, probe = batch.step, batch.probe()
         sites = list(range(len(step.seams.sites)))
         with probe.untracked():
-            gradients, records = probe.gradients(
-                Plan(), lambda outputs: -example_scores(step.model, probe.batch, outputs)[0].sum(), sites
-            )
+            if probe.loop_loss is not None:
+                gradients, records = probe.gradients_of_loop_loss(sites)
+            else:
+                gradients, records = probe.gradients(
+                    Plan(), lambda outputs: -example_scores(step.model, probe.batch, outputs)[0].sum(), sites
+                )
         scores = [torch.zeros(site.heads, device=step.device) for site in step.seams.sites]
         for site, gradient in gradients.items():  # without the layers that the model has skipped by itself
             scores[site] = head_importance(gradient, records[site].output.detach(), batch.size)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
-from ..core.step import MicroBatch, Step
+from ..core.step import Loop, MicroBatch, Step
 from ..model.plan import Plan
-from ..model.tokens import real_keys
+from ..model.tokens import text_lengths
 from ._shared.dropping import draws_like
 from ._shared.noise import noise_of
 
@@ -40,6 +40,14 @@ class NEFTune(Regularizer):
     def __post_init__(self) -> None:
         self.alpha = as_strength("NEFTune", "alpha", self.alpha, 0, inf)
 
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        own = getattr(loop.arguments, "neftune_noise_alpha", None)
+        if own:
+            raise ValueError(
+                f"args.neftune_noise_alpha is {own}, with which the Trainer adds the noise of NEFTune too; set it to "
+                "None, or leave NEFTune out of the regularisers."
+            )
+
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.alpha, step.progress) > 0
 
@@ -48,11 +56,11 @@ class NEFTune(Regularizer):
         if value_at(self.alpha, step.progress) == 0:
             return Plan()
         alpha = step.strength(f"{self.name} alpha", self.alpha)
-        lengths = real_keys(step.model, step.seams.sites[0], batch.examples).sum(-1).clamp(min=1)
+        lengths = text_lengths(step.model, step.seams.sites[0], batch.examples).clamp(min=1)
 
         def add_noise(x: Tensor) -> Tensor:
             draws = draws_like(x, batch, -1, self.name)
-            area = lengths.repeat(step.views).view(-1, *[1] * (x.dim() - 1)) * x.shape[-1]
+            area = lengths.repeat(step.views, 1).view(len(x), -1, *[1] * (x.dim() - 2)) * x.shape[-1]
             return x + (alpha * noise_of(draws, 1.0) / area.to(draws.dtype).sqrt()).to(x.dtype)
 
         return Plan(edits={-1: (add_noise,)})

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ..kernels import attribution_mask as kernel
 from ..kernels.attention_mask import Mask, mask_of
 from ..utils.batches import batch_size, tiled
-from .objective import Objective, head_of, needs_labels, objective_for
+from .objective import Objective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
 from .probe import Probe
 from .seams import Record, bound
@@ -93,21 +93,46 @@ def attributions(
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Attribution]]:
     """Yields each site with its attribution. The probe has ended before the first one is yielded."""
-    gradients: dict[int, Tensor] = {}
-    if method in ("aa", "rd"):
-        with probe.untracked(), torch.no_grad():
-            _, records = probe.forward(Plan(record=frozenset(sites)))
-    else:
-        objective = objective_for(probe.model, probe.batch, label)
-        with_labels = needs_labels(head_of(probe.model, probe.batch))
-        if method == "ga":
-            with probe.untracked():
-                gradients, records = probe.gradients(Plan(), objective, sites, with_labels)
-        else:
-            gradients, records = _integrated(probe, sites, objective, rule or IntegrationRule(), with_labels)
+    gradients, records = _probed(probe, sites, method, label, rule or IntegrationRule())
     for site in sites:
         if site in records:  # a block that the model has skipped by itself has no attribution
             yield site, Attribution(method, records[site], gradients.pop(site, None))
+
+
+def _probed(
+    probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule
+) -> tuple[dict[int, Tensor], dict[int, Record]]:
+    """∂F/∂O of the sites, where the method needs it, and their records."""
+    if method in ("aa", "rd"):
+        with probe.untracked(), torch.no_grad():
+            return {}, probe.forward(Plan(record=frozenset(sites)))[1]
+    if probe.loop_loss is not None and (label == "gold" or not predicts_class(probe.model)):
+        return _of_loop_loss(probe, sites, method, rule)
+    objective = objective_for(probe.model, probe.batch, label)
+    with_labels = needs_labels(head_of(probe.model, probe.batch))
+    if method == "ga":
+        with probe.untracked():
+            return probe.gradients(Plan(), objective, sites, with_labels)
+    return _integrated(probe, sites, objective, rule, with_labels)
+
+
+def _of_loop_loss(
+    probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule
+) -> tuple[dict[int, Tensor], dict[int, Record]]:
+    """∂F/∂O of one call of the model, where F is −loss of the loop; for "iga" its mean along the path of this call."""
+    if method == "ga":
+        with probe.untracked():
+            gradients, records = probe.gradients_of_loop_loss(sites)
+            return dict(gradients), records
+    totals: dict[int, Tensor] = {}
+    with probe.untracked(training=False):
+        with torch.no_grad():
+            _, records = probe.forward(Plan(record=frozenset(sites)))
+        for site in records:
+            for at, weight in rule.nodes():
+                gradient = probe.gradients_of_loop_loss([site], Plan(scale={site: at}))[0][site] * weight
+                totals[site] = totals[site] + gradient if site in totals else gradient
+    return totals, records
 
 
 def scores(

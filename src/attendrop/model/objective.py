@@ -3,6 +3,7 @@
     classification     Σ_b F_{b, c̃}, the logit of the predicted class (or of the gold one)
     regression         −loss against the gold value
     everything else    Σ_i log P(c̃_i), over choices, labels, span ends or positions that are neither padding nor ignored
+    no prediction      −loss, where the training loop computes a loss from embeddings or scores of several texts
 
 `c̃` is the model's own prediction (`label="pseudo"`) or the gold label (`label="gold"`).
 """
@@ -57,6 +58,14 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
         "classification, regression, multiple choice, question answering, masked, causal and sequence-to-sequence "
         "language models."
     )
+
+
+def predicts_class(model: nn.Module) -> bool:
+    """Whether the model predicts one class for each example: then AD-DROP attributes that, and not the loop's loss."""
+    try:
+        return head_of(model, {}) == "classification"
+    except ValueError:  # a model without a head, for embeddings
+        return False
 
 
 def needs_labels(head: str) -> bool:

@@ -9,21 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..random import preserved
+from .calls import planned_calls
 from .modes import evaluating
 from .plan import Edit, Plan
 from .seams import Record, Seams
+from .sites import called_by_name
 
 # Gradients in fp16 underflow below 6e-8. The factor is a power of two, so that dividing by it is exact.
 _FP16_SCALE = 1024.0
 
+Key = TypeVar("Key")
+
 LABELS = ("labels", "label", "start_positions", "end_positions", "next_sentence_label")
+
+
+@dataclass
+class LoopLoss:
+    """The loss of a micro-batch in a loop whose loss calls the model by itself, maybe several times.
+
+    Args:
+        compute: computes it, without a trace in what the loop counts and logs.
+    """
+
+    compute: Callable[[], Tensor]
+    # ∂(−loss)/∂O and the records of all calls, by sites: one backward is enough for all calls of a step.
+    gradients: dict[tuple[int, ...], list[tuple[dict[int, Tensor], dict[int, Record]]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -33,12 +50,16 @@ class Probe:
     Args:
         model: the model.
         seams: its seams.
-        batch: the inputs, with labels.
+        batch: the inputs, with labels; where the loop's loss calls the model, the inputs of one call.
+        loop_loss: the loss of the micro-batch, where the loop's loss calls the model by itself.
+        call: the number of the call in that loss.
     """
 
     model: nn.Module
     seams: Seams
     batch: Mapping[str, Any]
+    loop_loss: LoopLoss | None = None
+    call: int = 0
 
     @contextmanager
     def untracked(self, training: bool = True) -> Iterator[None]:
@@ -50,8 +71,16 @@ class Probe:
     def forward(self, plan: Plan, with_labels: bool = False) -> tuple[Any, dict[int, Record]]:
         """One pass under `plan`: the outputs and the records."""
         with self.seams.applied(plan):
-            outputs = self.model(**(self.batch if with_labels else self._without_labels()))
+            outputs = called_by_name(self.model)(**(self.batch if with_labels else self._without_labels()))
             return outputs, self.seams.records
+
+    def loss(self, plan: Plan) -> Tensor:
+        """The loss, with this pass under `plan`: the loop's where it calls the model by itself, else the model's."""
+        if self.loop_loss is None:
+            with self.seams.applied(plan):
+                return self.model(**self.batch)["loss"]
+        with planned_calls(self.model, self.seams, lambda call, _: plan if call == self.call else Plan()):
+            return self.loop_loss.compute()
 
     def gradients(
         self, plan: Plan, objective: Callable[[Any], Tensor], sites: Sequence[int], with_labels: bool = False
@@ -61,17 +90,42 @@ class Probe:
         A site whose block the model has skipped by itself is in neither.
         """
         with torch.enable_grad(), self.seams.applied(Plan(record=frozenset(sites)) | plan):
-            outputs = self.model(**(self.batch if with_labels else self._without_labels()))
+            outputs = called_by_name(self.model)(**(self.batch if with_labels else self._without_labels()))
             records = self.seams.records
-            sites = [site for site in sites if site in records]
-            tensors = [records[site].output for site in sites]
-            scale = _FP16_SCALE if any(t.dtype == torch.float16 for t in tensors) else 1.0
-            grads = torch.autograd.grad(objective(outputs) * scale, tensors, allow_unused=True) if tensors else ()
-        gradients = {
-            site: torch.zeros_like(tensor) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
-            for site, tensor, grad in zip(sites, tensors, grads, strict=True)
-        }
-        return gradients, records
+            return _gradients({site: record.output for site, record in records.items()}, objective(outputs)), records
+
+    def gradients_of_loop_loss(
+        self, sites: Sequence[int], plan: Plan | None = None
+    ) -> tuple[dict[int, Tensor], dict[int, Record]]:
+        """As `gradients` with the objective −loss, where the loop's loss calls the model: those of this call.
+
+        Args:
+            sites: the sites.
+            plan: what this call changes; the other calls change nothing.
+        """
+        assert self.loop_loss is not None
+        known = self.loop_loss.gradients
+        if plan is not None:
+            return self._gradients_of_calls(sites, plan)[self.call]
+        if tuple(sites) not in known:
+            known[tuple(sites)] = self._gradients_of_calls(sites, Plan())
+        return known[tuple(sites)][self.call]
+
+    def _gradients_of_calls(
+        self, sites: Sequence[int], plan: Plan
+    ) -> list[tuple[dict[int, Tensor], dict[int, Record]]]:
+        """∂(−loss)/∂O of the sites in each call of the model, and the records, with one backward for all."""
+        assert self.loop_loss is not None
+        recording = Plan(record=frozenset(sites))
+
+        def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
+            return recording | plan if call == self.call else recording
+
+        with torch.enable_grad(), planned_calls(self.model, self.seams, plan_of) as calls:
+            loss = self.loop_loss.compute()
+            outputs = {(n, site): r.output for n, records in enumerate(calls) for site, r in records.items()}
+            found = _gradients(outputs, -loss)
+        return [({site: found[n, site] for site in records}, records) for n, records in enumerate(calls)]
 
     def loss_gradients(self, field: str, blocks: Sequence[int]) -> dict[int, Tensor]:
         """∂loss/∂h at these blocks, [B, L, d] each, with one backward for all; the loss is the model's own.
@@ -94,13 +148,7 @@ class Probe:
 
         plan = Plan(**{field: {block: (keep(block),) for block in blocks}})  # type: ignore[arg-type]
         with self.untracked(), torch.enable_grad(), self.seams.applied(plan):
-            loss = self.model(**self.batch)["loss"]
-            scale = _FP16_SCALE if any(x.dtype == torch.float16 for x in seen.values()) else 1.0
-            grads = torch.autograd.grad(loss * scale, list(seen.values()), allow_unused=True) if seen else ()
-        return {
-            block: torch.zeros_like(x) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
-            for (block, x), grad in zip(seen.items(), grads, strict=True)
-        }
+            return _gradients(seen, self.loss(plan))
 
     def _without_labels(self) -> dict[str, Any]:
         """Without labels no loss is computed. Where labels are the decoder's input, that input is kept."""
@@ -111,3 +159,15 @@ class Probe:
         elif "labels" in self.batch and getattr(self.model.config, "is_encoder_decoder", False):
             inputs["labels"] = self.batch["labels"]
         return inputs
+
+
+def _gradients(tensors: Mapping[Key, Tensor], objective: Tensor) -> dict[Key, Tensor]:
+    """∂objective/∂x of all tensors; zero where the objective does not depend on one."""
+    if not tensors:
+        return {}
+    scale = _FP16_SCALE if any(x.dtype == torch.float16 for x in tensors.values()) else 1.0
+    found = torch.autograd.grad(objective * scale, list(tensors.values()), allow_unused=True)
+    return {
+        key: torch.zeros_like(x) if grad is None else (grad.float() / scale if scale != 1.0 else grad)
+        for (key, x), grad in zip(tensors.items(), found, strict=True)
+    }

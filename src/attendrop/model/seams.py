@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -24,7 +24,7 @@ from .attention import IMPLEMENTATIONS, CallCounter, Record, Validity
 from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan
-from .sites import Layers, Site, select, unwrapped
+from .sites import Layers, Site, called_by_name, select, unwrapped
 
 _EMPTY = Plan()
 
@@ -52,6 +52,7 @@ class Seams:
         self.plan: Plan = _EMPTY
         self.records: dict[int, Record] = {}
         self.kept: dict[str, Tensor] = {}
+        self.on_call: Callable[[dict[str, Any]], None] | None = None  # gets the inputs of each call (calls.py)
         self.validity = Validity()  # of the masks of the present pass
         self._configs: list[PretrainedConfig] = []
         self._modules: list[nn.Module] = []
@@ -93,6 +94,17 @@ class Seams:
     @contextmanager
     def applied(self, plan: Plan) -> Iterator[None]:
         """Every pass inside follows `plan`. The backward belongs inside: gradient checkpointing runs blocks in it."""
+        before, on_call = (self.plan, self.records, self.kept), self.on_call
+        self.follow(plan)
+        self.on_call = None
+        try:
+            yield
+        finally:
+            self._install(*before)
+            self.on_call = on_call
+
+    def follow(self, plan: Plan) -> dict[int, Record]:
+        """From now on every pass follows `plan`, until another one is applied; returns where it will record."""
         if plan.ffn or plan.inner:
             self.needs_feed_forward("Plan.ffn")
         if plan.changes_blocks and self._overridden is not None:
@@ -100,12 +112,8 @@ class Seams:
                 f"{self._overridden} of {self.name} has a forward of its own on the instance (assigned by hand, or by "
                 "accelerate's device_map), which hides the class's; blocks cannot be skipped or edited there."
             )
-        before = self.plan, self.records, self.kept
         self._install(plan, {}, {})
-        try:
-            yield
-        finally:
-            self._install(*before)
+        return self.records
 
     def _install(self, plan: Plan, records: dict[int, Record], kept: dict[str, Tensor]) -> None:
         self.plan, self.records, self.kept, self.validity = plan, records, kept, Validity()
@@ -376,7 +384,7 @@ def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> Trace:
         with preserved(device), evaluating(model), torch.no_grad(), traced(model) as trace:
             sound = inputs.get("input_values")
             trace.samples = int(sound.shape[-1]) if sound is not None and sound.dim() == 2 else None
-            model(**inputs)
+            called_by_name(model)(**inputs)
     except Exception as error:
         if batch is not None:
             raise

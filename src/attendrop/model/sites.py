@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from ..utils.batches import batch_size
 from .sounds import Convolutions, frames_of
@@ -49,13 +50,31 @@ class Site:
 
 
 def unwrapped(model: nn.Module) -> Any:
-    """The transformers model inside of torch.compile, DDP and PEFT."""
+    """The transformers model inside of torch.compile, DDP and PEFT, or the only one in a pipeline of modules.
+
+    Models of sentence-transformers are such pipelines: a transformers model, a pooling, maybe a linear layer.
+    """
     for attribute in ("_orig_mod", "module"):
         inner = getattr(model, attribute, None)
         if isinstance(inner, nn.Module):
             return unwrapped(inner)
     base = getattr(model, "get_base_model", None)  # PEFT
-    return base() if base is not None else model
+    if base is not None:
+        return base()
+    inside = transformers_inside(model) if isinstance(model, nn.Sequential) else []
+    return inside[0] if len(inside) == 1 else model
+
+
+def transformers_inside(model: nn.Module) -> list[nn.Module]:
+    """The transformers models inside of a module, without those that are part of another one."""
+    if isinstance(model, PreTrainedModel):
+        return [model]
+    return [inner for child in model.children() for inner in transformers_inside(child)]
+
+
+def called_by_name(model: nn.Module) -> nn.Module:
+    """What takes the inputs of a transformers model by their names: the model, or in a pipeline the one inside."""
+    return unwrapped(model) if isinstance(model, nn.Sequential) else model
 
 
 def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:

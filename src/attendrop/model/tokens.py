@@ -34,3 +34,19 @@ def real_keys(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
     if mask is None or mask.numel() != rows * keys:
         return torch.ones(rows, keys, dtype=torch.bool, device=next(model.parameters()).device)
     return mask.reshape(rows, keys).bool()
+
+
+def text_lengths(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
+    """The number of tokens in the text that each key belongs to: [rows, 1], or [rows, K] where texts are packed.
+
+    Packed texts share a row without a mask, and their positions begin at 0 again.
+    """
+    positions = batch.get("position_ids")
+    rows, _, keys = map_shape(site, batch)
+    if batch.get("attention_mask") is not None or positions is None or positions.shape != (rows, keys):
+        return real_keys(model, site, batch).sum(-1, keepdim=True)
+    text = (positions == 0).cumsum(-1)
+    counts = torch.zeros(rows, keys + 1, dtype=torch.long, device=text.device).scatter_add_(
+        1, text, text.new_ones(text.shape)
+    )
+    return counts.gather(1, text)

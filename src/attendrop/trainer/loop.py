@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,6 +31,18 @@ class TrainerLoop(Loop):
     @property
     def graphs(self) -> Graphs | None:
         return self._trainer.steps.graphs
+
+    @property
+    def calls_model(self) -> bool:
+        return self._trainer.adaptation.calls_model
+
+    @property
+    def packs_examples(self) -> bool:
+        return self._trainer.adaptation.packs_examples
+
+    @property
+    def arguments(self) -> Any:
+        return self._trainer.args
 
     @property
     def gradient_scale(self) -> float:

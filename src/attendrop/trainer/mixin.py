@@ -37,6 +37,7 @@ from ..utils.distributed import gather_objects
 from ..utils.secrets import without_secrets
 from .checkpoints import Checkpoints
 from .divergence import DivergenceCheck
+from .foreign import adaptation_for, trains_sentence_transformer, with_regularized_body
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
 
@@ -75,6 +76,7 @@ class RegularizerMixin(_Base):
     ) -> None:
         self.regularizers = [parse_method(r) if isinstance(r, str) else r for r in as_list(regularizers)]
         check_regularizers(self.regularizers)
+        self.adaptation = adaptation_for(type(self))(self)
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
         self.divergence = DivergenceCheck(self, check_finite)
@@ -98,6 +100,7 @@ class RegularizerMixin(_Base):
     def check_model(self, epochs: int | None) -> None:
         """Raises a `ValueError` if a method cannot work on the model, or not for this number of epochs."""
         if self.regularizers:
+            self.adaptation.check()
             self._make_engine(self.model, epochs).close()
 
     def _check_arguments(self) -> None:
@@ -118,6 +121,8 @@ class RegularizerMixin(_Base):
     def _check_labels(self) -> None:
         """Refuses a training set whose batches have no labels, where it has an index to look into."""
         if not self.regularizers or not hasattr(self.train_dataset, "__getitem__") or not self.label_names:
+            return
+        if self.adaptation.calls_model:  # pairs of texts may be all that its loss needs
             return
         batch = self._example_batch()
         if batch is not None and not any(name in batch for name in self.label_names):
@@ -224,6 +229,7 @@ class RegularizerMixin(_Base):
         self.checkpoints.refuse_if_finished(max_steps)
         if self.regularizers:
             self._close_engine()  # auto_find_batch_size comes here again
+            self.adaptation.check()
             epochs = max(1, math.ceil(self.state.num_train_epochs))
             self.engine = self._make_engine(self.model, epochs)
             self.add_callback(_StepCallback(self))
@@ -270,7 +276,9 @@ class RegularizerMixin(_Base):
         batch = None
         if self.engine is not None:
             batch = self.engine.begin_micro_batch(
-                inputs, backward=lambda network, examples: run(network, examples, num_items_in_batch)
+                inputs,
+                backward=lambda network, examples: run(network, examples, num_items_in_batch),
+                loop_loss=functools.partial(self._loop_loss, model, inputs) if self.adaptation.calls_model else None,
             )
         loss = self.steps.try_captured(run, inputs, num_items_in_batch, batch, has_no_padding)
         if loss is None:
@@ -278,6 +286,12 @@ class RegularizerMixin(_Base):
         if self.engine is not None and self.accelerator.sync_gradients:
             self.engine.before_optimizer()
         return self._seen(loss)
+
+    def _loop_loss(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
+        """The loss of a batch, for a probe."""
+        # Without synchronisation: a probe must not disturb the reducer of the data-parallel wrapper.
+        with self.adaptation.unrecorded(), self.accelerator.no_sync(model):
+            return super().compute_loss(model, dict(inputs))
 
     def _seen(self, loss: Tensor) -> Tensor:
         self.divergence.add(loss)
@@ -295,12 +309,12 @@ class RegularizerMixin(_Base):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        # Only a penalty needs outputs. TRL computes them in a second pass, which draws dropout.
+        # Only a penalty needs outputs, which some trainers do not compute.
         engine = self.engine
         if engine is None or not engine.reads_outputs or not model.training or model in self.networks:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         share = self._share_of_step(engine, super().compute_loss, model, inputs, kwargs.get("num_items_in_batch"))
-        loss, outputs = super().compute_loss(model, inputs, True, *args, **kwargs)
+        loss, outputs = self.adaptation.with_outputs(super().compute_loss, model, inputs, *args, **kwargs)
         loss = engine.loss(outputs, loss, share)
         return (loss, outputs) if return_outputs else loss
 
@@ -318,7 +332,8 @@ class RegularizerMixin(_Base):
         if is_whole or items is None or getattr(self, "loss_is_scaled_for_ga", None) is False:
             return 1.0
         if self._loss_depends_on_items is None:
-            with preserved(self.args.device), torch.no_grad(), engine.seams.applied(Plan()):
+            quiet = self.adaptation.unrecorded()
+            with quiet, preserved(self.args.device), torch.no_grad(), engine.seams.applied(Plan()):
                 once, twice = (loss_of(model, dict(inputs), num_items_in_batch=n * items) for n in (1, 2))
             self._loss_depends_on_items = bool(once != twice)
         if not self._loss_depends_on_items:
@@ -438,6 +453,9 @@ def regularized(trainer_class: type) -> type:
     """
     if issubclass(trainer_class, RegularizerMixin):
         return trainer_class
+    if trains_sentence_transformer(trainer_class):
+        return with_regularized_body(trainer_class, regularized)
+    adaptation_for(trainer_class)
     return type(f"Regularized{trainer_class.__name__}", (RegularizerMixin, trainer_class), {})
 
 

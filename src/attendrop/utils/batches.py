@@ -10,10 +10,13 @@ from torch import Tensor
 
 
 def batch_size(batch: Mapping[str, Any]) -> int:
-    """The number of examples: the first dimension of the first tensor that has one."""
+    """The number of examples: the first dimension of the first tensor that has one, or the length of a list."""
     for value in batch.values():
         if isinstance(value, Tensor) and value.dim() > 0:
             return value.shape[0]
+    for value in batch.values():
+        if isinstance(value, list):  # of texts
+            return len(value)
     raise ValueError(
         f"the batch has no tensor with a batch dimension; it has {', '.join(map(str, batch)) or 'nothing'}."
     )

@@ -98,7 +98,7 @@ class ClimbsWeights(EditsWeights):
         self.register(self._model)
 
     def plan(self, batch: MicroBatch) -> Plan:
-        if value_at(self.rho, batch.step.progress) > 0:
+        if value_at(self.rho, batch.step.progress) > 0 and batch.call == 0:  # once for all calls of the model
             self._climb(batch)
         return Plan()
 
@@ -108,8 +108,7 @@ class ClimbsWeights(EditsWeights):
             torch._foreach_copy_(self._weights, self._trained)
         probe = batch.probe()
         with probe.untracked(), torch.enable_grad():
-            outputs, _ = probe.forward(Plan(), with_labels=True)
-            found = torch.autograd.grad(outputs["loss"] * _SCALE, self._weights, allow_unused=True)
+            found = torch.autograd.grad(probe.loss(Plan()) * _SCALE, self._weights, allow_unused=True)
         with torch.no_grad():
             gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self._trained, found, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
