@@ -80,6 +80,12 @@ def test_rule_for_imports_on_examples() -> None:
         assert not is_allowed(module, target)
 
 
+def test_one_module_names_the_libraries_of_other_trainers() -> None:
+    names = re.compile(r"\btrl\b|\bTRL|SFTTrainer|setfit|sentence[-_]transformers(?!/)")  # "…/" is the name of a model
+    files = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if names.search(path.read_text("utf-8")))
+    assert list(files) == [Path("trainer", "foreign.py")]
+
+
 def test_every_module_has_a_layer_and_the_root_has_few_files() -> None:
     files = [path for path in PACKAGE.iterdir() if path.is_file()]
     folders = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]

@@ -23,6 +23,7 @@ from attendrop import (
     DropHead,
     Engine,
     IntegrationRule,
+    Loop,
     NEFTune,
     RDrop,
     RegularizedTrainer,
@@ -30,7 +31,6 @@ from attendrop import (
     attribute,
     regularized,
 )  # fmt: skip
-from attendrop.core.step import Loop
 from attendrop.model.attribution import attributions
 from helpers.data import SGD, largest_difference, make_arguments, same_bits, weights_of
 from helpers.oracles import LiteralAttention
@@ -59,7 +59,7 @@ def trained(trainer: Any, **options: Any) -> dict[str, Tensor]:
     return weights_of(trainer.model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param("sft", marks=pytest.mark.slow), *KINDS])
 def test_training(kind: str, tmp_path: Path) -> None:
     """Zero strength is plain training bit for bit; AD-DROP acts, the loss falls; a resumed run is the same run."""
     options = {"max_steps": 8, "logging_strategy": "steps", "logging_steps": 2, "learning_rate": 1e-2}
@@ -106,8 +106,11 @@ def test_setfit_trains_its_body_with_regularizers(tmp_path: Path) -> None:
     assert "addrop/drop_rate_layer_0" in trainer.st_trainer.state.log_history[0]
 
 
-@pytest.mark.parametrize("method", [SAM(), EMA(), NEFTune(), DropHead(0.5)], ids=lambda method: method.name)
-@pytest.mark.parametrize("kind", ["sft_packed_lora", "sentence"])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("sentence", SAM()), ("sentence", EMA()), ("sft_packed_lora", NEFTune()), ("sft_packed_lora", DropHead(0.5))],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_every_family_of_methods_trains(kind: str, method: Any, tmp_path: Path) -> None:
     plain = trained(make_trainer(kind, tmp_path, max_steps=2))
     trainer = make_trainer(kind, tmp_path, [method], max_steps=2)
@@ -234,14 +237,14 @@ def test_attribution_of_a_contrastive_loss_is_its_gradient(method: str, tmp_path
                 found.append((attribution.scores(), attribution.record.valid))
             return super().plan(batch)
 
-    class Calls(Loop):
-        calls_model = True
+    def compute() -> Tensor:
+        return OneCallForEachText(model)(columns)
 
-    with Engine(model.train(), [Reads(q=0.0, cross_tuning=False)], loop=Calls()) as engine:
-        batch = {"input_ids": torch.zeros(3, 1)}
-        micro = engine.begin_micro_batch(batch, loop_loss=lambda: OneCallForEachText(model)(columns))
-        with engine.planned(micro):
-            OneCallForEachText(model)(columns)
+    with Engine(model.train(), [Reads(q=0.0, cross_tuning=False)], loop=Loop(calls_model=True)) as engine:
+        with pytest.raises(ValueError, match="Loop.calls_model is True and loop_loss is None"):
+            engine.begin_micro_batch(columns[0])
+        with engine.micro_batch(columns[0], loop_loss=compute):
+            compute().backward()
     assert len(found) == len(expected) == 6
     for (scores, valid), oracle in zip(found, expected, strict=True):
         assert scores is not None
@@ -266,6 +269,15 @@ def test_each_call_has_its_own_mask(tmp_path: Path) -> None:
     one, two = (plan.keep[0] for plan in plans)
     assert one.shape == two.shape
     assert not torch.equal(one, two)
+
+
+def test_gradient_checkpointing_repeats_the_plan_of_each_call(tmp_path: Path) -> None:
+    runs = []
+    for checkpointing in (False, True):
+        methods = [ADDrop(**ON, layers="all"), DropHead(0.5), NEFTune()]
+        options = {"gradient_checkpointing": checkpointing, "max_steps": 2}
+        runs.append(trained(make_trainer("sentence", tmp_path, methods, **options)))
+    assert same_bits(*runs)
 
 
 @pytest.mark.parametrize("labels", [1, 2])

@@ -16,7 +16,7 @@ from .data import make_arguments
 from .zoo import SMALL, TEXT, make_model
 
 WORDS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"w{i}" for i in range(56)))
-KINDS = ("sft", "sft_packed_lora", "reward", "sentence", "cross_encoder")
+KINDS = ("sft_packed_lora", "reward", "sentence", "cross_encoder")
 
 
 def make_tokenizer() -> Any:

@@ -29,6 +29,8 @@ def _reason_of_hardware(trainer: TrainerProtocol) -> str | None:
 
 def _reason_of_arguments(trainer: TrainerProtocol) -> str | None:
     args = trainer.args
+    if trainer.adaptation.calls_model:
+        return "the loss calls the model by itself"
     checkpoints = args.gradient_checkpointing or getattr(trainer.model, "is_gradient_checkpointing", False)
     if checkpoints and has_dropout(trainer.model):
         return "of gradient checkpointing in a model with dropout, whose second forward must draw what the first drew"

@@ -137,9 +137,16 @@ class Engine:
             regularizer.on_step_begin(self._step)
 
     @contextmanager
-    def micro_batch(self, batch: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside."""
-        with self.planned(self.begin_micro_batch(batch)) as inputs:
+    def micro_batch(
+        self, batch: Mapping[str, Any], loop_loss: Callable[[], Tensor] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside.
+
+        Args:
+            batch: the batch as the data loader gave it, on the device of the model.
+            loop_loss: where the loss calls the model by itself (`Loop(calls_model=True)`): computes it.
+        """
+        with self.planned(self.begin_micro_batch(batch, loop_loss=loop_loss)) as inputs:
             yield inputs
 
     def begin_micro_batch(
@@ -156,6 +163,11 @@ class Engine:
             loop_loss: where the loop's loss calls the model by itself: computes it, without a trace in what the loop
                 counts and logs.
         """
+        if self.loop.calls_model != (loop_loss is not None):
+            raise ValueError(
+                f"Loop.calls_model is {self.loop.calls_model} and loop_loss is {'not ' if loop_loss else ''}None; a "
+                "loop whose loss calls the model by itself needs both, and any other loop neither."
+            )
         if not self.model.training:
             raise ValueError(
                 f"{self.seams.name} is in eval mode, in which nothing is regularised; call model.train() first."

@@ -61,7 +61,6 @@ class Regularizer:
     averages_weights: ClassVar[bool] = (
         False  # whether the model is evaluated and saved with other weights than it trains
     )
-    reads_predictions: ClassVar[bool] = False  # whether `penalty` reads what the model predicts for each example
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     # ---- what it needs -----------------------------------------------------------------------------------------
@@ -70,6 +69,11 @@ class Regularizer:
     def views(self) -> int:
         """Copies of each example in the tracked pass. With zero strength it must be 1: then a run is plain."""
         return 1
+
+    @property
+    def reads_predictions(self) -> bool:
+        """Whether `penalty` reads what the model predicts for each example; by default where it is overridden."""
+        return type(self).penalty is not Regularizer.penalty
 
     @property
     def columns(self) -> tuple[str, ...]:

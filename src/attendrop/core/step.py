@@ -53,6 +53,7 @@ class Loop:
         examples: a function (source, count, generator) that returns a batch of `count` examples of "dev", "train" or
             "held_out", drawn with the generator, the same on every process.
         graphs: where work can be captured as CUDA graphs.
+        calls_model: whether the loop's loss calls the model by itself, maybe several times in one step.
     """
 
     def __init__(
@@ -62,9 +63,10 @@ class Loop:
         world: int = 1,
         examples: Examples | None = None,
         graphs: Graphs | None = None,
+        calls_model: bool = False,
     ) -> None:
         self._optimizer, self._max_grad_norm, self._world = optimizer, max_grad_norm, world
-        self._examples, self._graphs = examples, graphs
+        self._examples, self._graphs, self._calls_model = examples, graphs, calls_model
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -94,7 +96,7 @@ class Loop:
     @property
     def calls_model(self) -> bool:
         """Whether the loop's loss calls the model by itself, maybe several times in one step."""
-        return False
+        return self._calls_model
 
     @property
     def packs_examples(self) -> bool:

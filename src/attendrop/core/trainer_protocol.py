@@ -14,6 +14,7 @@ class TrainerProtocol(Protocol):
     """A Trainer with regularisers. Attributes and methods that are not ours are those of `transformers.Trainer`."""
 
     regularizers: list[Regularizer]
+    adaptation: Any
 
     args: Any
     model: Any

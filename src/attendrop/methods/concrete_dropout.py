@@ -121,6 +121,10 @@ class ConcreteDropout(Regularizer):
 
         return edit
 
+    @property
+    def reads_predictions(self) -> bool:
+        return False
+
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         if self._rates is None:
             return None

@@ -31,7 +31,6 @@ class ConfidencePenalty(Regularizer):
     """
 
     name: ClassVar[str] = "confidence_penalty"
-    reads_predictions: ClassVar[bool] = True
 
     beta: Strength = 0.1
 

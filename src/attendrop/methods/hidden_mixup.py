@@ -38,7 +38,6 @@ class HiddenMixup(Regularizer):
     """
 
     name: ClassVar[str] = "hidden_mixup"
-    reads_predictions: ClassVar[bool] = True
 
     alpha: Strength = 0.5
 

@@ -31,7 +31,6 @@ class LabelSmoothing(Regularizer):
     """
 
     name: ClassVar[str] = "label_smoothing"
-    reads_predictions: ClassVar[bool] = True
 
     epsilon: Strength = 0.1
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .plan import Plan
 from .seams import Record, Seams
@@ -39,7 +39,7 @@ def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterat
         plan = plan_of(len(records), inputs)
         records.append(seams.follow(plan))
 
-    with seams.applied(Plan()), _watched(model, seams):
+    with seams.applied(Plan()), _watched(model, seams), _repeated(model, seams):
         seams.on_call = begin
         yield records
 
@@ -48,8 +48,8 @@ def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterat
 def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
     """Inside, `Seams.on_call` gets the inputs of each call of the transformers model before it runs.
 
-    The attribute `forward` of the model is replaced: sentence-transformers calls it directly, so that hooks of the
-    module would not run.
+    The attribute `forward` of the model is replaced: some libraries call it directly, so that hooks of the module would
+    not run.
     """
     inner = unwrapped(model)
     run: Callable[..., Any] = inner.forward
@@ -74,3 +74,35 @@ def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
             del inner.forward
         else:
             inner.forward = own
+
+
+@contextmanager
+def _repeated(model: nn.Module, seams: Seams) -> Iterator[None]:
+    """A block that gradient checkpointing runs again in the backward follows the plan of its own call again."""
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _again(seams, (seams.plan, seams.records, seams.kept))
+
+    functions: list[tuple[Any, Any]] = [
+        (module, module._gradient_checkpointing_func)
+        for module in model.modules()
+        if getattr(module, "gradient_checkpointing", False) and hasattr(module, "_gradient_checkpointing_func")
+    ]
+    for module, function in functions:
+        module._gradient_checkpointing_func = functools.partial(function, context_fn=contexts)
+    try:
+        yield
+    finally:
+        for module, function in functions:
+            module._gradient_checkpointing_func = function
+
+
+@contextmanager
+def _again(seams: Seams, state: tuple[Plan, dict[int, Record], dict[str, Tensor]]) -> Iterator[None]:
+    """Inside, passes follow an earlier plan; its records are kept."""
+    before = seams.plan, seams.records, seams.kept
+    seams.plan, seams.records, seams.kept = state
+    try:
+        yield
+    finally:
+        seams.plan, seams.records, seams.kept = before

@@ -52,7 +52,7 @@ class Site:
 def unwrapped(model: nn.Module) -> Any:
     """The transformers model inside of torch.compile, DDP and PEFT, or the only one in a pipeline of modules.
 
-    Models of sentence-transformers are such pipelines: a transformers model, a pooling, maybe a linear layer.
+    Models for embeddings are such pipelines: a transformers model, a pooling, maybe a linear layer.
     """
     for attribute in ("_orig_mod", "module"):
         inner = getattr(model, attribute, None)

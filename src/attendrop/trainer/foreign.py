@@ -153,11 +153,6 @@ class SentenceTransformers(Adaptation):
             )
         if not planners:
             return
-        if self.trainer.args.gradient_checkpointing:
-            raise ValueError(
-                f"args.gradient_checkpointing is True, and the loss may call the model several times with another plan "
-                f"of {planners[0]} for each call, which checkpointing cannot repeat; set it to False."
-            )
         losses: Any = getattr(self.trainer, "loss", None)
         for loss in losses.values() if isinstance(losses, Mapping) else [losses]:
             cached = _gradient_cache_in(loss)
@@ -223,11 +218,12 @@ def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any
         regularized: makes a trainer of sentence-transformers a regularised one.
     """
     check_version("setfit")
+    base: Any = trainer_class
 
     def __init__(
         self: Any, *args: Any, regularizers: Any = (), step: str | None = None, check_finite: bool = True, **kwargs: Any
     ) -> None:
-        trainer_class.__init__(self, *args, **kwargs)
+        base.__init__(self, *args, **kwargs)
         plain = self.st_trainer
         self.st_trainer = regularized(type(plain))(
             setfit_model=self.model,

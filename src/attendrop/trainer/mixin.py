@@ -3,7 +3,7 @@
     trainer = RegularizedTrainer(model=model, args=args, train_dataset=train, eval_dataset=dev,
                                  regularizers=[ADDrop(p=0.3, q=0.3)])
 
-`regularized(TrainerClass)` does the same for Seq2SeqTrainer, TRL's SFTTrainer, or your own subclass.
+`regularized(TrainerClass)` does the same for other trainers; foreign.py says for which.
 """
 
 from __future__ import annotations
