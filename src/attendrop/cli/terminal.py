@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from ..experiments import Listener, Result
 from ..report.judgement import score_rows
-from ..tasks import Description
+from ..tasks import Description, Task, modality_of
 from .console import console, plain_table, print_sentence, shown
 
 
@@ -46,8 +46,13 @@ class Terminal(Listener):
 
 
 def data_table(description: Description) -> Table:
-    """The number of examples of each part, and their lengths in tokens."""
-    lengths_titles: tuple[str, ...] = ("tokens: median", "95 %", "longest", f"cut at {description.max_length}")
+    """The number of examples of each part, and their lengths."""
+    lengths_titles: tuple[str, ...] = (
+        f"{description.unit}: median",
+        "95 %",
+        "longest",
+        f"cut at {description.max_length}",
+    )
     lengths_titles = lengths_titles if description.lengths else ()
     table = plain_table("part", "examples", *lengths_titles, align_right=True)
     table.title, table.title_justify = f"{shown(description.task)} ({description.kind})", "left"
@@ -55,7 +60,7 @@ def data_table(description: Description) -> Table:
     for part, rows in description.rows.items():
         cells = [""] * len(lengths_titles)
         if lengths := description.lengths.get(part):
-            cells = [f"{lengths.median:g}", f"{lengths.percentile95:g}", str(lengths.longest)]
+            cells = [f"{lengths.median:g}", f"{lengths.percentile95:g}", f"{lengths.longest}"]
             cells.append(f"{lengths.truncated:.1%}")
         table.add_row(shown(part), f"{rows:,}", *cells)
     return table
@@ -181,7 +186,7 @@ def print_summary(result: Result, console: Console) -> None:
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
     start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
-    task = result.record["task"]
-    texts = '"a text" "a second text"' if len(task["text"]) == 2 and task["kind"] != "translation" else '"a text"'
-    following = f"train --model {folder} --task …" if task["kind"] == "mlm" else f"predict {folder} {texts}"
+    task = Task.from_dict(result.record["task"])
+    predict = f"predict {folder} {modality_of(task).on_command_line(task)}"
+    following = f"train --model {folder} --task …" if task.kind == "mlm" else predict
     console.print(f"next: attendrop {following}", soft_wrap=True, markup=False)

@@ -48,10 +48,10 @@ def load_other_tasks(
     prepared = {}
     for name in config.also_eval:
         other = tasks.load_task(name, config.data_dir, evaluation=True)
-        if other.task.kind != data.task.kind:
+        if (other.task.kind, other.task.modality) != (data.task.kind, data.task.modality):
             raise UserError(
-                f"also_eval is {name!r}, which is {other.task.kind}, but {data.task.name} is {data.task.kind}; both "
-                "must be of the same kind."
+                f"also_eval is {name!r}, which is {other.task.modality} {other.task.kind}, but {data.task.name} is "
+                f"{data.task.modality} {data.task.kind}; both must be of the same kind."
             )
         other.train, other.test, other.others = None, None, {}
         other.validation = _first(other.validation, config.max_eval_samples)

@@ -10,7 +10,17 @@ from .result import Result
 from .run import Listener, train
 from .settings import make_config
 
-Kind = Literal["classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm"]
+Kind = Literal[
+    "classification",
+    "regression",
+    "multilabel",
+    "tokens",
+    "choice",
+    "translation",
+    "mlm",
+    "image_classification",
+    "audio_classification",
+]
 
 
 def fine_tune(
@@ -48,14 +58,15 @@ def fine_tune(
         listener: Receives the events of the run; None = no output.
         model: Name on the Hugging Face Hub, or a folder with a saved model.
         task: A data set by name, such as "glue/rte"; either this or `train_file`.
-        train_file: Your own training data: CSV, TSV, JSON, Parquet, Excel, CoNLL, or plain texts with kind "mlm".
+        train_file: Your own training data: CSV, TSV, JSON, Parquet, Excel, CoNLL, plain texts with kind "mlm", or a
+            folder of images or sounds with one sub-folder for each class.
         validation_file: Your own validation data. Without it, a share of the training data is split off.
         test_file: Your own data to predict at the end.
-        text: Column with the text.
+        text: Column with the text, or with the paths of images or sounds.
         text_pair: Column with the second text of a pair.
         label: Column with the label.
         kind: Kind of task; by default it is guessed from the data.
-        max_length: Truncate texts to this number of tokens.
+        max_length: Truncate texts to this number of tokens, or sounds to this number of seconds.
         method: A method, written "name:field=value,field=value", or a list of methods.
         output_dir: Folder for the model and the results; by default `runs/<model>-<data>-<methods>`.
         num_train_epochs: Number of passes over the training data; by default chosen from the amount of data.

@@ -36,7 +36,8 @@ _WRITTEN = (
     re.escape(STAGING),
     # the model
     r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(generation_)?config\.json|training_args\.bin",
-    # the tokenizer
+    # the tokenizer, the image processor or the feature extractor
+    r"(pre)?processor_config\.json",
     r"tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|merges\.txt",
     r"(entity_)?vocab\.(txt|json)|bpe\.codes|(spiece|sentencepiece\.bpe|tokenizer)\.model|(source|target)\.spm",
 )

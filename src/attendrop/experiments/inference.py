@@ -22,6 +22,8 @@ class Rows:
         kind: The kind of the task; examples of `choice` have one list of tokens for each ending.
     """
 
+    can_be_widened = True  # to the length of another batch, so that one graph serves both
+
     def __init__(self, split: Any, tokenizer: Any, kind: str) -> None:
         self.endings = len(split[0]["input_ids"]) if kind == "choice" else 1
         self.pads_left = tokenizer.padding_side == "left"
@@ -62,10 +64,40 @@ class Rows:
         }
 
 
+class CollatedRows:
+    """Batches that the collator of a task makes, for examples that are read from files when they are needed.
+
+    Args:
+        split: The encoded split.
+        collator: Makes a batch.
+    """
+
+    can_be_widened = pads_left = False
+
+    def __init__(self, split: Any, collator: Callable[[list[Any]], dict[str, torch.Tensor]]) -> None:
+        self.split = split.remove_columns([name for name in split.column_names if name == "labels"])
+        self.collator = collator
+        self.lengths = np.asarray(split["length"][:])
+        self.order = np.argsort(-self.lengths, kind="stable")  # the longest first
+
+    def length(self, examples: np.ndarray) -> int:
+        """The length of the longest of some examples."""
+        return int(self.lengths[examples].max())
+
+    def batch(self, examples: np.ndarray, width: int) -> dict[str, torch.Tensor]:
+        """The inputs of some examples, as wide as the collator makes them.
+
+        Args:
+            examples: Their numbers.
+            width: Not used.
+        """
+        return self.collator([self.split[int(example)] for example in examples])
+
+
 @torch.inference_mode()
 def run_model(
     model: Any,
-    split: Any,
+    rows: Rows | CollatedRows,
     tokenizer: Any,
     task: tasks.Task,
     batch_size: int,
@@ -79,8 +111,8 @@ def run_model(
 
     Args:
         model: The model, on its device.
-        split: The tokenised split.
-        tokenizer: Its tokenizer.
+        rows: The split.
+        tokenizer: The tokenizer of the model.
         task: The task.
         batch_size: The number of examples in a batch.
         progress: Called with the number of examples after each batch.
@@ -91,7 +123,7 @@ def run_model(
         The logits of each example, or of each word in tagging, or the texts of a translation; labels are in the order
         of the model.
     """
-    rows, device = Rows(split, tokenizer, task.kind), model.device
+    device = model.device
     model.eval()
     words = _Words(word_starts) if word_starts is not None else None
     outputs: list[torch.Tensor] = []
@@ -100,7 +132,8 @@ def run_model(
     batches = [rows.order[first : first + batch_size] for first in range(0, len(rows.order), batch_size)]
     lengths = [rows.length(examples) for examples in batches]
     full = [length for length, examples in zip(lengths, batches, strict=True) if len(examples) == batch_size]
-    forwards = Forwards(model, full if task.kind != "translation" else [], not rows.pads_left, graphs)
+    is_captured = rows.can_be_widened and task.kind != "translation"
+    forwards = Forwards(model, full if is_captured else [], not rows.pads_left, graphs)
     for examples, length in zip(batches, lengths, strict=True):
         is_full, count = len(examples) == batch_size, len(examples)
         batch = rows.batch(examples, forwards.width(length) if is_full else length)

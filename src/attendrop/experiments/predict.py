@@ -16,7 +16,7 @@ from ..errors import UserError, on_one_line
 from ..utils.checks import check_choice, check_number, check_whole
 from .answers import Answers
 from .folder import RECORD_FILE, check_writable, read_record
-from .inference import run_model
+from .inference import CollatedRows, Rows, run_model
 from .tables import FORMATS, labels_as_names, prediction_columns, write_table
 
 STANDARD_INPUT = "-"
@@ -47,7 +47,7 @@ class Finished:
     Attributes:
         folder: Its folder.
         task: The task.
-        max_length: The maximum length in tokens.
+        max_length: The maximum length, of texts in tokens, of sounds in seconds.
         temperature: Logits are divided by it; fitted on the validation data.
         decimals: The decimals of a regression's predictions.
     """
@@ -66,7 +66,7 @@ class Finished:
             batch_size: The number of examples in a batch.
             progress: Called after each batch with the number of examples that are done, and of all.
         """
-        tokenizer = tasks.load_tokenizer(str(self.folder))
+        tokenizer = tasks.load_processor(str(self.folder), self.task)
         prepared = tasks.prepare(data, tokenizer, self.max_length)
         model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer)
         model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -80,7 +80,12 @@ class Finished:
                 progress(done, total)
 
         starts = prepared.word_starts.get("test")
-        values = run_model(model, prepared.test, tokenizer, self.task, batch_size, count, starts)
+        rows = (
+            CollatedRows(prepared.test, prepared.collator)
+            if prepared.keeps_columns
+            else Rows(prepared.test, tokenizer, self.task.kind)
+        )
+        values = run_model(model, rows, tokenizer, self.task, batch_size, count, starts)
         return Outputs(self, data, values.reshape(-1) if self.task.kind == "regression" else values, starts)
 
 
@@ -157,6 +162,10 @@ def text_columns(
     columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
     if task.kind == "tokens":
         columns = {name: [text.split() for text in values] for name, values in columns.items()}
+    for name, values in columns.items():
+        for value in values:
+            if (unusable := tasks.modality_of(task).problem(task, name, value)) is not None:
+                raise UserError(f"the example {unusable.text}; {unusable.advice}.")
     outputs = run.outputs(tasks.Data(task, None, None, Dataset.from_dict(columns)), batch_size)
     return {**columns, **outputs.columns(tuple(columns))}, task
 

@@ -52,7 +52,7 @@ def robustness_of_run(
     assert data.test is not None
     if max_samples is not None:
         data.test = data.test.select(range(min(max_samples, len(data.test))))
-    tokenizer = tasks.load_tokenizer(str(folder))
+    tokenizer = tasks.load_processor(str(folder), data.task)
     prepared = tasks.prepare(data, tokenizer, record["max_length"])
     assert prepared.test is not None
     if "labels" not in prepared.test.column_names:
@@ -60,7 +60,7 @@ def robustness_of_run(
     model = tasks.load_model(str(folder), data.task, tokenizer=tokenizer)
     columns = [name for name in prepared.test.column_names if name in (*tokenizer.model_input_names, "labels")]
     loader = DataLoader(
-        prepared.test.select_columns(columns),
+        prepared.test if prepared.keeps_columns else prepared.test.select_columns(columns),
         batch_size=batch_size,
         collate_fn=prepared.collator,
     )

@@ -105,10 +105,11 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
 def _train(config: RunConfig, listener: Listener) -> Result:
     check_folder(config)
     check_libraries(config)
-    tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
+    tasks.load_config(config.model, trust_remote_code=config.trust_remote_code)  # a wrong name is an error at once
     regularizers = make_regularizers(config, listener)
     arguments = training_arguments(config)
     data = load_data(config, arguments.seed)
+    tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = load_for_training(config, data.task, tokenizer, notes)
@@ -136,16 +137,19 @@ def prepare_run(
         arguments: The training arguments, from `training_arguments`.
         data: The data, from `load_data`.
         model: The model that will be trained.
-        tokenizer: Its tokenizer.
+        tokenizer: Its tokenizer, or its image processor or feature extractor.
         listener: Receives the notes and the description of the data.
         notes: Sentences for the listener.
     """
     notes = list(notes)
-    max_length = tasks.check_length(model, tokenizer, config.max_length, data.task, notes)
+    modality = tasks.modality_of(data.task)
+    max_length = modality.check_length(model, tokenizer, config.max_length, data.task, notes)
     description = tasks.describe(data, tokenizer, max_length)
     listener.described(description)
-    lengths = description.lengths.get("train")
-    notes.append(str(estimate_memory(model, arguments, min(max_length, lengths.longest) if lengths else max_length)))
+    if description.unit == "tokens":
+        lengths = description.lengths.get("train")
+        tokens = min(max_length, int(lengths.longest)) if lengths else max_length
+        notes.append(str(estimate_memory(model, arguments, tokens)))
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
@@ -248,7 +252,8 @@ class Run:
             callbacks.append(EarlyStoppingCallback(self.config.patience))
         if self.is_masked:
             callbacks.append(EpochOfMasks(self.prepared.collator))
-            self.arguments.remove_unused_columns = False  # the collator reads columns that the model does not take
+        if self.prepared.keeps_columns:
+            self.arguments.remove_unused_columns = False
         base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
         trainer_class = breaks_ties_by_loss(length_grouped(regularized(base)))
         try:

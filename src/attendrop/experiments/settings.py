@@ -85,19 +85,22 @@ class RunConfig:
     task: str | None = _setting(None, "A data set by name, such as glue/rte (`attendrop tasks` lists them).", DATA)
     data_dir: str | None = _setting(None, "Folder of Parquet files to read the task from, instead of the Hub.", DATA)
     train_file: str | None = _setting(
-        None, "Your own training data: CSV, TSV, JSON, Parquet, Excel, CoNLL, or plain texts with --kind mlm.", DATA
+        None,
+        "Your own training data: CSV, TSV, JSON, Parquet, Excel, CoNLL, plain texts with --kind mlm, or a folder of "
+        "images or sounds with one sub-folder for each class.",
+        DATA,
     )
     validation_file: str | None = _setting(
         None, "Your own validation data. Without it, a share of the training data is split off.", DATA
     )
     test_file: str | None = _setting(None, "Your own data to predict at the end.", DATA)
-    text: str | None = _setting(None, "Column with the text.", DATA)
+    text: str | None = _setting(None, "Column with the text, or with the paths of images or sounds.", DATA)
     text_pair: str | None = _setting(None, "Column with the second text of a pair.", DATA)
     label: str | None = _setting(None, "Column with the label.", DATA)
     kind: str | None = _setting(
         None,
-        "Kind of task: classification, regression, multilabel, tokens, choice (multiple choice), translation or mlm "
-        "(masked language modelling).",
+        "Kind of task: classification, regression, multilabel, tokens, choice (multiple choice), translation, mlm "
+        "(masked language modelling), image_classification or audio_classification.",
         DATA,
     )
     choices: list[str] = field(
@@ -126,7 +129,8 @@ class RunConfig:
     )
     max_length: int | None = _setting(
         None,
-        "Truncate texts to this number of tokens; 256 by default for your own files, else as the task has it.",
+        "Truncate texts to this number of tokens; 256 by default for your own files, else as the task has it. Cut "
+        "sounds to this number of seconds, by default 30.",
         DATA,
     )
     mlm_probability: float = _setting(0.15, "Share of the words that is masked, with --kind mlm.", DATA)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from .sites import Site
+from .sites import Site, unwrapped
+from .sounds import convolutions_of, few_samples, frames_of
 
 # Cross attention is recognised by its lengths, except in models that feed one sequence to encoder and decoder.
 _CROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
@@ -48,6 +49,7 @@ class Event:
 class Trace:
     """Everything that a dry run observed, in order."""
 
+    samples: int | None = None  # the length of the sound, where the model takes samples
     calls: list[AttentionCall] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -129,6 +131,8 @@ def sites_and_blocks(trace: Trace, model: nn.Module) -> tuple[list[Site], list[B
     ]
     has_several = len({(stack, kind) for (stack, _), kind in zip(paths, kinds, strict=True)}) > 1
     layers: Counter[tuple[str, str]] = Counter()
+    convolutions = convolutions_of(unwrapped(model).config) if trace.samples is not None else ()
+    frames = frames_of(trace.samples, convolutions) if trace.samples is not None else None
     sites: list[Site] = []
     for index, (call, (stack, _), kind) in enumerate(zip(trace.calls, paths, kinds, strict=True)):
         layer = layers[stack, kind]
@@ -138,6 +142,7 @@ def sites_and_blocks(trace: Trace, model: nn.Module) -> tuple[list[Site], list[B
             Site(
                 index, names[id(call.module)], stack, kind, layer, call.queries, call.keys, f"{prefix}layer_{layer}",
                 call.heads, call.groups, call.width, block_of[index],
+                convolutions if call.queries == call.keys == frames else (),
             )
         )  # fmt: skip
     return sites, blocks
@@ -200,6 +205,9 @@ def few_tokens(model: nn.Module, config: Any) -> dict[str, Tensor]:
         dtype = next(model.parameters()).dtype
         channels = getattr(config, "num_channels", 3)
         return {"pixel_values": torch.zeros(1, channels, height, width, device=device, dtype=dtype)}
+    sound = few_samples(main, config)
+    if sound is not None:
+        return {name: x.to(next(model.parameters())) for name, x in sound.items()}
     if main != "input_ids":
         raise ValueError(
             f"{type(model).__name__} takes {main!r}, for which no example can be created; pass one as bind(model, "

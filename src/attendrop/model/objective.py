@@ -25,6 +25,9 @@ from .sites import unwrapped
 IGNORED = -100
 LABEL_SOURCES = ("pseudo", "gold")
 
+# Names of classes whose head has one prediction for each example.
+_OF_WHOLE_EXAMPLES = tuple(f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio"))
+
 Objective = Callable[[Any], Tensor]
 
 
@@ -38,7 +41,7 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
         return "choice"
     if name.endswith("ForQuestionAnswering"):
         return "span"
-    if name.endswith(("ForSequenceClassification", "ForImageClassification", "ForVideoClassification")):
+    if name.endswith(_OF_WHOLE_EXAMPLES):
         labels = batch.get("labels")
         problem = getattr(config, "problem_type", None)
         floating = labels is not None and labels.is_floating_point()
@@ -52,8 +55,9 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
     if getattr(config, "is_encoder_decoder", False) and "labels" in batch and batch["labels"].dim() == 2:
         return "token"
     raise ValueError(
-        f"{name} has no head whose prediction is known; supported are sequence, image and token classification, "
-        "regression, multiple choice, question answering, masked, causal and sequence-to-sequence language models."
+        f"{name} has no head whose prediction is known; supported are sequence, image, audio and token "
+        "classification, regression, multiple choice, question answering, masked, causal and sequence-to-sequence "
+        "language models."
     )
 
 

@@ -427,6 +427,8 @@ def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> Trace:
     device = next(model.parameters()).device
     try:
         with preserved(device), evaluating(model), torch.no_grad(), traced(model) as trace:
+            sound = inputs.get("input_values")
+            trace.samples = int(sound.shape[-1]) if sound is not None and sound.dim() == 2 else None
             called_by_name(model)(**inputs)
     except Exception as error:
         if batch is not None:

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..utils.batches import batch_size
+from .sounds import Convolutions, frames_of
 
 Layers = str | int | Sequence[int] | slice
 
@@ -33,6 +34,7 @@ class Site:
     groups: int  # heads of key and value: fewer where query heads share them
     width: int  # of a head
     block: int  # the number of the block that it is in
+    convolutions: Convolutions = ()  # what turns samples into the positions of a model that takes sounds of any length
 
     def __str__(self) -> str:
         return f"{self.index}: {self.name} ({self.kind} attention, layer {self.layer})"
@@ -79,6 +81,10 @@ def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:
     """Rows, queries and keys of the site's attention map on `batch`, without running the model."""
     ids = batch.get("input_ids")
     if ids is None:
+        sound = batch.get("input_values")
+        if site.convolutions and sound is not None:
+            frames = frames_of(int(sound.shape[-1]), site.convolutions)
+            return sound.shape[0], frames, frames
         return batch_size(batch), site.queries, site.keys
     rows, length = ids.numel() // ids.shape[-1], ids.shape[-1]
     if site.kind == "self" and "decoder" not in site.stack:

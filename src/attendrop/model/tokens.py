@@ -1,4 +1,4 @@
-"""Which positions of a batch hold tokens of the text, and which are padding."""
+"""Which positions of a batch hold tokens of the text, or frames of the sound, and which are padding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .objective import IGNORED
 from .sites import Site, map_shape, unwrapped
+from .sounds import frames_of
 
 
 def is_decoder_of_two(model: nn.Module, site: Site) -> bool:
@@ -28,6 +29,8 @@ def real_keys(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
             mask = labels != IGNORED
     else:
         mask = batch.get("attention_mask")
+        if mask is not None and site.convolutions:  # it counts samples
+            mask = torch.arange(keys, device=mask.device) < frames_of(mask.sum(-1, keepdim=True), site.convolutions)
     if mask is None or mask.numel() != rows * keys:
         return torch.ones(rows, keys, dtype=torch.bool, device=next(model.parameters()).device)
     return mask.reshape(rows, keys).bool()

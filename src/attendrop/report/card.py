@@ -11,25 +11,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..tasks import METRICS, TASKS, Task, find_task
+from ..tasks import METRICS, TASKS, Task, find_task, modality_of
 from ..tasks.hub import is_hub_name
-from ..tasks.models import MODEL_CLASSES
 from ._markdown import markdown_code, markdown_text
 from .judgement import SHOWN_CLASSES, scores_in_card
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-# kind of task -> task on the Hub
-_PIPELINE_TAGS = {
-    "classification": "text-classification",
-    "regression": "text-classification",
-    "multilabel": "text-classification",
-    "tokens": "token-classification",
-    "choice": "multiple-choice",
-    "translation": "translation",
-    "mlm": "fill-mask",
-}
 # metric of attendrop -> metric on the Hub, where the names differ
 _HUB_METRICS = {
     "macro_f1": "f1",
@@ -90,7 +79,7 @@ def _metadata(record: Mapping[str, Any], name: str) -> ModelCardData:
     results = _eval_results(record, task)
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=_PIPELINE_TAGS[task.kind],
+        pipeline_tag=modality_of(task).pipeline_tag(task.kind),
         tags=["attendrop", *(method["method"] for method in record["regularizers"])],
         base_model=model if is_hub_name(model) else None,
         datasets=[task.hub] if task.hub and is_hub_name(task.hub) else None,
@@ -114,7 +103,7 @@ def _eval_results(record: Mapping[str, Any], task: Task) -> list[EvalResult]:
             split = source.splits.get("validation", source.splits.get("test"))
         results.append(
             EvalResult(
-                task_type=_PIPELINE_TAGS[task.kind],
+                task_type=modality_of(task).pipeline_tag(task.kind),
                 dataset_type=source.hub or (source.name if source.name in TASKS else "unknown"),
                 dataset_name=source.name,
                 dataset_config=source.hub_config,
@@ -157,20 +146,18 @@ def _text(record: Mapping[str, Any], settings_file: Path) -> str:
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
     scores = scores_in_card(record["metrics"], record.get("evaluation", {}))
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
-    kind = record["task"]["kind"]
-    model_class = MODEL_CLASSES[kind]
-    texts = '"a text" "a second text"' if len(record["task"]["text"]) == 2 and kind != "translation" else '"a text"'
-    use = (
-        f"`attendrop predict FOLDER {texts}`" if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
-    )
-    cut = "divided into pieces of at most" if kind == "mlm" else "truncated to"
+    task = Task.from_dict(record["task"])
+    kind, modality = task.kind, modality_of(task)
+    model_class = modality.model_class(kind)
+    predict = f"`attendrop predict FOLDER {modality.on_command_line(task)}`"
+    use = predict if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
     return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(data)}
 
 Fine-tuned with attendrop {versions["attendrop"]}.
 
 ## Data
 
-Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]} tokens.
+Examples of {markdown_code(data)}: {rows}. {modality.how_cut(task, record["max_length"])}
 
 {_bullets(map(markdown_text, record["notes"]))}
 ## Method
@@ -185,9 +172,9 @@ Examples of {markdown_code(data)}: {rows}. Texts are {cut} {record["max_length"]
 ## Use
 
 ```python
-from transformers import AutoTokenizer, {model_class}
+from transformers import {modality.processor_class}, {model_class}
 
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")
 model = {model_class}.from_pretrained("FOLDER")
 ```
 

@@ -40,8 +40,10 @@ def explorer_of(
         regularizers: The methods of the run.
     """
     method = next((method for method in regularizers if isinstance(method, ADDrop)), None)
-    if method is None or method.attribution == "rd" or data.task.kind != "classification" or data.validation is None:
+    is_shown = data.task.kind == "classification" and data.task.modality == "text" and data.validation is not None
+    if method is None or method.attribution == "rd" or not is_shown:
         return None
+    assert data.validation is not None
     rows = _rows(data, _POOL)
     chosen = sorted(range(len(rows)), key=lambda i: (sum(map(len, rows[i])), i))[:EXAMPLES]
     gold = [data.task.labels[data.validation[i][str(data.task.label)]] for i in chosen]

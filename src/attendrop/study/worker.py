@@ -160,7 +160,7 @@ class Worker:
 
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:
         adapters = (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout, tuple(config.lora_targets))
-        head = (data.task.kind, tuple(data.task.labels))
+        head = (data.task.modality, data.task.kind, tuple(data.task.labels))
         key = (config.model, config.trust_remote_code, head, adapters, config.quantize)
         if self._model is None or self._model.key != key:
             self._model = None  # frees its memory before the next one is loaded
@@ -198,7 +198,7 @@ class _ModelOnDevice:
 
     def __init__(self, key: Any, config: RunConfig, task: tasks.Task) -> None:
         self.key = key
-        self.tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
+        self.tokenizer = tasks.load_processor(config.model, task, trust_remote_code=config.trust_remote_code)
         self.model: Any = None
         self.fingerprint = ""
         self.kept = KeptGraphs()

@@ -12,7 +12,8 @@ from .describe import Description, Lengths, describe
 from .files import ReadOptions, recognised
 from .findings import Finding
 from .metrics import METRICS
-from .models import load_model, load_tokenizer
+from .modalities import modality_of
+from .models import load_config, load_model, load_processor, load_tokenizer
 from .own_files import Inspection, inspect_files, load_files, load_inputs, load_rows
 from .positions import check_length
 from .predictions import as_text, write_predictions, write_submission
@@ -40,12 +41,15 @@ __all__ = [
     "fraction",
     "inspect_files",
     "keep_logits",
+    "load_config",
     "load_files",
     "load_inputs",
     "load_model",
+    "load_processor",
     "load_rows",
     "load_task",
     "load_tokenizer",
+    "modality_of",
     "prepare",
     "recognised",
     "split_validation",

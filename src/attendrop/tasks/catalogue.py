@@ -34,8 +34,9 @@ class Task:
         submission: Name of a split -> the file name that the GLUE website expects for it.
         folders: Possible folders of the Parquet files, relative to the data folder.
         synonyms: Label of another task -> label of this one, to score a model that was trained on that task.
-        max_length: The default maximum length of an example in tokens.
+        max_length: The default maximum length of an example: of a text in tokens, of a sound in seconds.
         label_separator: The sign between the labels of one example of kind `multilabel`; None = they are lists.
+        modality: What the examples are: `text`, `image` or `audio`. The text column of the last two holds paths.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Task:
     synonyms: Mapping[str, str] = field(default_factory=dict)
     max_length: int = 128
     label_separator: str | None = None
+    modality: str = "text"
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Task:

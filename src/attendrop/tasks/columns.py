@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import UserError
+from .catalogue import KINDS
 from .files import Table
 from .findings import shortened
+from .modalities import MEDIA_KINDS
 from .values import FEW_CLASSES, as_number, is_missing
 
 TEXT_NAMES = (
@@ -57,7 +59,7 @@ LABEL_NAMES = (
 CONTEXT_NAMES = ("context", "question", "prompt", "premise", "startphrase", *TEXT_NAMES)
 _CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])", re.IGNORECASE)
 
-FILE_KINDS = ("classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm")
+FILE_KINDS = (*KINDS, *MEDIA_KINDS)
 
 
 def looks_like_text(values: Sequence[Any]) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 
 from .catalogue import Task
 from .data import Data
-from .encode import Encoder
+from .modalities import modality_of
+from .modalities.base import Encoder
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -21,7 +22,7 @@ MEASURED_EXAMPLES = 10_000  # the lengths of so many evenly spaced examples of a
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of examples in tokens, with special tokens, before truncation.
+    """Lengths of texts in tokens, with special tokens, or of sounds in seconds, before truncation.
 
     Attributes:
         median: The median length.
@@ -32,7 +33,7 @@ class Lengths:
 
     median: float
     percentile95: float
-    longest: int
+    longest: float
     truncated: float
 
 
@@ -46,8 +47,9 @@ class Description:
         rows: Split -> number of examples.
         labels: The label names.
         balance: Split -> label -> number of occurrences; empty if the label is not a class or a tag.
-        lengths: Split -> lengths; empty without a tokenizer. For a translation, the longer text of each example counts.
-        max_length: The maximum length in tokens.
+        lengths: Split -> lengths; empty without a processor. For a translation, the longer text of each example counts.
+        max_length: The maximum length.
+        unit: The unit of lengths: tokens, or seconds for sounds; None if there are none, for images.
     """
 
     task: str
@@ -57,23 +59,25 @@ class Description:
     balance: dict[str, dict[str, int]]
     lengths: dict[str, Lengths] = field(default_factory=dict)
     max_length: int | None = None
+    unit: str | None = "tokens"
 
 
 def describe(data: Data, tokenizer: Any = None, max_length: int | None = None) -> Description:
-    """Count examples and labels and, with a tokenizer, measure lengths.
+    """Count examples and labels and, with a tokenizer or feature extractor, measure lengths.
 
     Args:
         data: The data of a task.
-        tokenizer: The tokenizer of the model; None = no lengths.
-        max_length: The maximum length in tokens; None = that of the task.
+        tokenizer: The tokenizer of the model, or its image processor or feature extractor; None = no lengths.
+        max_length: The maximum length, of texts in tokens, of sounds in seconds; None = that of the task.
     """
     task, splits = data.task, data.splits()
     limit = task.max_length if max_length is None else max_length
     lengths: dict[str, Lengths] = {}
-    if tokenizer is not None:
-        limit = min(limit, tokenizer.model_max_length)
-        encoder = Encoder(task, tokenizer, None)
-        lengths = {name: _measure(split, encoder, limit) for name, split in splits.items()}
+    modality = modality_of(task)
+    if tokenizer is not None and modality.unit is not None:
+        limit = min(limit, getattr(tokenizer, "model_max_length", limit))
+        encoder = modality.encoder(task, tokenizer, None)
+        lengths = {name: _measure(task, split, encoder, limit) for name, split in splits.items()}
     return Description(
         task=task.name,
         kind=task.kind,
@@ -82,6 +86,7 @@ def describe(data: Data, tokenizer: Any = None, max_length: int | None = None) -
         balance=_count_labels(task, splits),
         lengths=lengths,
         max_length=limit,
+        unit=modality.unit,
     )
 
 
@@ -97,7 +102,7 @@ def _count_labels(task: Task, splits: dict[str, Dataset]) -> dict[str, dict[str,
     return balance
 
 
-def _measure(split: Dataset, encoder: Encoder, limit: int) -> Lengths:
+def _measure(task: Task, split: Dataset, encoder: Encoder, limit: int) -> Lengths:
     rows = np.unique(np.linspace(0, len(split) - 1, min(len(split), MEASURED_EXAMPLES)).astype(int))
     encoded = encoder(split.select(rows)[:])
     tokens = np.array(encoded["length"])
@@ -106,6 +111,6 @@ def _measure(split: Dataset, encoder: Encoder, limit: int) -> Lengths:
     return Lengths(
         median=float(np.median(tokens)),
         percentile95=float(np.percentile(tokens, 95)),
-        longest=int(tokens.max()),
-        truncated=0.0 if encoder.task.kind == "mlm" else float((tokens > limit).mean()),  # longer texts are divided
+        longest=tokens.max().item(),
+        truncated=0.0 if task.kind == "mlm" else float((tokens > limit).mean()),  # longer texts are divided
     )

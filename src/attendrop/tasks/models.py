@@ -15,19 +15,9 @@ from typing import Any, TypeVar
 from ..errors import UserError
 from .catalogue import Task
 from .hub import error_chain, is_path, offline_if_unreachable
+from .modalities import modality_of
 
 T = TypeVar("T")
-
-# kind of task -> class of transformers that loads the model with its head
-MODEL_CLASSES = {
-    "classification": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "multilabel": "AutoModelForSequenceClassification",
-    "tokens": "AutoModelForTokenClassification",
-    "choice": "AutoModelForMultipleChoice",
-    "translation": "AutoModelForSeq2SeqLM",
-    "mlm": "AutoModelForMaskedLM",
-}
 
 NAMED_LABELS = ("classification", "multilabel", "tokens")  # the kinds whose head has an output for each label
 
@@ -57,6 +47,7 @@ WELL_KNOWN = (
     "xlm-roberta-base",
 )
 _OTHER_PICKLES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # of a Trainer, without weights
+_PROCESSOR_FILE = "preprocessor_config.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -82,6 +73,38 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def load_processor(name: str | Path, task: Task, *, trust_remote_code: bool = False) -> Any:
+    """Load what makes the inputs of a model: its tokenizer, image processor or feature extractor.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        task: The task, whose modality decides.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    return modality_of(task).load_processor(str(name), trust_remote_code=trust_remote_code)
+
+
+def load_processor_of(auto: Any, name: str, called: str, trust_remote_code: bool) -> Any:
+    """Load the processor of a model for images or sounds.
+
+    Args:
+        auto: The class of transformers that loads it.
+        name: A name on the Hub, or a folder.
+        called: What it is called in messages.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    source = _locate(name)
+    try:
+        return _load(name, lambda: auto.from_pretrained(source, trust_remote_code=trust_remote_code))
+    except UserError as error:
+        is_folder = Path(source).is_dir()
+        if "Unrecognized" not in str(error) and not (is_folder and not Path(source, _PROCESSOR_FILE).is_file()):
+            raise
+        raise UserError(
+            f"{name} has no {called} ({_PROCESSOR_FILE}), which these data need; is it a model for them?"
+        ) from None
 
 
 def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
@@ -129,7 +152,7 @@ def load_model(
         task: The task, whose kind selects the head.
         labels: The label names; None = those of the task.
         trust_remote_code: Whether code from the repository may be run.
-        tokenizer: The tokenizer, if it is to be checked against the size of the vocabulary.
+        tokenizer: The tokenizer, or the image processor or feature extractor, if the model is to be checked against it.
         notes: A list to which sentences about new or re-used weights are added.
         quantization: A quantisation configuration of transformers, for weights that stay frozen.
 
@@ -149,13 +172,16 @@ def load_model(
     old_labels = dict(getattr(config, "id2label", None) or {})
     new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
     _set_head(config, task, new_labels)
-    auto = getattr(transformers, MODEL_CLASSES[task.kind])
-    is_remote = trust_remote_code and MODEL_CLASSES[task.kind] in getattr(config, "auto_map", {})
+    modality = modality_of(task)
+    class_name = modality.model_class(task.kind)
+    auto = getattr(transformers, class_name)
+    is_remote = trust_remote_code and class_name in getattr(config, "auto_map", {})
     # BART and T5 count as masked language models too, but predict a text of their own instead of the masked words.
     writes_text = task.kind == "mlm" and getattr(config, "is_encoder_decoder", False)
     if (type(config) not in auto._model_mapping and not is_remote) or writes_text:
         raise UserError(
-            f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}."
+            f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}"
+            f"{'' if modality.name == 'text' else f' of {modality.noun}s'}."
         )
     if quantization is not None:
         with torch.device("meta"):
@@ -178,7 +204,7 @@ def load_model(
         model, report = _load(name, load)
     notes += _loading_notes(name, report, old_labels, new_labels)
     if tokenizer is not None:
-        _match_tokenizer(name, model, tokenizer)
+        modality.match(str(name), model, tokenizer, notes)
     return model
 
 
@@ -215,18 +241,6 @@ def _loading_notes(
                 f"{', '.join(labels)}"
             )
     return notes
-
-
-def _match_tokenizer(name: str | Path, model: Any, tokenizer: Any) -> None:
-    """Check that the model has an embedding for every token, and set its padding token."""
-    embeddings = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > embeddings:
-        raise UserError(
-            f"the tokenizer has {len(tokenizer):,} tokens, but {name} has {embeddings:,} embeddings; use the tokenizer "
-            "of the model."
-        )
-    if getattr(model.config, "pad_token_id", None) is None:
-        model.config.pad_token_id = tokenizer.pad_token_id
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from . import columns, values
 from .catalogue import TASKS, Task
 from .data import Data, make_data
 from .doctor import examine, examine_header
-from .files import ReadOptions, Table, read_table, refusals
+from .files import ReadOptions, Table, refusals
 from .findings import ERROR, NOTE, WARNING, Finding, shortened
+from .modalities import MEDIA_KINDS, Media, find_media, modality_of, read_source
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -114,15 +115,15 @@ def inspect_files(
     """Read the user's own files and say everything that is wrong or unusual about them.
 
     Args:
-        train: The training file.
+        train: The training file, or a folder of images or sounds with one sub-folder for each class.
         validation: The validation file.
         test: The test file, which need not have labels.
-        text: The text column; None = guess it from the column names.
+        text: The text column, or the column of paths of images or sounds; None = guess it from the columns.
         text_pair: The column of the second text.
         label: The label column, or the target column of a translation; None = guess it.
         kind: `classification`, `regression`, `multilabel`, `tokens`, `choice`, `translation` or `mlm` (masked language
-            modelling, which needs no labels; a .txt file then has one text on each line); None = guess it from the
-            labels.
+            modelling, which needs no labels; a .txt file then has one text on each line), `image_classification` or
+            `audio_classification`; None = guess it from the data.
         choices: The columns of the answers of a multiple choice, or the one column with a list of them; empty = guess
             them.
         options: The encoding, the separators, and whether bad rows are left out.
@@ -159,6 +160,8 @@ class _Inspector:
             if "train" not in self.tables:
                 return
             task, notes = plan_task(self.tables["train"], self.request)
+            modality = modality_of(task)
+            self.tables = {name: modality.located(table, task.text) for name, table in self.tables.items()}
             self.findings += [Finding(NOTE, note) for note in notes]
             if not self._remove_bad_rows(task):
                 return
@@ -175,7 +178,7 @@ class _Inspector:
     def _read(self, paths: dict[str, str | Path]) -> None:
         for name, path in paths.items():
             try:
-                table = read_table(path, self.options, self.request.has_plain_texts)
+                table = read_source(path, self.options, self.request.has_plain_texts)
                 table = columns.split_lists(table) if self.request.kind == "choice" else table
             except UserError as error:
                 self._add_error(error)
@@ -223,9 +226,12 @@ class _Inspector:
 def plan_task(table: Table, request: Request) -> tuple[Task, list[str]]:
     """The task of a training file, without its labels, and a note for each guess."""
     kind = request.kind
+    found = find_media(table, request.text, kind)
     if kind == "mlm":
         return _plan_corpus(table, request)
     _check_choices(request)
+    if found is not None:
+        return _plan_media(table, request, *found)
     if kind == "choice":
         texts, target, notes = columns.find_choices(table, request.text, request.choices, request.label)
         return Task(table.path.name, kind, texts, target, max_length=256), notes
@@ -265,6 +271,29 @@ def _plan_corpus(table: Table, request: Request) -> tuple[Task, list[str]]:
             raise UserError(f"{flag} is {value!r}, but masked language modelling reads one text column and no labels.")
     column, notes = columns.find_text(table, request.text)
     return Task(table.path.name, "mlm", (column,), None, metrics=("perplexity",)), notes
+
+
+def _plan_media(table: Table, request: Request, media: Media, column: str) -> tuple[Task, list[str]]:
+    """The task of a table of paths of images or sounds."""
+    if request.text_pair is not None:
+        raise UserError(f"--text-pair is {request.text_pair!r}, but an example has one {media.noun}.")
+    if table.path.is_dir() and len(table.columns) == 1:
+        raise UserError(f"{table.path} is a folder without sub-folders; the {media.noun}s of each class need one.")
+    wanted = "classification" if request.kind in MEDIA_KINDS else request.kind
+    (column,), target, notes = columns.find_columns(table, column, None, request.label, wanted)
+    kind = columns.find_kind(table, (column,), target, wanted, request.label_separator)
+    if kind not in media.kinds:
+        raise UserError(
+            f"the task is of kind {kind}, and column {column!r} of {table.path} has the paths of {media.noun}s, for "
+            f"which kind must be {' or '.join(media.kinds)}; use --kind."
+        )
+    notes.append(f"column {column!r} has the paths of {media.noun}s; treating the task as {media.noun} {kind}")
+    separator = request.label_separator
+    task = Task(
+        table.path.name, kind, (column,), target,
+        max_length=media.default_length, label_separator=separator, modality=media.name,
+    )  # fmt: skip
+    return task, notes
 
 
 def labels_of_file(task: Task, table: Table) -> tuple[tuple[str, ...], list[str]]:
@@ -318,16 +347,17 @@ def load_rows(
     """
     has_flag = options is not None  # the command has --drop-bad-rows
     options = options or ReadOptions()
-    table = read_table(path, options, task.kind == "mlm", content)
+    table = read_source(path, options, task.kind == "mlm", content)
     table = columns.split_lists(table) if task.kind == "choice" else table
     check_columns(task, table, needs_labels=False)
+    given, table = table, modality_of(task).located(table, task.text)
     problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
     table = table.without(problems)
     if table.dropped and not options.drop_bad_rows:
         raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
     notes = [sentence] if (sentence := table.dropped_sentence()) else []
     data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
-    return data, table.columns
+    return data, given.without(problems).columns
 
 
 def _present(task: Task, table: Table) -> Task:

@@ -14,9 +14,10 @@ import numpy as np
 from ..errors import UserError
 from .catalogue import Task
 from .data import Data
-from .encode import Encoder
 from .hub import no_progress_bars
 from .metrics import LOWER_IS_BETTER, METRICS
+from .modalities import modality_of
+from .modalities.base import Encoder
 from .models import NAMED_LABELS
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class Prepared:
             word is not scored.
         metric: The name of the metric that selects the best model.
         greater_is_better: Whether a greater value of that metric is better.
-        max_length: The maximum length in tokens.
+        max_length: The maximum length, of texts in tokens, of sounds in seconds.
+        keeps_columns: Whether the collator reads columns that the model does not take, so that the Trainer needs
+            `remove_unused_columns=False`.
         notes: What was changed or truncated, as sentences for the user.
         to_task: For each class that the model predicts, the number of the task's label; None where classes have no
             names.
@@ -72,27 +75,9 @@ class Prepared:
     metric: str
     greater_is_better: bool
     max_length: int
+    keeps_columns: bool = False
     notes: list[str] = field(default_factory=list)
     to_task: np.ndarray | None = None
-
-
-@dataclass
-class ChoiceCollator:
-    """Pad all endings of all examples to the longest one: `[B, endings, L]`."""
-
-    tokenizer: Any
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        import torch
-
-        names = [name for name in self.tokenizer.model_input_names if name in examples[0]]
-        endings = len(examples[0]["input_ids"])
-        flat = [{name: example[name][i] for name in names} for example in examples for i in range(endings)]
-        padded = self.tokenizer.pad(flat, return_tensors="pt")
-        batch = {name: value.view(len(examples), endings, -1) for name, value in padded.items()}
-        if "labels" in examples[0]:
-            batch["labels"] = torch.tensor([example["labels"] for example in examples])
-        return batch
 
 
 def keep_logits(outputs: Any, labels: Any) -> Any:
@@ -114,12 +99,12 @@ def prepare(
     seed: int = 42,
     mlm_probability: float = 0.15,
 ) -> Prepared:
-    """Tokenise all splits, in memory.
+    """Tokenise all splits, in memory. Images and sounds are read when a batch of them is made.
 
     Args:
         data: The data of a task.
-        tokenizer: The tokenizer of the model.
-        max_length: The maximum length in tokens; None = that of the task.
+        tokenizer: The tokenizer of the model, or its image processor or feature extractor.
+        max_length: The maximum length, of texts in tokens, of sounds in seconds; None = that of the task.
         labels: The label names that the model predicts, in its order, if it was trained on another task. HANS, for
             example, can score a model with the labels of MNLI. Scores and predictions then use the labels of this task;
             the loss has little meaning.
@@ -142,10 +127,11 @@ def prepare(
     """
     notes: list[str] = []
     task = data.task
-    length = _checked_length(task, tokenizer, max_length, notes)
-    collator = _collator(task, tokenizer, seed, mlm_probability)
+    modality = modality_of(task)
+    length = modality.length_limit(task, tokenizer, max_length, notes)
+    collator = modality.collator(task, tokenizer, length, seed, mlm_probability)
     codec = _Codec(data, tokenizer, labels, getattr(collator, "fix", None))
-    encoder = Encoder(task, tokenizer, length)
+    encoder = modality.encoder(task, tokenizer, length)
     splits = {}
     with no_progress_bars():
         for name, split in data.splits().items():
@@ -174,47 +160,10 @@ def prepare(
         metric=task.metrics[0],
         greater_is_better=task.metrics[0] not in LOWER_IS_BETTER,
         max_length=length,
+        keeps_columns=modality.reads_files or task.kind == "mlm",
         notes=notes,
         to_task=getattr(codec, "to_task", None),
     )
-
-
-def _checked_length(task: Task, tokenizer: Any, max_length: int | None, notes: list[str]) -> int:
-    """The maximum length, after checks of the tokenizer."""
-    length = task.max_length if max_length is None else max_length
-    least = tokenizer.num_special_tokens_to_add(pair=len(task.text) > 1) + 1
-    if length < least:
-        raise UserError(f"max_length is {length}; with the special tokens of this model it must be at least {least}.")
-    if length > tokenizer.model_max_length:
-        if max_length is not None:
-            notes.append(
-                f"max_length {length} is above the limit of the tokenizer; {tokenizer.model_max_length} is used instead"
-            )
-        length = tokenizer.model_max_length
-    if task.kind in ("tokens", "mlm") and tokenizer.padding_side != "right":
-        raise UserError(
-            f"the tokenizer pads on the left, but the kind {task.kind} needs the right; load it with load_tokenizer."
-        )
-    if tokenizer.pad_token is None:
-        raise UserError("the tokenizer has no padding token; set tokenizer.pad_token, or load it with load_tokenizer.")
-    return length
-
-
-def _collator(task: Task, tokenizer: Any, seed: int, share: float) -> Callable[[list[dict[str, Any]]], Any]:
-    import transformers
-
-    if task.kind == "mlm":
-        from .masking import MaskingCollator  # imports torch
-
-        return MaskingCollator(tokenizer, seed, share)
-    return {
-        "classification": transformers.DataCollatorWithPadding,
-        "regression": transformers.DataCollatorWithPadding,
-        "multilabel": transformers.DataCollatorWithPadding,
-        "tokens": transformers.DataCollatorForTokenClassification,
-        "choice": ChoiceCollator,
-        "translation": transformers.DataCollatorForSeq2Seq,
-    }[task.kind](tokenizer)
 
 
 def _reduction(task: Task) -> Callable[[Any, Any], Any] | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import UserError
 from .findings import plural
+from .modalities import modality_of
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -87,15 +88,16 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
     notes = [*data.notes, f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"]
     if repeated := _repeated(data, train, rest, chosen):
         notes.append(
-            f"warning: {repeated:,} of {plural(len(chosen), 'validation example')} have the text of a training "
-            "example; scores on them are too good"
+            f"warning: {repeated:,} of {plural(len(chosen), 'validation example')} have the "
+            f"{modality_of(data.task).noun} of a training example; scores on them are too good"
         )
     return dataclasses.replace(data, train=train.select(rest), validation=train.select(chosen), notes=notes)
 
 
 def _repeated(data: Data, train: Dataset, kept: np.ndarray, chosen: np.ndarray) -> int:
-    """The number of chosen examples whose texts are also those of an example that is kept."""
-    texts = list(zip(*([str(value) for value in train[name][:]] for name in data.task.text), strict=True))
+    """The number of chosen examples whose texts, or files, are also those of an example that is kept."""
+    modality = modality_of(data.task)
+    texts = list(zip(*(modality.keys(data.task, train[name][:]) for name in data.task.text), strict=True))
     known = {texts[i] for i in kept}
     return sum(texts[i] in known for i in chosen)
 

@@ -11,6 +11,7 @@ from ..errors import UserError
 from .catalogue import Task
 from .files import Problem, Table
 from .findings import plural
+from .modalities import modality_of
 
 FEW_CLASSES = 20  # up to so many different whole numbers are classes without asking
 MOST_CLASSES = 1000
@@ -55,12 +56,11 @@ def row_problems(table: Table, task: Task, with_labels: bool) -> dict[int, Probl
         with_labels: Whether each row must have a label.
     """
     problems: dict[int, Problem] = {}
-    find = _problem_of_words if task.kind == "tokens" else _problem_of_text
+    modality = modality_of(task)
     for column in task.text:
-        if task.kind != "tokens":
-            _check_text_column(table, column)
+        modality.check_column(table, task, column)
         for row, value in enumerate(table.columns[column]):
-            if row not in problems and (problem := find(column, value)) is not None:
+            if row not in problems and (problem := modality.problem(task, column, value)) is not None:
                 problems[row] = problem
     if with_labels and task.label is not None:
         _check_label_column(table, task)
@@ -68,16 +68,6 @@ def row_problems(table: Table, task: Task, with_labels: bool) -> dict[int, Probl
             if row not in problems and (problem := _problem_of_label(table, task, row)) is not None:
                 problems[row] = problem
     return problems
-
-
-def _check_text_column(table: Table, column: str) -> None:
-    values = table.columns[column]
-    row = next((row for row, value in enumerate(values) if not is_missing(value)), None)
-    if row is not None and not any(isinstance(value, str) for value in values):
-        raise UserError(
-            f"column {column!r} does not hold text: {table.location(row)} has {values[row]!r}; name another with "
-            "--text."
-        )
 
 
 def _check_label_column(table: Table, task: Task) -> None:
@@ -95,7 +85,8 @@ def _missing(what: str, column: str) -> Problem:
     return Problem(f"has no {what} in column {column!r}", "fill it in or remove the row")
 
 
-def _problem_of_text(column: str, value: Any) -> Problem | None:
+def problem_of_text(column: str, value: Any) -> Problem | None:
+    """Why a row cannot be used whose text is this value."""
     if isinstance(value, str):
         return None if value.strip() else _missing("text", column)
     if is_missing(value):
@@ -103,7 +94,8 @@ def _problem_of_text(column: str, value: Any) -> Problem | None:
     return Problem(f"has {value!r} in column {column!r}, which is not text", "write it as text", f"text {column}")
 
 
-def _problem_of_words(column: str, value: Any) -> Problem | None:
+def problem_of_words(column: str, value: Any) -> Problem | None:
+    """Why a row cannot be used whose words are this value."""
     words = words_of(value)
     if not words:
         return _missing("words", column)

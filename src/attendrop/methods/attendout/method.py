@@ -154,7 +154,7 @@ class AttendOut(TrainsNetworks):
 
     def check(self, model: Any, seams: Seams, epochs: int | None) -> None:
         head_of(model, {})  # raises an error for a head without scores for each example
-        if not hasattr(model, "get_input_embeddings") or not isinstance(model.get_input_embeddings(), nn.Embedding):
+        if getattr(unwrapped(model), "main_input_name", "input_ids") != "input_ids":
             raise ValueError(f"{seams.name} does not take token ids, which AttendOut's generator reads.")
 
     def _sites(self, seams: Seams) -> list[Site]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ..catalogue import Task
 from ..files import Table
 from ..findings import Finding
+from ..modalities import modality_of
 from .header import examine_header
 from .labels import examine_labels
 from .tags import examine_tags
@@ -26,4 +27,5 @@ def examine(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
         task: The task, with its labels.
         tables: The files by the name of their split, without rows that cannot be used.
     """
-    return [*examine_labels(task, tables), *examine_tags(task, tables), *examine_texts(task, tables)]
+    of_labels = [*examine_labels(task, tables), *examine_tags(task, tables)]
+    return [*of_labels, *examine_texts(task, tables), *modality_of(task).examine(task, tables)]

@@ -1,4 +1,4 @@
-"""Texts that occur twice: in one file, with different labels, or in training and in evaluation."""
+"""Texts, images or sounds that occur twice: in one file, with different labels, or in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, WARNING, Finding, plural
-from ..values import as_number, label_names, words_of
+from ..modalities import modality_of
+from ..values import as_number, label_names
 
 _MOST_SHARED = 0.5  # of the rows of a validation file; with more of them its scores say nothing
 _PLACEHOLDERS = ("nan", "null", "none", "n/a", "na", "#n/a", "?")
@@ -31,10 +32,9 @@ def examine_texts(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def text_keys(task: Task, table: Table) -> list[Hashable]:
-    """What makes a row the same as another one: its texts, without spaces around them."""
+    """What makes a row the same as another one: its texts, or the content of its file."""
     columns = [table.columns[name] for name in task.text if name in table.columns]
-    split = words_of if task.kind == "tokens" else lambda value: value.strip()
-    return [tuple(str(split(value)) for value in row) for row in zip(*columns, strict=True)]
+    return list(zip(*(modality_of(task).keys(task, values) for values in columns), strict=True))
 
 
 def _label_keys(task: Task, table: Table) -> list[Any]:
@@ -71,7 +71,8 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
         row, earlier = next(iter(conflicts.values()))
         where = " and ".join(f"{table.place(r)}{_shown(task, labels[r])}" for r in (earlier, row))
         verb = "has" if len(conflicts) == 1 else "have"
-        text = f"{plural(len(conflicts), 'text')} of {table.path} {verb} different labels in different rows"
+        examples = plural(len(conflicts), modality_of(task).noun)
+        text = f"{examples} of {table.path} {verb} different labels in different rows"
         findings.append(Finding(WARNING, f"{text} (first: {where})"))
     return findings
 

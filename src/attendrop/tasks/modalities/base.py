@@ -1,0 +1,106 @@
+"""What a modality must know, so that the rest of the package does not ask whether it reads texts, images or sounds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from ..catalogue import Task
+from ..files import Problem, Table
+from ..findings import Finding
+
+Encoder = Callable[[Mapping[str, list[Any]]], dict[str, list[Any]]]
+
+
+class Modality(ABC):
+    """What the examples of a task are: texts, images or sounds."""
+
+    name: ClassVar[str]  # the value of `Task.modality`
+    noun: ClassVar[str]  # what one example is called in messages
+    example: ClassVar[str]  # an example on the command line
+    unit: ClassVar[str | None]  # of lengths; None if all examples have the same
+    processor_class: ClassVar[str]  # the class of transformers that loads the processor
+    processor_called: ClassVar[str]  # what the processor is called in code
+    reads_files: ClassVar[bool]  # whether the text column holds paths, and the collator reads the files
+
+    # ---- the model ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def model_class(self, kind: str) -> str:
+        """The class of transformers that loads a model with the head for this kind of task."""
+
+    @abstractmethod
+    def pipeline_tag(self, kind: str) -> str:
+        """The name of the task on the Hub."""
+
+    def on_command_line(self, task: Task) -> str:
+        """An example of the task as an argument of `attendrop predict`."""
+        return self.example
+
+    @abstractmethod
+    def load_processor(self, name: str, *, trust_remote_code: bool = False) -> Any:
+        """Load what makes inputs of the model from an example: a tokenizer, image processor or feature extractor."""
+
+    @abstractmethod
+    def match(self, name: str, model: Any, processor: Any, notes: list[str]) -> None:
+        """Raise a `UserError` if the model does not take what the processor makes.
+
+        Args:
+            name: The name of the model, for messages.
+            model: The model with its head.
+            processor: Its processor.
+            notes: A list to which sentences for the user are added.
+        """
+
+    @abstractmethod
+    def check_length(self, model: Any, processor: Any, max_length: int | None, task: Task, notes: list[str]) -> int:
+        """Return the maximum length of an example, after checks.
+
+        Args:
+            model: The model with its head.
+            processor: Its processor.
+            max_length: The length that the user set; None = that of the task.
+            task: The task.
+            notes: A list to which a sentence is added if the length is reduced.
+        """
+
+    # ---- the inputs of the model -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def length_limit(self, task: Task, processor: Any, max_length: int | None, notes: list[str]) -> int:
+        """The maximum length that `prepare` uses, after checks of the processor."""
+
+    @abstractmethod
+    def encoder(self, task: Task, processor: Any, max_length: int | None) -> Encoder:
+        """A function from the columns of the task to those of the model, or to those that the collator reads."""
+
+    @abstractmethod
+    def collator(self, task: Task, processor: Any, max_length: int, seed: int, mlm_probability: float) -> Any:
+        """A function that makes a batch of encoded examples."""
+
+    @abstractmethod
+    def how_cut(self, task: Task, max_length: int) -> str:
+        """A sentence for the model card about the length of the examples."""
+
+    # ---- the user's files --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def check_column(self, table: Table, task: Task, column: str) -> None:
+        """Raise a `UserError` if a whole column cannot hold the examples, and read what will be needed of it."""
+
+    @abstractmethod
+    def problem(self, task: Task, column: str, value: Any) -> Problem | None:
+        """Why a row with this value cannot be used."""
+
+    @abstractmethod
+    def keys(self, task: Task, values: Sequence[Any]) -> list[Hashable]:
+        """What makes an example the same as another one."""
+
+    def located(self, table: Table, columns: Sequence[str]) -> Table:
+        """The table with paths that can be opened from the current folder, where the columns hold paths."""
+        return table
+
+    def examine(self, task: Task, tables: Mapping[str, Table]) -> list[Finding]:
+        """What is unusual about the examples, besides repetitions."""
+        return []
