@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 
 from attendrop import ADDrop, AttendOut
 from attendrop.experiments import make_config
-from attendrop.experiments.run import _caveats
+from attendrop.experiments.caveats import caveats_of
 from attendrop.report.card import write_card
 from attendrop.tasks import KINDS, Task, find_task
 from attendrop.tasks.hub import is_hub_name
@@ -236,8 +236,8 @@ def test_the_caveats_of_a_run_stand_below_its_scores(tmp_path: Path) -> None:
 
 def test_a_method_that_uses_the_validation_examples_is_a_caveat() -> None:
     config = make_config({"model": "roberta-base", "task": "glue/rte"})
-    assert _caveats(config, [ADDrop(), AttendOut(reward_on="held_out")]) == []
-    (caveat,) = _caveats(config, [ADDrop(), AttendOut(reward_on="dev")])
+    assert caveats_of(config, [ADDrop(), AttendOut(reward_on="held_out")]) == []
+    (caveat,) = caveats_of(config, [ADDrop(), AttendOut(reward_on="dev")])
     assert caveat.startswith("attendout used validation examples during training")
     config.max_eval_samples = 1000
-    assert _caveats(config, []) == ["At most 1,000 examples of each split were evaluated, the first ones."]
+    assert caveats_of(config, []) == ["At most 1,000 examples of each split were evaluated, the first ones."]

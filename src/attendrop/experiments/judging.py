@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import tasks
 from .answers import CLASSES, Answers
 from .folder import EVALUATION_FILE, write_json
 from .judgement import choose_temperature, decimals, judge, write_judgement
 from .tables import error_columns, prediction_columns, split_columns, write_table
+
+
+class Part(NamedTuple):
+    """A part of the data that a run is scored on.
+
+    Attributes:
+        name: Its name in the scores.
+        split: The tokenised split.
+        data: The data that it is a part of.
+        prepared: The tokenised data.
+        raw: The name of the split in `data`.
+    """
+
+    name: str
+    split: Any
+    data: tasks.Data
+    prepared: tasks.Prepared
+    raw: str
 
 
 class Judge:

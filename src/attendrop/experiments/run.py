@@ -15,14 +15,13 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, set_seed
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from .. import tasks
-from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
 from ..errors import UserError, on_one_line
 from ..methods import parse_method
@@ -30,6 +29,7 @@ from ..trainer import regularized
 from ..utils.lock import locked
 from .adapters import check_libraries, load_for_training, merge_adapters
 from .best import breaks_ties_by_loss, kept_epoch, method_epochs
+from .caveats import caveats_of
 from .checkpoints import Interruption, full_disk_explained
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
@@ -43,7 +43,7 @@ from .folder import (
     remove_checkpoints,
     write_json,
 )
-from .judging import Judge
+from .judging import Judge, Part
 from .losses import make_loss
 from .masked_lm import EpochOfMasks, MaskedLMTrainer
 from .memory import estimate_memory, out_of_memory_explained
@@ -189,24 +189,6 @@ def training_arguments(config: RunConfig) -> Any:
         raise UserError(f"a training argument is not allowed: {on_one_line(error)}.") from None
     check_arguments(arguments)
     return arguments
-
-
-class Part(NamedTuple):
-    """A part of the data that a run is scored on.
-
-    Attributes:
-        name: Its name in the scores.
-        split: The tokenised split.
-        data: The data that it is a part of.
-        prepared: The tokenised data.
-        raw: The name of the split in `data`.
-    """
-
-    name: str
-    split: Any
-    data: tasks.Data
-    prepared: tasks.Prepared
-    raw: str
 
 
 @dataclass
@@ -394,7 +376,7 @@ class Run:
             "rows": {name: len(split) for name, split in self.data.splits().items()},
             "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
             "changes": [asdict(change) for change in trainer.checkpoints.changes],
-            "caveats": [*_caveats(self.config, trainer.regularizers), *changes_of(trainer)],
+            "caveats": [*caveats_of(self.config, trainer.regularizers), *changes_of(trainer)],
             "seconds": round(seconds, 1),
             "steps": trainer.state.global_step,
             "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
@@ -415,27 +397,6 @@ class Run:
             marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
             plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
         write_card(folder, record)
-
-
-def _caveats(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[str]:
-    """What a reader of the scores must know about them, as sentences for the model card."""
-    caveats = [f"{sentence}." for sentence in optimistic_scores(regularizers)]
-    if config.max_eval_samples is not None:
-        caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
-    return caveats
-
-
-def optimistic_scores(regularizers: Sequence[Regularizer]) -> list[str]:
-    """One sentence, without its full stop, for each method that learns or chooses from validation examples.
-
-    Args:
-        regularizers: The methods of a run.
-    """
-    return [
-        f"{method.name} used validation examples during training, so the scores on them are optimistic"
-        for method in regularizers
-        if method.choices or (isinstance(method, TrainsNetworks) and method.draws_from == "dev")
-    ]
 
 
 def _without_labels(split: Any) -> Any:

@@ -99,7 +99,7 @@ def make_soup(
     config = make_config({**first["settings"], "output_dir": str(output_dir), "save_strategy": "no"})
     check_folder(config)
     data = load_split_data(spec, config)
-    tokenizer = tasks.load_tokenizer(config.model, trust_remote_code=config.trust_remote_code)
+    tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     arguments, notes = training_arguments(config), list[str]()
     set_seed(arguments.seed)
     plain = dataclasses.replace(config, lora=False)  # adapters were added to the weights when they were kept

@@ -22,12 +22,12 @@ from transformers import set_seed
 from .. import tasks
 from ..capture.kept import KeptGraphs
 from ..experiments.adapters import load_for_training
+from ..experiments.caveats import optimistic_scores
 from ..experiments.recipe import choose_recipe
 from ..experiments.run import (
     Listener,
     Run,
     make_regularizers,
-    optimistic_scores,
     prepare_run,
     training_arguments,
     versions,
