@@ -74,11 +74,11 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "core/step.py": [
         ('*(f"{stream}/{view}" for view in range(1, self.step.views))',
          "*(stream for view in range(1, self.step.views))", "scores_dropout:views unidrop:views"),
-        ("self.first_position * (rows // self.size) + torch.arange",
+        ("self.first_position * -(-rows // self.size) + torch.arange",
          "self.first_position + torch.arange", "step"),
         ("random.shared_generator(self.seed, self.progress.step, name)",
          "random.shared_generator(self.seed, 0, name)", "headmask layerdrop:probability"),
-        ("if k not in columns})", "})", "engine:columns"),
+        ("if k not in columns}", "}", "engine:columns"),
     ],
     "core/state.py": [
         ("if rank == 0 or name.startswith(local)", "if rank == 0", "step"),
@@ -103,8 +103,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ('scores if self.method == "ga" else self.record.attention() * scores', "scores", "attribution:plain_sum"),
         ("total = total + part * weight", "total = total + part * nodes[0][1]", "attribution:gauss"),
         ("objective(outputs)  # fixes the label", "pass", "attribution:plain_sum"),
-        ("with probe.untracked(training=False):",
-         "with probe.untracked():", "attribution:without_dropout"),
+        ("with probe.untracked(training=False):\n        with torch.no_grad(), _results",
+         "with probe.untracked():\n        with torch.no_grad(), _results", "attribution:without_dropout"),
         ("below = results[: probe.seams.sites[site].block]", "below = []", "attribution:skip_blocks"),
     ],
     "model/objective.py": [
@@ -115,6 +115,10 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("return -losses.mean(-1), ((logits > 0)", "return -losses.sum(-1), ((logits > 0)", "attendout:example_scores"),
         ("return -(losses * counted).sum(-1) / n", "return (losses * counted).sum(-1) / n", "attendout:example_scores"),
         ("return -error.square(), -error", "return -error, -error", "attendout:example_scores"),
+    ],
+    "model/calls.py": [
+        ("_watched(model, seams), _repeated(model, seams):", "_watched(model, seams):", "other_trainers:repeats"),
+        ("plan = plan_of(len(records), inputs)", "plan = plan_of(0, inputs)", "other_trainers:contrastive"),
     ],
     "model/probe.py": [
         ("return gradient if scale == 1.0 else gradient.float() / scale", "return gradient", "trainer:fp16"),

@@ -239,6 +239,8 @@ class RegularizerMixin(_Base):
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         if self.engine is not None and resume_from_checkpoint is not None:
             self.engine.load_state(resume_from_checkpoint)
+        # A wrapper that is new (PEFT's, a pipeline's) is in train mode while the model that was loaded into it is not.
+        self.model.train()
         self.steps.begin(self.engine)
         self.divergence.begin()
         return prepared
