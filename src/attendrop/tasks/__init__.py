@@ -9,7 +9,7 @@ prepared = prepare(data, tokenizer)
 from .catalogue import KINDS, TASKS, Task, find_task
 from .data import Data, as_corpus, load_task
 from .describe import Description, Lengths, describe
-from .files import ReadOptions, recognised
+from .files import ReadOptions
 from .findings import Finding
 from .metrics import METRICS
 from .models import load_model, load_tokenizer
@@ -47,7 +47,6 @@ __all__ = [
     "load_task",
     "load_tokenizer",
     "prepare",
-    "recognised",
     "split_validation",
     "write_predictions",
     "write_submission",
