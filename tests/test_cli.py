@@ -20,7 +20,8 @@ from attendrop.cli.reference import reference
 from attendrop.errors import UserError
 from attendrop.experiments.presets import apply_preset
 from attendrop.experiments.run import training_arguments
-from attendrop.experiments.settings import all_settings, make_config, read_yaml
+from attendrop.experiments.run_yaml import read_yaml
+from attendrop.experiments.settings import all_settings, make_config
 from attendrop.tasks import find_task
 
 ROOT = Path(__file__).parent.parent

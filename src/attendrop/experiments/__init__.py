@@ -3,6 +3,7 @@
 from .fine_tuning import fine_tune
 from .result import Result
 from .run import Listener, train
-from .settings import RunConfig, make_config, read_yaml
+from .run_yaml import read_yaml
+from .settings import RunConfig, make_config
 
 __all__ = ["Listener", "Result", "RunConfig", "fine_tune", "make_config", "read_yaml", "train"]

@@ -19,7 +19,8 @@ from ..methods import method_names
 from ..tasks import TASKS
 from ..trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
 from ..utils.lock import LOCK_FILE
-from .settings import RunConfig, write_yaml
+from .run_yaml import write_yaml
+from .settings import RunConfig
 
 CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
 EVALUATION_FILE = "evaluation.json"

@@ -229,9 +229,10 @@ def read_rows(
         data, columns = tasks.load_rows(file, task, options)
         return data, dict(columns)
     content = sys.stdin.buffer.read()
-    suffix = tasks.recognised(Path("standard input"), content)
-    name = f"standard input{'.csv' if suffix == '.txt' and task.kind != 'tokens' else suffix}"
-    data, columns = tasks.load_rows(name, task, options, content)
+    is_json = content.lstrip()[:1] in (b"{", b"[")
+    is_table = task.kind != "tokens"
+    suffix = ".parquet" if content[:4] == b"PAR1" else ".jsonl" if is_json else ".csv" if is_table else ".txt"
+    data, columns = tasks.load_rows(f"standard input{suffix}", task, options, content)
     return data, dict(columns)
 
 

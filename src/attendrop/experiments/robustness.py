@@ -14,7 +14,8 @@ from ..errors import UserError
 from ..model.robustness import RATES, Robustness, measure_robustness
 from .data import load_data
 from .folder import CONFIG_FILE, read_record
-from .settings import make_config, read_yaml
+from .run_yaml import read_yaml
+from .settings import make_config
 
 # Their score needs the text that the model generates, or no logits at all; they get the share of right tokens.
 _SCORED_BY_TOKENS = ("translation", "mlm")

@@ -9,7 +9,7 @@ prepared = prepare(data, tokenizer)
 from .catalogue import KINDS, TASKS, Task, find_task
 from .data import Data, as_corpus, load_task
 from .describe import Description, Lengths, describe
-from .files import ReadOptions, recognised
+from .files import ReadOptions
 from .findings import Finding
 from .metrics import METRICS
 from .modalities import modality_of
@@ -51,7 +51,6 @@ __all__ = [
     "load_tokenizer",
     "modality_of",
     "prepare",
-    "recognised",
     "split_validation",
     "write_predictions",
     "write_submission",

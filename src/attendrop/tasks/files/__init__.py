@@ -20,7 +20,16 @@ from pathlib import Path
 
 from ...errors import UserError
 from .delimited import read_csv, read_tsv
-from .formats import read_arrow, read_conll, read_json, read_lines, read_parquet, read_txt, read_xlsx
+from .formats import (
+    looks_structured,
+    read_arrow,
+    read_conll,
+    read_json,
+    read_lines,
+    read_parquet,
+    read_txt,
+    read_xlsx,
+)
 from .options import ReadOptions
 from .table import Problem, Source, Table, refusals
 
@@ -30,7 +39,6 @@ __all__ = [
     "Table",
     "read_arrow",
     "read_table",
-    "recognised",
     "refusals",
 ]
 
@@ -93,7 +101,7 @@ def read_table(
     if not raw:
         raise UserError(f"{path} is empty.")
     if suffix not in _READERS:
-        suffix = recognised(path, raw)
+        suffix = _recognised(path, raw)
     _check_options(path, suffix, options, has_plain_texts)
     read = read_lines if has_plain_texts and suffix == ".txt" else _READERS[suffix]
     table = read(Source(path, suffix, raw, options))
@@ -104,7 +112,7 @@ def read_table(
     return table
 
 
-def recognised(path: Path, raw: bytes) -> str:
+def _recognised(path: Path, raw: bytes) -> str:
     """The suffix of the format that a content has, for a file whose name does not say it.
 
     Args:
@@ -119,6 +127,12 @@ def recognised(path: Path, raw: bytes) -> str:
     if start.startswith((b"PK", b"%PDF", b"<")):
         what = "an XML or HTML file" if start.startswith(b"<") else "a PDF or a compressed file"
         raise UserError(f"{path} looks like {what}; save the table in it as one of {', '.join(_READERS)}.")
+    if not looks_structured(raw):
+        named = f"the unknown suffix {path.suffix!r}" if path.suffix else "no suffix"
+        raise UserError(
+            f"{path} has {named}, and its content is neither a table nor words with tags nor JSON; the formats are "
+            f"{', '.join(_READERS)}, with or without .gz."
+        )
     return ".txt"
 
 

@@ -202,6 +202,17 @@ def read_txt(source: Source) -> Table:
     return read_text_table(source, text, separator) if separator else _conll_of(source, text)
 
 
+def looks_structured(raw: bytes) -> bool:
+    """Whether the content of a file without a known suffix is a table, or has words with tags. UTF-16 counts as one."""
+    if b"\0" in raw[:1000]:
+        return True  # what it is, the decoder says
+    text = raw[:100_000].decode("utf-8", "replace")
+    if table_separator(text) or _has_tagged_words(text):
+        return True
+    widths = {len(line.split()) for line in text.split("\n")[:50] if line.strip() and not line.startswith("#")}
+    return len(widths) == 1 and widths.pop() > 1
+
+
 _TAGGED = re.compile(r"\S+/[^\s/]+")  # a word may have slashes, and its tag has none
 
 
