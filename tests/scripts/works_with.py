@@ -9,6 +9,7 @@ which `python -m benchmarks.tables` makes the catalogue of the site. A cell is "
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import os
 import subprocess
@@ -24,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from accelerate import DistributedType, PartialState
-from peft import LoraConfig, get_peft_model
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
@@ -32,8 +32,8 @@ from attendrop import METHODS, RegularizedTrainer, Regularizer
 from attendrop.methods import make_method
 from benchmarks.records import RESULTS
 from helpers.data import make_arguments
-from helpers.settings import SETTINGS
-from helpers.zoo import make_batch, make_model
+from helpers.settings import SETTINGS, bert_for
+from helpers.zoo import make_batch, make_model, with_adapters
 
 SHARDED = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 
@@ -61,12 +61,17 @@ def train(method: str, kind: str, model: Any, **arguments: Any) -> Any:
 def with_lora(method: str) -> None:
     base = make_model("bert")
     SETTINGS[method].before_lora(base)
-    config = LoraConfig(r=2, target_modules=["query", "value"], init_lora_weights=False)
-    train(method, "bert", get_peft_model(base, config))
+    train(method, "bert", with_adapters(base))
+
+
+def on(kind: str, method: str, **arguments: Any) -> Any:
+    """Trains a model without adapters, unless the method needs them."""
+    kind += bert_for(method).removeprefix("bert")
+    return train(method, kind, make_model(kind), **arguments)
 
 
 def sharded(method: str) -> None:
-    model = train(method, "bert", make_model("bert"), **SHARDED)
+    model = on("bert", method, **SHARDED)
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters()), "the weights were not sharded"
 
 
@@ -79,10 +84,10 @@ def captured(method: str) -> None:
 
 TRIALS: dict[str, Callable[[str], Any]] = {
     "LoRA": with_lora,
-    "causal": lambda method: train(method, "llama", make_model("llama")),
-    "images": lambda method: train(method, "vit", make_model("vit")),
+    "causal": functools.partial(on, "llama"),
+    "images": functools.partial(on, "vit"),
     "captured": captured,
-    "DDP": lambda method: train(method, "bert", make_model("bert")),
+    "DDP": functools.partial(on, "bert"),
     "FSDP": sharded,
 }
 

@@ -158,6 +158,8 @@ class SMART(Regularizer):
 
     def on_step_begin(self, step: Step) -> None:
         if largest(self.mu) > 0:
+            if not self._teacher.evaluated_weights(step.model):
+                refuse_sharded("SMART", step.model)
             self._teacher.on_step_begin(step)
 
     def plan(self, batch: MicroBatch) -> Plan:
