@@ -5,7 +5,7 @@
     python examples/embeddings.py --data pairs.csv            # sentence1, sentence2 and label (or score)
 
 The similarity of two embeddings learns the label; a label above 1 is divided by 5, as in STS-B. The score is Spearman's
-correlation on test pairs.
+correlation on test pairs. What came out on STS-B is in docs/guides/examples.md.
 """
 
 from __future__ import annotations
