@@ -336,6 +336,7 @@ def test_generator_learns_which_layer_to_drop() -> None:
     assert late[1] - max(late[0], late[2]) > 0.3
 
 
+@pytest.mark.slow
 def test_without_layer_offsets_layers_are_hardly_distinguished() -> None:
     """The reason for `layer_offsets`: without them the other layers are dropped too."""
     late = torch.tensor(run_planted(layer_offsets=False, generator_lr=3e-3)[-50:]).mean(0)
@@ -393,6 +394,7 @@ def test_attacker_and_defender_and_optimizer_states_are_equal_after_a_round(tmp_
     assert len(method.history) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reward_on", ["dev", "held_out", "noisy", "cached"])
 @pytest.mark.parametrize("reward", ["loss", "metric", "win"])
 def test_every_combination_of_reward_and_reward_on_trains(tmp_path, reward_on: str, reward: str) -> None:

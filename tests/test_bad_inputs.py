@@ -114,7 +114,14 @@ def test_the_table_has_200_different_rows() -> None:
     assert len(BAD_INPUTS) >= 200
 
 
-@pytest.mark.parametrize("words", ["learning_rate is nan", "batch_size is 0", "report_to is 'wandbb'"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "learning_rate is nan",
+        pytest.param("batch_size is 0", marks=pytest.mark.slow),
+        pytest.param("report_to is 'wandbb'", marks=pytest.mark.slow),
+    ],
+)
 def test_a_new_process_answers_in_the_same_way(
     words: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

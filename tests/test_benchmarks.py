@@ -21,6 +21,7 @@ def run(path: Path, *arguments: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_inference_benchmark_writes_a_complete_row_for_each_size_and_way(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -89,6 +90,7 @@ def test_inference_benchmark_skips_what_is_not_installed(
     assert "onnx is left out: onnxruntime cannot be imported; pip install 'attendrop[onnx]'." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, where nothing is captured; on a GPU the same code measures captured steps."""
     monkeypatch.setattr(trainer_steps, "ROUND", (1, 1, 1))

@@ -177,7 +177,7 @@ def test_code_of_the_user_is_not_skipped(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str) -> None:
     """Also from graphs. Padding on the left is never made longer, because it would shift positions."""
-    from attendrop.experiments.inference import run_model
+    from attendrop.experiments.inference import Rows, run_model
     from attendrop.tasks import Task
 
     tokenizer = make_tokenizer()
@@ -195,7 +195,8 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
     graphs = None if torch.cuda.is_available() else RecordedGraphs(torch.device("cpu"))
     task = Task("own", "classification", ("text",), "label")
     seen: list[int] = []
-    found = run_model(model, Dataset.from_list(rows), tokenizer, task, 4, seen.append, graphs=graphs)
+    split = Rows(Dataset.from_list(rows), tokenizer, task.kind)
+    found = run_model(model, split, tokenizer, task, 4, seen.append, graphs=graphs)
     assert sum(seen) == 50
     if graphs is not None:
         assert RecordedGraphs.recorded == (1 if side == "right" else 0)  # 12 full batches of about 2 to 31 tokens

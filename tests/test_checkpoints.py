@@ -284,6 +284,7 @@ def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_launcher_and_the_run_is_resumed_with_the_same_number_only(workspace: Path) -> None:
     shape = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "no", "num_train_epochs": 200}
     words = flags(settings(workspace, "two", **shape))

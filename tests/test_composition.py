@@ -20,7 +20,7 @@ from helpers.training import train as fine_tune
 NAMES = sorted(METHODS)
 STEPS = 3
 # They change weights that are frozen where there are adapters.
-REFUSED_WITH_ADAPTERS = [{"lora_dropout", other} for other in ("reinit", "supertickets")]
+REFUSED_WITH_ADAPTERS = [{"lora_dropout", other} for other in ("lp_ft", "reinit", "supertickets")]
 SIX = [
     ("addrop", "rdrop", "layerdrop", "drophead", "mixout", "child_tuning"),
     ("scores_dropout", "hiddencut", "attention_dropout", "noisytune", "dropconnect", "concrete_dropout"),

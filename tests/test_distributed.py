@@ -87,8 +87,9 @@ def test_two_processes_match_one_process(
     assert first["logs"][0]["addrop/drop_rate_layer_0"] == second["logs"][0]["addrop/drop_rate_layer_0"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("method", ["cached", pytest.param("dev", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["cached", "dev"])
 def test_two_processes_match_one_process_for_all_networks_of_attendout(tmp_path: Path, method: str) -> None:
     first, second = _on_two_processes("ddp_saved", tmp_path / "two", method)
     assert (first["world"], first["strategy"]) == (2, "MULTI_CPU")

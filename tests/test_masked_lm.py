@@ -322,6 +322,7 @@ def test_killed_and_resumed_equals_uninterrupted(workspace: Path, pretrained: Pa
     assert same_bits(load_file(resumed / last), load_file(pretrained / last))
 
 
+@pytest.mark.slow
 def test_two_processes_and_two_halves_equal_one_with_the_double_batch(workspace: Path) -> None:
     """Texts differ in length, so that the halves have different numbers of masked tokens."""
     model = save_encoder(workspace / "dropless", TEXTS, dropout=0.0)

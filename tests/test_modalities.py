@@ -46,7 +46,7 @@ def make_whisper() -> tuple[Any, dict[str, Any]]:
 
 
 MODELS = {"vit": make_vit, "wav2vec2": make_wav2vec2, "whisper": make_whisper}
-REFUSED = {"attendout": "does not take token ids", "structure_mask": "reads the column"}
+REFUSED = {"attendout": "does not take token ids", "structure_mask": "reads the column", "lora_dropout": "no LoRA"}
 
 
 def train_two_steps(kind: str, method: Any | None) -> Any:

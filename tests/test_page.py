@@ -262,7 +262,7 @@ def test_command_writes_the_report_of_a_real_study(study: Path, capsys: pytest.C
     page = (study / "report.html").read_text("utf-8")
     assert "DivergedError: the loss is not finite" in page
     table = list(csv.DictReader(io.StringIO((study / "comparisons.csv").read_text("utf-8"))))
-    assert {row["outcome"] for row in table} == {"score", "loss", "ece", "brier", "cost"}
+    assert {row["outcome"] for row in table} == {"score", "loss", "ece", "brier", "scaled_loss", "cost"}
     runs = list(csv.DictReader(io.StringIO((study / "report.csv").read_text("utf-8"))))
     shown = {(row["method"], int(row["seed"])): float(row["value"]) for row in runs if row["score"] == "accuracy"}
     records = [record for record in read_records(study).values() if record["status"] == "finished"]

@@ -17,7 +17,7 @@ from attendrop.cli.app import run
 from attendrop.cli.completion import stored_flags
 from attendrop.experiments import Result
 from attendrop.experiments.settings import all_settings
-from attendrop.tasks import KINDS
+from attendrop.tasks.columns import FILE_KINDS
 
 
 def flags_of(text: str) -> set[str]:
@@ -85,7 +85,7 @@ def test_fine_tune_has_the_parameters_of_the_flags() -> None:
     for name in named:
         assert f"        {name}: " in str(fine_tune.__doc__), name
     hints = typing.get_type_hints(fine_tune)
-    assert set(typing.get_args(typing.get_args(hints["kind"])[0])) == set(KINDS)
+    assert set(typing.get_args(typing.get_args(hints["kind"])[0])) == set(FILE_KINDS)
 
 
 def test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook(tmp_path: Path) -> None:

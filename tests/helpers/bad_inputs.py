@@ -778,7 +778,14 @@ CHECK = [
     command("4 files are given; give a training file", "check", "a.csv", "b.csv", "c.csv", "d.csv"),
     command("encoding is 'utf-99', which Python does not know", "check", "a.csv", "--encoding", "utf-99"),
     command("--kind is 'sentiment'; for your own files", "check", "a.csv", "--kind", "sentiment"),
-    command("model is 'no/such-model'", "check", "a.csv", "--model", "no/such-model"),
+    command(
+        "model is 'no/such-model'",
+        "check",
+        "a.csv",
+        "--model",
+        "no/such-model",
+        files=(csv("text,label\na b,x\nc d,y\ne f,y\n", "a.csv"),),
+    ),
     command(
         "line 3 of a.csv has no label in column 'label'",
         "check",

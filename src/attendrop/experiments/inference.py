@@ -142,7 +142,7 @@ def run_model(
             ids = model.generate(**inputs, max_length=task.max_length)
             texts += [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
         else:
-            logits = forwards.logits(inputs, length, is_full)
+            logits = forwards.logits(inputs, length, is_full) if is_captured else model(**inputs).logits
             if words is not None:
                 row, position, examples = words.of(examples)
                 logits = logits[torch.from_numpy(row).to(device), torch.from_numpy(position).to(device)]

@@ -37,7 +37,8 @@ def are_read(call: Call, plan: Plan, site: int) -> bool:
 def _inputs(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, in the precision in which autocast would multiply them."""
     kind = call.query.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    is_autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if is_autocast else None
     query, key, value = (x if dtype is None else x.to(dtype) for x in (call.query, call.key, call.value))
     return query, key, value
 
