@@ -1,0 +1,89 @@
+"""The study behind the verdict: its plan, the choice of settings and the judgement, on made-up results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from attendrop.methods import parse_method
+from benchmarks.verdict import choose, judge, plan
+from benchmarks.verdict.run import COLUMNS, portable_id, read
+
+
+def test_every_method_has_the_same_number_of_settings_that_exist() -> None:
+    for method in plan.PLAN["methods"]:
+        settings = plan.candidates(method)
+        assert len(settings) == plan.PLAN["points"]
+        assert len({(setting.text, *setting.training.values()) for setting in settings}) == len(settings)
+        for setting in settings:
+            if setting.text:
+                parse_method(setting.text)
+
+
+def test_no_choice_sees_a_confirmation_task() -> None:
+    stages = plan.PLAN["stages"]
+    others = {task for name, stage in stages.items() if name != plan.TUNE for task in stage["tasks"]}
+    assert not others & set(stages[plan.TUNE]["tasks"])
+
+
+def test_a_run_has_the_same_name_wherever_its_files_are() -> None:
+    one, other = (plan.runs(plan.TUNE, folder, f"{folder}/model") for folder in ("/here", "/there"))
+    assert [portable_id(run) for run in one] == [portable_id(run) for run in other]
+    assert len({portable_id(run) for run in one}) == len(one)
+
+
+def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "tune.csv"
+    file.write_text(",".join(COLUMNS) + "\n" + "a," * (len(COLUMNS) - 1) + "a\nb,half", encoding="utf-8")
+    assert [row["id"] for row in read(file)] == ["a"]
+
+
+def make_row(method: str, task: str, seed: int, score: float, **more: object) -> dict[str, str]:
+    row = {**dict.fromkeys(COLUMNS, ""), "method": method, "task": task, "seed": seed, "size": "shots=150"}
+    row |= {"status": "finished", "accuracy": score, "loss": 1 - score, "scaled_loss": 1 - score}
+    return {name: str(value) for name, value in {**row, **more}.items()}
+
+
+def test_the_setting_with_the_smallest_scaled_loss_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage, rows = plan.PLAN["stages"][plan.TUNE], []
+    for method, best in (("plain", 2), ("mixout", 5)):
+        for index, setting in enumerate(plan.candidates(method)):
+            named = {"setting": setting.text, "learning_rate": setting.training["learning_rate"]}
+            named["epochs"] = setting.training["num_train_epochs"]
+            rows += [
+                make_row(method, task, seed, 0.9 if index == best else 0.8, **named)
+                for task in stage["tasks"]
+                for seed in range(stage["seeds"])
+            ]
+    monkeypatch.setattr(choose, "read", lambda file: rows)
+    monkeypatch.setattr(choose, "FROZEN", tmp_path / "frozen.yaml")
+    monkeypatch.setattr("sys.argv", ["choose"])
+    choose.main()
+    frozen = yaml.safe_load((tmp_path / "frozen.yaml").read_text(encoding="utf-8"))
+    assert list(frozen) == ["plain", "mixout"]  # the others have no complete settings
+    assert frozen["mixout"]["method"] == plan.candidates("mixout")[5].text
+    assert frozen["plain"]["training"] == plan.candidates("plain")[2].training
+    assert "SAM: 0 of 8 settings are complete" in capsys.readouterr().out
+
+
+def test_a_planted_effect_is_found_and_failures_are_counted() -> None:
+    generator, rows = np.random.default_rng(0), []
+    for task in ("a", "b", "c"):
+        for seed in range(20):
+            level = generator.normal(0.8, 0.02)
+            rows.append(make_row("plain", task, seed, level))
+            rows.append(make_row("better", task, seed, level + 0.05 + generator.normal(0, 0.01)))
+            rows.append(make_row("same", task, seed, level + generator.normal(0, 0.002)))
+    rows[-1]["status"] = "failed"
+    cells = judge.in_each_cell(rows, "score")
+    assert {methods["better"].verdict for methods in cells.values()} == {"helps"}
+    assert {methods["same"].verdict for methods in cells.values()} == {"no difference"}
+    assert cells["c", "shots=150"]["same"].failed == 1
+    over = judge.over_cells(rows, "loss")
+    assert over["better"].verdict == "helps"
+    assert over["better"].difference == pytest.approx(-0.05, abs=0.01)
