@@ -22,12 +22,17 @@ from helpers.training import same_parameters, train
 
 ROOT = Path(__file__).parent.parent
 CASES = [(method, kind) for method, setting in SETTINGS.items() for kind in setting.models]
-each_case = pytest.mark.parametrize(("method", "kind"), CASES)
-# GPT-2 is causal as Llama is, and BART is trained in a test of its own below: with them only the long run does all.
-each_case_in_short = pytest.mark.parametrize(
-    ("method", "kind"),
-    [pytest.param(*case, marks=pytest.mark.slow if case[1] in ("gpt2", "bart") else ()) for case in CASES],
-)
+
+
+def cases_but(*kinds: str) -> Any:
+    """All cases; those of these kinds are among the slow tests."""
+    marked = [pytest.param(*case, marks=pytest.mark.slow if case[1] in kinds else ()) for case in CASES]
+    return pytest.mark.parametrize(("method", "kind"), marked)
+
+
+# GPT-2 is causal as Llama is, and BART is trained in a test of its own below.
+each_case = cases_but("gpt2")
+each_case_in_short = cases_but("gpt2", "bart")
 
 
 @functools.cache
