@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from . import file_options
 from .console import console, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
@@ -21,12 +22,10 @@ def command(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     overwrite: Annotated[bool, typer.Option(help="Replace the files of an earlier evaluation.")] = False,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")] = None,
-    separator: Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
-    ] = None,
-    drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
+    encoding: file_options.Encoding = None,
+    separator: file_options.Separator = None,
+    columns: file_options.Columns = None,
+    drop_bad_rows: file_options.DropBadRows = False,
 ) -> None:
     with exits_on_interrupt():
         from ..experiments.evaluate import evaluate_file

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import UserError
+from . import file_options
 from .console import console, errors, print_sentence, progress_bar, quiet_libraries, shown
 from .signals import exits_on_interrupt
 
@@ -34,12 +35,10 @@ def command(
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")] = None,
-    separator: Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
-    ] = None,
-    drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
+    encoding: file_options.Encoding = None,
+    separator: file_options.Separator = None,
+    columns: file_options.Columns = None,
+    drop_bad_rows: file_options.DropBadRows = False,
 ) -> None:
     with exits_on_interrupt():
         from ..experiments.predict import predict_file, text_columns

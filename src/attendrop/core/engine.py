@@ -81,7 +81,6 @@ class Engine:
             check_calls(self.regularizers)
         for regularizer in self.regularizers:
             regularizer._claim(self)
-        check_loss_scaling(self.regularizers, self.loop)
         self.seams: Seams = bind(model, example)
         self._rates = Rates((), model, self.seams)
         try:
@@ -456,16 +455,6 @@ def check_calls(regularizers: Sequence[Regularizer]) -> None:
             raise ValueError(
                 f"{name} reads the column {regularizer.columns[0]!r} of the model's inputs, and this trainer's loss "
                 "makes these inputs by itself; use a method that reads no column."
-            )
-
-
-def check_loss_scaling(regularizers: Sequence[Regularizer], loop: Loop) -> None:
-    """Refuses a loss scaler beside a method whose own gradients it does not scale."""
-    for regularizer in regularizers:
-        if regularizer.needs_unscaled_loss and loop.gradient_scale != 1.0:
-            raise ValueError(
-                f"{type(regularizer).__name__} computes a gradient in a pass of its own, and the loss is scaled for "
-                "float16 (fp16=True), which that pass is not; train with bf16=True or in float32."
             )
 
 

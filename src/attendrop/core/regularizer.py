@@ -89,11 +89,6 @@ class Regularizer:
         """
         return 1
 
-    @property
-    def needs_unscaled_loss(self) -> bool:
-        """Whether it computes gradients in a pass of its own, without the loop's scaling of the loss (float16)."""
-        return False
-
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         """Raises a `ValueError` if this method cannot work on this model, or not for this number of epochs."""
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...core.regularizer import Regularizer
 from ...core.schedule import Strength, largest, value_at
-from ...core.step import MicroBatch, Step
+from ...core.step import Loop, MicroBatch, Step
 from ...model.plan import Plan
 from ...model.seams import Seams
 from .averages import refuse_frozen
@@ -65,13 +65,16 @@ class ClimbsWeights(EditsWeights):
         """T for each weight; None: 1."""
         return None
 
-    @property
-    def needs_unscaled_loss(self) -> bool:
-        return largest(self.rho) > 0
-
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded(type(self).__name__, model)
         refuse_frozen(type(self).__name__, model, seams)
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        if largest(self.rho) > 0 and loop.gradient_scale != 1.0:
+            raise ValueError(
+                f"{type(self).__name__} computes a gradient in a pass of its own, and the loss is scaled for float16 "
+                "(fp16=True), which that pass is not; train with bf16=True or in float32."
+            )
 
     def refuses(self, other: Regularizer) -> str | None:
         return reason_against(self, other)

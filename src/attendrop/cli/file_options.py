@@ -1,0 +1,14 @@
+"""The flags of commands that read one file of examples: how it is written, and what is done with rows that are bad."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Encoding = Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")]
+Separator = Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")]
+Columns = Annotated[
+    list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
+]
+DropBadRows = Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")]
