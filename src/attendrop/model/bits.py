@@ -10,7 +10,7 @@ from torch import Tensor
 from ..kernels.attention_bits import Bits, PackedKeep, combined, pack
 from ..kernels.attention_mask import KeepForm, Mask
 from ..kernels.attribution_mask import SelectedBits
-from ..kernels.bits_attention import Dropout, HasBits, serves
+from ..kernels.bits_attention import Dropout, HasBits, are_long_enough, serves
 from ..kernels.bits_attention import attend as kernel
 from .plan import Plan
 
@@ -31,7 +31,8 @@ def are_read(call: Call, plan: Plan, site: int) -> bool:
         return False
     if any(call.kwargs.get(name) is not None for name in _FURTHER) or _scaling(call) <= 0:
         return False
-    return serves(*_inputs(call))
+    # Before `_inputs`, which may convert the tensors.
+    return are_long_enough(call.key.shape[2], call.key.device) and serves(*_inputs(call))
 
 
 def _inputs(call: Call) -> tuple[Tensor, Tensor, Tensor]:

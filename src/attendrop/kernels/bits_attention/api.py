@@ -70,13 +70,18 @@ def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
         key: [B, G, K, d].
         value: [B, G, K, d].
     """
-    if torch.compiler.is_compiling() or key.shape[2] < _serving.shortest or not is_possible(query.device):
+    if torch.compiler.is_compiling() or not are_long_enough(key.shape[2], query.device):
         return False
     reason = _unserved(query, key, value)
     if reason is not None and reason not in _logged:
         _logged.add(reason)
         _log.warning("Attention masks stay biases of the scores, which take more memory: %s.", reason)
     return reason is None
+
+
+def are_long_enough(keys: int, device: torch.device) -> bool:
+    """Whether rows of this number of keys are read as bits, where the shapes allow it."""
+    return keys >= _serving.shortest and is_possible(device)
 
 
 def is_possible(device: torch.device) -> bool:
@@ -89,7 +94,7 @@ def stored(keep: Tensor) -> Tensor | PackedKeep:
 
     Dimensions that are 1, but for the last one, are the same for all.
     """
-    return pack(keep) if keep.shape[-1] >= _serving.shortest and is_possible(keep.device) else keep
+    return pack(keep) if are_long_enough(keep.shape[-1], keep.device) else keep
 
 
 def _unserved(query: Tensor, key: Tensor, value: Tensor) -> str | None:
