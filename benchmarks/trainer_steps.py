@@ -228,9 +228,9 @@ PROVIDERS |= {method: (with_step("captured", lambda method=method: parse_method(
 
 
 # Single steps, length of a window and number of windows in a round; fewer for the providers whose steps are slow.
-ROUND = (2, 8, 2)
-FEWER = {name: (1, 2, 1) for name in PROVIDERS if "iga" in name} | {"addrop published": (2, 5, 1)}
-ATTENDOUT = (2, 15, 1)  # a window contains one update
+ROUND = (2, 6, 2)
+FEWER = {name: (1, 2, 1) for name in PROVIDERS if "iga" in name} | {"addrop published": (1, 4, 1)}
+ATTENDOUT = (1, 15, 1)  # a window contains one update
 
 
 def _ratio(title: str, digits: int = 2) -> Callable[[dict, dict], float]:
@@ -316,6 +316,8 @@ IGA = [name for name in PROVIDERS if "iga" in name]
 FORMS = ["addrop captured, bits", "addrop captured, biases"]
 ONLY_LONG = ["addrop first layer captured"]
 AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*FAMILY, *IGA, *ONLY_LONG, *FORMS)]
+EAGER = ["addrop eager", "addrop published", "attendout eager"]
+CAPTURED = [name for name in AT_EVERY_SIZE if name not in EAGER]
 LONG = [*PLAIN, "addrop captured", *ONLY_LONG]
 # part -> (file of its results, rounds, [(model, size, providers)])
 PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
@@ -323,15 +325,15 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
         "trainer-steps-cuda.csv",
         2,
         [
-            ("roberta-base", "16x47", [*AT_EVERY_SIZE, *IGA]),
-            ("roberta-base", "16x128", [*AT_EVERY_SIZE, *IGA]),
-            ("roberta-base", "32x128", AT_EVERY_SIZE),
-            ("roberta-base", "64x256", AT_EVERY_SIZE),
+            ("roberta-base", "16x47", CAPTURED),
+            ("roberta-base", "16x128", [*CAPTURED, *EAGER, *IGA]),
+            ("roberta-base", "32x128", CAPTURED),
+            ("roberta-base", "64x256", [*CAPTURED, *EAGER]),
         ],
     ),
     "family": (
         "trainer-steps-family-cuda.csv",
-        3,
+        2,
         [("roberta-base", "16x128", [*PLAIN, "addrop captured", *FAMILY])],
     ),
     "long": (
