@@ -550,7 +550,7 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
 def triton_cut(*given: Any) -> torch.Tensor:
     from attendrop.kernels.attribution_mask import triton
 
-    return triton.words_from_gradient(*given)[1]
+    return triton.cuts_from_gradient(*given)
 
 
 @needs_triton
