@@ -547,6 +547,20 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
             assert torch.equal(bits.keep.cpu(), expected.keep.expand(bits.allowed.shape))
 
 
+@needs_triton
+@pytest.mark.parametrize(("queries", "keys"), [(130, 1152), (20, 256)])
+def test_bits_of_rows_without_padding_match_the_reference(queries: int, keys: int) -> None:
+    dtype = torch.float16
+    gradient, value = integers(1, queries, 2, 16).to(dtype), integers(1, 1, keys, 16, seed=1).to(dtype)
+    gradient, value, valid, positions = on(
+        DEVICE, gradient, value, valid_of("full", 1, 2, queries, keys), torch.tensor([3])
+    )
+    rule = rule_of(0.3, 0.4, KEY, positions)
+    expected = kernel.keep_from_gradient(gradient, value, valid, rule, "reference")
+    found = kernel.bits_from_gradient(gradient, value, valid, None, None, rule)
+    assert torch.equal(found.bits().keep, expected)
+
+
 def triton_cut(*given: Any) -> torch.Tensor:
     from attendrop.kernels.attribution_mask import triton
 
