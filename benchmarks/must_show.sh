@@ -17,6 +17,7 @@ measure() {
 }
 
 measure tests 55 -m pytest -n 12 -m 'gpu or not slow' tests/test_weight_kernels.py tests/test_bits.py \
+    tests/test_kernels.py::test_bits_of_rows_without_padding_match_the_reference \
     tests/test_captured.py::test_gradient_checkpointing_is_captured
 measure family 75 -m benchmarks.trainer_steps --part family --output "$OUT/family.csv" --only \
     'stock plain' 'plain captured' 'addrop captured' rdrop r3f hiddencut hiddencut:by=gradient scal layerdrop \

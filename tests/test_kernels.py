@@ -548,13 +548,11 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
 
 
 @needs_triton
-@pytest.mark.parametrize(("queries", "keys"), [(130, 1152), (20, 256)])
+@pytest.mark.parametrize(("queries", "keys"), [(20, 1152), (20, 256), on_gpu(300, 4096)])
 def test_bits_of_rows_without_padding_match_the_reference(queries: int, keys: int) -> None:
-    dtype = torch.float16
-    gradient, value = integers(1, queries, 2, 16).to(dtype), integers(1, 1, keys, 16, seed=1).to(dtype)
-    gradient, value, valid, positions = on(
-        DEVICE, gradient, value, valid_of("full", 1, 2, queries, keys), torch.tensor([3])
-    )
+    gradient, value = (x.half() for x in (integers(1, queries, 1, 16), integers(1, 1, keys, 16, seed=1)))
+    valid, positions = valid_of("full", 1, 1, queries, keys), torch.tensor([3])
+    gradient, value, valid, positions = on(DEVICE, gradient, value, valid, positions)
     rule = rule_of(0.3, 0.4, KEY, positions)
     expected = kernel.keep_from_gradient(gradient, value, valid, rule, "reference")
     found = kernel.bits_from_gradient(gradient, value, valid, None, None, rule)
