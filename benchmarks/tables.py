@@ -354,6 +354,37 @@ def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
 
+def attention_with_bits() -> str:
+    """Attention that reads bits, as multiples of PyTorch's flash attention, and AD-DROP's mask, of that as a bias."""
+    found = rows("bits-cuda.csv", ("batch", "length", "provider"), causal="False")
+    sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in found))
+    lines = []
+    for name in dict.fromkeys(row["provider"] for row in found):
+        at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
+        cells = [f"{float(at[s]['microseconds']):.0f} ({_two(at[s]['x first'])})" if s in at else "" for s in sizes]
+        lines.append([name, *cells, at[sizes[-1]]["added MiB"] if sizes[-1] in at else ""])
+    return (
+        table(["µs (× first of its group)", *(f"{b} × {n}" for b, n in sizes), "memory, MiB"], lines) if found else ""
+    )
+
+
+def profile() -> str:
+    """Where the time of a plain step goes, eager and captured."""
+    of = {}
+    for name in ("stock plain", "plain captured"):
+        of[name] = {row["name"]: row for row in rows("profile-cuda.csv", ("name",), provider=name, what="kind")}
+    kinds = list(dict.fromkeys(kind for by in of.values() for kind in by))
+    lines = [
+        [kind, *(cell for by in of.values() for cell in _time_and_calls(by.get(kind)))]
+        for kind in sorted(kinds, key=lambda kind: -float(of["plain captured"].get(kind, {}).get("ms", 0)))
+    ]
+    return table(["kind of kernel", *(f"{name}, {what}" for name in of for what in ("ms", "kernels"))], lines)
+
+
+def _time_and_calls(row: Row | None) -> tuple[str, str]:
+    return ("", "") if row is None else (_two(row["ms"]), f"{float(row['calls']):.0f}" if float(row["calls"]) else "")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "captured": captured,
     "speed": speed,
@@ -362,6 +393,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps-cpu-family": lambda: steps_on_a_cpu("16"),
     "family": family,
     "kernels": kernels,
+    "bits": attention_with_bits,
+    "profile": profile,
     "inference": inference,
     "inference-cuda": lambda: inference("cuda"),
     "long-texts": lambda: models(is_long=True),
