@@ -323,8 +323,8 @@ def test_every_captured_method_matches_eager(kind: str, name: str, text: str, tm
     batch = zoo.make_batch(kind, size=24, length=16, seed=4)
     batch |= SETTINGS[name].columns(batch, "usual")
     data = [{k: v[i] for k, v in batch.items()} for i in range(24)]
-    # The loss does not depend on the biases of keys, so that their gradient is rounding alone. With a pull of L2-SP, and
-    # the usual ε of Adam, each step would multiply a deviation by lr · α / ε = 10⁴.
+    # The loss does not depend on the biases of keys, so that their gradient is rounding alone. With the pull of L2-SP
+    # and the usual ε of Adam, each step would multiply a deviation by lr · α / ε = 10⁴.
     epsilon = 1e-3 if name == "l2_sp" else 1e-8
     found = []
     for step in ("eager", "captured"):
