@@ -10,9 +10,13 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
+import os
 import time
-from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 from attendrop.study.engines import make_engine
@@ -81,7 +85,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="the folder of the model")
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
     parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
-    parser.add_argument("--workers", type=int, help="runs at the same time; by default as many as fit")
+    parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
     parser.add_argument("--minutes", type=float, default=600, help="no run begins after this time")
     parser.add_argument("--output", type=Path, default=RECORDS, help="folder of the results")
     options = parser.parse_args()
@@ -95,20 +99,74 @@ def main() -> None:
         writer.writerows(row for row in lines if row["id"] in done)
         output.flush()
         every = {run.id: run for run in runs(options.stage, options.data, options.model, options.method)}
-        missing = deque(run for run in every.values() if portable_id(run) not in done)
-        total, end = len(missing), time.monotonic() + 60 * options.minutes
-        engine = make_engine("local", options.workers)
-        try:
-            for number, record in enumerate(
-                engine.results(lambda: missing.popleft() if missing and time.monotonic() < end else None), 1
-            ):
-                row = {**line(record), "id": portable_id(every[record["id"]])}
-                writer.writerow(row)
-                output.flush()
-                score = row["accuracy"] or row["mcc"] or row["pearson"] or row["error"]
-                print(f"{number}/{total} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
-        finally:
-            engine.close()
+        missing = [run for run in every.values() if portable_id(run) not in done]
+        end = time.monotonic() + 60 * options.minutes
+        for number, record in enumerate(results(missing, options.workers, end), 1):
+            row = {**line(record), "id": portable_id(every[record["id"]])}
+            writer.writerow(row)
+            output.flush()
+            score = row["accuracy"] or row["mcc"] or row["pearson"] or row["error"]
+            print(f"{number}/{len(missing)} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
+
+
+def results(missing: list[RunSpec], workers: int, end: float) -> Iterator[dict[str, Any]]:
+    """The records of runs. All runs of one setting on one task go to one worker, which captures their graphs once.
+
+    Args:
+        missing: The runs.
+        workers: How many runs there are at the same time.
+        end: No run begins after this time (`time.monotonic`).
+    """
+    groups: dict[Any, list[RunSpec]] = {}
+    for run in missing:
+        groups.setdefault((run.task, run.size, run.method, repr(run.settings["method"]), _training(run)), []).append(
+            run
+        )
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker
+    waiting: Queue[list[RunSpec]] = Queue()
+    for group in groups.values():
+        waiting.put(group)
+    found: Queue[dict[str, Any] | BaseException | None] = Queue()
+    threads = [Thread(target=_work, args=(waiting, found, end), daemon=True) for _ in range(workers)]
+    for thread in threads:
+        thread.start()
+    at_work = len(threads)
+    while at_work:
+        record = found.get()
+        if isinstance(record, BaseException):
+            raise record
+        if record is None:
+            at_work -= 1
+        else:
+            yield record
+
+
+def _training(run: RunSpec) -> tuple[Any, ...]:
+    return run.settings["learning_rate"], run.settings["num_train_epochs"]
+
+
+def _work(waiting: Queue[list[RunSpec]], found: Queue[dict[str, Any] | BaseException | None], end: float) -> None:
+    """Runs groups of runs in one worker process until none is left."""
+    group: list[RunSpec] = []
+
+    def next_run() -> RunSpec | None:
+        nonlocal group
+        if time.monotonic() > end:
+            return None
+        if not group:
+            with suppress(Empty):
+                group = list(waiting.get_nowait())
+        return group.pop(0) if group else None
+
+    engine = make_engine("local", 1)
+    try:
+        for record in engine.results(next_run):
+            found.put(record)
+    except BaseException as error:
+        found.put(error)
+    finally:
+        engine.close()
+        found.put(None)
 
 
 if __name__ == "__main__":
