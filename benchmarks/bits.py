@@ -25,6 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from attendrop.kernels.attention_bits import Blocks, bits_of_valid
 from attendrop.kernels.attention_mask import mask_of
 from attendrop.kernels.attribution_mask import DropRule, SelectedBits, bits_from_gradient, keep_from_gradient
+from attendrop.kernels.attribution_mask.triton import _launch as launch
 from attendrop.kernels.attribution_mask.triton import words_from_gradient
 from attendrop.kernels.bits_attention import Dropout, attend
 from attendrop.kernels.bits_attention import triton as kernels
@@ -36,9 +37,20 @@ Inputs = dict[str, Any]
 Provider = Callable[[Inputs], Any]
 RULE = (0.3, 0.3, 12345)  # p, q and the key of the draws
 CONFIGS = [
-    {"M": m, "num_warps": warps, "num_stages": stages}
-    for m, warps in ((32, 4), (64, 4), (128, 4), (128, 8))
-    for stages in (2, 3, 4)
+    *(
+        {"M": m, "num_warps": warps, "num_stages": stages}
+        for m, warps in ((32, 4), (64, 4), (128, 4), (128, 8))
+        for stages in (2, 3, 4)
+    ),
+    *({"M": 64, "num_warps": 4, "num_stages": 2, "maxnreg": registers} for registers in (128, 168)),
+]
+MASK_CONFIGS = [
+    {"N": n, "M": m, "num_warps": warps, "num_stages": stages}
+    for n, m, warps, stages in (
+        *((64, 64, 4, 3), (128, 64, 4, 2), (128, 64, 4, 3), (128, 128, 8, 3), (256, 64, 4, 1), (256, 64, 4, 2)),
+        *((256, 64, 8, 2), (256, 128, 8, 2), (512, 32, 4, 2), (512, 64, 8, 2), (1024, 16, 4, 2), (1024, 32, 8, 2)),
+        (2048, 16, 8, 2),
+    )
 ]
 
 
@@ -110,7 +122,7 @@ def mask_again(x: Inputs) -> Any:
     """From the thresholds, which are computed before the first call."""
     if "selected" not in x:
         given = x["gradient"], x["value"], x["valid"]
-        cut = words_from_gradient(*given, x["rule"])[1]
+        cut = words_from_gradient(*given, x["rule"], all_valid=x["valid bits"] is None)[1]
         x["selected"] = SelectedBits(*given, x["valid bits"], x["blocks"], x["rule"], cut)
     return x["selected"].bits()
 
@@ -180,13 +192,37 @@ def try_configs(batch: int, length: int, options: argparse.Namespace) -> None:
 
     print(f"{batch}x{length}: microseconds; of a backward, both kernels, of which the other one has {small}")
     for config in CONFIGS:
-        times = []
-        for run in (forward(config), backward(config, "of_query"), backward(config, "of_key_value")):
-            try:
-                times.append(round(seconds(run, [x], options.device, options.calls) * 1e6, 1))
-            except Exception as error:  # too much shared memory, say
-                times.append(type(error).__name__)
+        runs = forward(config), backward(config, "of_query"), backward(config, "of_key_value")
+        times = [_microseconds(run, x, options) for run in runs]
         print(config, dict(zip(("forward", "query", "key and value"), times, strict=True)), flush=True)
+    for config in MASK_CONFIGS:
+        if config["N"] <= length:
+            config = {**config, "TILES": -(-length // config["N"])}
+            times = [_microseconds(selection(config, search), x, options) for search in (True, False)]
+            print(config, dict(zip(("mask as bits", "again"), times, strict=True)), flush=True)
+
+
+def selection(config: dict[str, int], search: bool) -> Provider:
+    """The kernel of AD-DROP's mask with other sizes of its programs."""
+
+    def run(x: Inputs) -> Any:
+        shape = x["bits"].words.shape
+        words = torch.empty(shape, dtype=torch.int16, device=x["gradient"].device)
+        cut = torch.zeros((*shape[:3], 1), device=words.device)
+        launch(
+            x["gradient"].transpose(1, 2), x["value"].detach(), x["valid"], x["rule"], words, cut, x["blocks"],
+            not x["causal"], search, **config,
+        )  # fmt: skip
+        return words
+
+    return run
+
+
+def _microseconds(run: Provider, x: Inputs, options: argparse.Namespace) -> float | str:
+    try:
+        return round(seconds(run, [x], options.device, options.calls) * 1e6, 1)
+    except Exception as error:  # too much shared memory, say
+        return type(error).__name__
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -11,10 +11,10 @@ does not fall on one of them alone. "train ms" is the time of a step in an undis
 steps, then the median over all windows of all rounds. "spread" is the difference of the largest and the smallest round
 in percent of it. "step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so
 without the dataloader: the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for
-each layer) in a stock Trainer. "addrop captured, bits" has masks that attention reads as bits; those of "addrop
-captured" are biases. A window of AttendOut contains one update of the generator. "faster" is the speed-up over "addrop
-published"; the floor counts matrix products, in multiples of a plain step; "aim" is the most that a step should take,
-in multiples of a captured plain step.
+each layer) in a stock Trainer. "addrop captured, bits" has masks that attention reads as bits at every length,
+"addrop captured, biases" at none. A window of AttendOut contains one update of the generator. "faster" is the speed-up
+over "addrop published"; the floor counts matrix products, in multiples of a plain step; "aim" is the most that a step
+should take, in multiples of a captured plain step.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -137,16 +138,23 @@ def with_step(step: str, *methods: Callable[[], Any]) -> Make:
     return make
 
 
-class ByBits(RegularizedTrainer):
-    """With masks that attention reads as bits."""
+class BitsFrom(RegularizedTrainer):
+    """With masks that attention reads as bits from `shortest` keys on."""
+
+    shortest = 1
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        with serving(shortest=1):
+        with serving(shortest=self.shortest):
             return super().train(*args, **kwargs)
 
 
-def addrop_by_bits(setting: Setting, **arguments: Any) -> Trainer:
-    return ByBits(setting.make_model(), regularizers=[addrop()], step="captured", **arguments)
+def addrop_with_bits_from(shortest: int) -> Make:
+    def make(setting: Setting, **arguments: Any) -> Trainer:
+        trainer = BitsFrom(setting.make_model(), regularizers=[addrop()], step="captured", **arguments)
+        trainer.shortest = shortest
+        return trainer
+
+    return make
 
 
 def addrop(**fields: Any) -> ADDrop:
@@ -166,7 +174,8 @@ PROVIDERS: dict[str, tuple[Make, float]] = {
     "stock plain": (stock, 3),
     "plain captured": (with_step("captured"), 3),
     "addrop captured": (with_step("captured", addrop), 5),
-    "addrop captured, bits": (addrop_by_bits, 5),
+    "addrop captured, bits": (addrop_with_bits_from(1), 5),
+    "addrop captured, biases": (addrop_with_bits_from(sys.maxsize), 5),
     "addrop first layer captured": (with_step("captured", lambda: ADDrop(cross_tuning=False)), 5),
     "addrop eager": (with_step("eager", addrop), 5),
     "addrop published": (published, 4 + 13 / 2),
@@ -219,9 +228,9 @@ PROVIDERS |= {method: (with_step("captured", lambda method=method: parse_method(
 
 
 # Single steps, length of a window and number of windows in a round; fewer for the providers whose steps are slow.
-ROUND = (2, 8, 2)
-FEWER = {name: (1, 2, 1) for name in PROVIDERS if "iga" in name} | {"addrop published": (2, 5, 1)}
-ATTENDOUT = (2, 15, 1)  # a window contains one update
+ROUND = (2, 6, 2)
+FEWER = {name: (1, 2, 1) for name in PROVIDERS if "iga" in name} | {"addrop published": (1, 4, 1)}
+ATTENDOUT = (1, 15, 1)  # a window contains one update
 
 
 def _ratio(title: str, digits: int = 2) -> Callable[[dict, dict], float]:
@@ -304,8 +313,11 @@ def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, 
 
 PLAIN = ["stock plain", "plain captured"]
 IGA = [name for name in PROVIDERS if "iga" in name]
-ONLY_LONG = ["addrop first layer captured", "addrop captured, bits"]
-AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*FAMILY, *IGA, *ONLY_LONG)]
+FORMS = ["addrop captured, bits", "addrop captured, biases"]
+ONLY_LONG = ["addrop first layer captured"]
+AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*FAMILY, *IGA, *ONLY_LONG, *FORMS)]
+EAGER = ["addrop eager", "addrop published", "attendout eager"]
+CAPTURED = [name for name in AT_EVERY_SIZE if name not in EAGER]
 LONG = [*PLAIN, "addrop captured", *ONLY_LONG]
 # part -> (file of its results, rounds, [(model, size, providers)])
 PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
@@ -313,15 +325,15 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
         "trainer-steps-cuda.csv",
         2,
         [
-            ("roberta-base", "16x47", [*AT_EVERY_SIZE, *IGA]),
-            ("roberta-base", "16x128", [*AT_EVERY_SIZE, *IGA]),
-            ("roberta-base", "32x128", AT_EVERY_SIZE),
-            ("roberta-base", "64x256", AT_EVERY_SIZE),
+            ("roberta-base", "16x47", CAPTURED),
+            ("roberta-base", "16x128", [*CAPTURED, *EAGER, *IGA]),
+            ("roberta-base", "32x128", CAPTURED),
+            ("roberta-base", "64x256", [*CAPTURED, *EAGER]),
         ],
     ),
     "family": (
         "trainer-steps-family-cuda.csv",
-        3,
+        2,
         [("roberta-base", "16x128", [*PLAIN, "addrop captured", *FAMILY])],
     ),
     "long": (

@@ -19,7 +19,7 @@ from attendrop import kernels
 from attendrop.kernels import attribution_mask as kernel
 from attendrop.kernels.attention_mask import Mask
 from attendrop.kernels.attribution_mask import api, cpu, reference
-from attendrop.kernels.draws import bernoulli, bernoulli_rows, uniform
+from attendrop.kernels.draws import as_factors, bernoulli, bernoulli_rows, uniform
 from attendrop.kernels.draws.reference import signed, words_torch
 from attendrop.random import as_keys, key_of
 from helpers import oracles
@@ -401,6 +401,11 @@ def test_triton_draws_from_positions_match_the_reference(shape: tuple[int, ...])
         expected = uniform(key, positions, shape)
         on_device = torch.tensor(signed(key), dtype=torch.int32, device=DEVICE)
         assert torch.equal(triton.uniform_at(on_device, positions.to(DEVICE), shape).cpu(), expected)
+        for p in (0.3, 1.0, torch.tensor(0.3)):
+            found = triton.uniform_at(
+                on_device, positions.to(DEVICE), shape, p.to(DEVICE) if isinstance(p, torch.Tensor) else p
+            )
+            assert torch.equal(found.cpu(), as_factors(expected, p))
         assert torch.equal(uniform(key, positions, shape, DEVICE).cpu(), expected)
 
 
@@ -545,7 +550,7 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
 def triton_cut(*given: Any) -> torch.Tensor:
     from attendrop.kernels.attribution_mask import triton
 
-    return triton.words_from_gradient(*given)[1]
+    return triton.cuts_from_gradient(*given)
 
 
 @needs_triton

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from attendrop import ADDrop, Engine, Progress, RDrop, UniDrop
-from attendrop.kernels.draws import uniform
-from attendrop.methods._shared.dropping import dropout_factor
+from attendrop.kernels.draws import as_factors, uniform
 from attendrop.methods.unidrop import droppable_tokens, hidden_tokens
 from attendrop.random import key_of
 from helpers import oracles, zoo
@@ -152,7 +151,7 @@ def test_views_draw_independently_and_compose_with_addrop() -> None:
 
 
 def test_dropping_everything_stays_finite_and_p_one_drops_all() -> None:
-    assert torch.equal(dropout_factor(torch.rand(5), 1.0), torch.zeros(5))
+    assert torch.equal(as_factors(torch.rand(5), 1.0), torch.zeros(5))
     everything = UniDrop(fd1=1, fd2=1, fd3=1, fd4=1, layerdrop=1 - 1e-9, p_k=0, p_d=1)
     for kind in ("bert", "t5", "albert", "deberta_v2"):
         model, batch = zoo.make_model(kind).train(), zoo.make_batch(kind)

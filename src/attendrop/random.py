@@ -12,6 +12,7 @@ import hashlib
 import random as python_random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -40,6 +41,19 @@ def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
     return generator
 
 
+_advances: ContextVar[bool] = ContextVar("advances", default=False)
+
+
+@contextmanager
+def advancing() -> Iterator[None]:
+    """Inside, `preserved` does not restore the state of a GPU, as during a capture."""
+    token = _advances.set(True)
+    try:
+        yield
+    finally:
+        _advances.reset(token)
+
+
 @contextmanager
 def preserved(device: torch.device | None = None) -> Iterator[None]:
     """Restores the global random state of torch, on the CPU and on `device`, and of numpy, when the block ends.
@@ -48,7 +62,8 @@ def preserved(device: torch.device | None = None) -> Iterator[None]:
     The state of a GPU cannot be read during graph capture. The code that replays the graph restores it.
     """
     cpu, of_numpy = torch.get_rng_state(), np.random.get_state()
-    on_cuda = device is not None and device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+    on_cuda = device is not None and device.type == "cuda" and not _advances.get()
+    on_cuda = on_cuda and not torch.cuda.is_current_stream_capturing()
     cuda = torch.cuda.get_rng_state(device) if on_cuda and device is not None else None
     try:
         yield

@@ -247,7 +247,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/lora_dropout.py": [
         ("torch.arange(step.views, device=x.device)", "torch.zeros(step.views, dtype=torch.long, device=x.device)",
          "lora_dropout:adapters"),
-        ("dropout_factor(draws, p) if self.rescale", "draws >= p if self.rescale", "lora_dropout:adapters"),
+        ("as_factors(draws, p) if self.rescale", "draws >= p if self.rescale", "lora_dropout:adapters"),
     ],
     "methods/mixout.py": [
         ('if ".lora_B." not in linear.name', "", "mixout:lora"),

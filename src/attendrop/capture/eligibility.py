@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..core.regularizer import Regularizer
 from ..core.trainer_protocol import TrainerProtocol
-from ..model.adapters import has_dropout
 
 # Methods of a Trainer whose Python code a replay would skip.
 _STEP_METHODS = ("training_step", "compute_loss", "compute_loss_context_manager")
@@ -32,9 +31,6 @@ def _reason_of_arguments(trainer: TrainerProtocol) -> str | None:
     args = trainer.args
     if trainer.adaptation.calls_model:
         return "the loss calls the model by itself"
-    checkpoints = args.gradient_checkpointing or getattr(trainer.model, "is_gradient_checkpointing", False)
-    if checkpoints and has_dropout(trainer.model):
-        return "of gradient checkpointing in a model with dropout, whose second forward must draw what the first drew"
     if args.torch_compile or hasattr(trainer.model_wrapped, "_orig_mod"):
         return "of torch.compile"
     if "lomo" in str(args.optim) or "layerwise" in str(args.optim):

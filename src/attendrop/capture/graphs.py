@@ -24,6 +24,7 @@ from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
 from .host import HostWork, draws_only, repeat
+from .recomputation import RecomputedDraws
 
 
 @dataclass
@@ -34,6 +35,7 @@ class _Graph:
     cpu_draws: list[tuple[Any, ...]] = field(
         default_factory=list
     )  # numbers drawn on the CPU whose values do not matter
+    recomputed: RecomputedDraws | None = None
 
 
 class Graphs:
@@ -200,6 +202,8 @@ class Graphs:
                 self._draw_keys.write(batch)  # the capture has added keys
         if adds:
             self._collect_gradients(graph)
+        if graph.recomputed is not None:
+            graph.recomputed.prepare_replay()
         graph.graph.replay()
         repeat(graph.cpu_draws)
         for parameter, gradient in graph.gradients:
@@ -267,17 +271,18 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            host = HostWork(self.device)
+            host, recomputed = HostWork(self.device), RecomputedDraws(self.device)
             if warm_up:
-                with HostWork(self.device):
+                with HostWork(self.device), recomputed.counting():
                     function()  # lazy initialisation, workspaces, kernels that are compiled on their first call
             for parameter, gradient in take_gradients():
                 if parameter not in self._gradients:
                     self._gradients[parameter] = torch.empty_like(gradient)
             before = _cpu_random_states()
+            recomputed.register(graph)
             # Other threads, such as the one that pins batches, may use CUDA meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                with host:
+                with host, recomputed.capturing():
                     outputs = function()
                 taken = take_gradients()
                 gradients = [(parameter, self._gradients[parameter]) for parameter, _ in taken]
@@ -287,7 +292,7 @@ class Graphs:
                 del taken
             self._check_cpu_draws(host, before)
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        return _Graph(graph, outputs, gradients, host.draws)
+        return _Graph(graph, outputs, gradients, host.draws, recomputed)
 
     def _check_cpu_draws(self, host: HostWork, before: tuple[Any, ...]) -> None:
         """Refuses work that draws random numbers on the CPU, unless their values do not matter."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import random
-from ..kernels.draws import uniform
+from ..kernels.draws import dropout_factors, uniform
 from ..model.probe import LoopLoss, Probe
 from ..model.seams import Seams
 from ..utils.transfer import to_device_async
@@ -198,6 +198,10 @@ def _backward(network: nn.Module, inputs: Mapping[str, Any]) -> None:
     network(**inputs)["loss"].backward()
 
 
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """The examples of one forward and backward pass.
@@ -244,8 +248,18 @@ class MicroBatch:
         self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str
     ) -> Tensor:
         """As `uniform`, with other draws for each view: [views · B, H, Q, K], where `shape` is that of one view."""
-        streams = [stream, *(f"{stream}/{view}" for view in range(1, self.step.views))]
-        return torch.cat([self.uniform(site, shape, device, name) for name in streams])
+        return _joined([self.uniform(site, shape, device, name) for name in self._streams_of_views(stream)])
+
+    def dropout_of_views(
+        self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str, p: float | Tensor
+    ) -> Tensor:
+        """As `uniform_of_views`, for dropout: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0."""
+        positions = self.positions(shape[0], device)
+        keys = [self.key(site, name) for name in self._streams_of_views(stream)]
+        return _joined([dropout_factors(p, key, positions, shape[1:], device) for key in keys])
+
+    def _streams_of_views(self, stream: str) -> list[str]:
+        return [stream, *(f"{stream}/{view}" for view in range(1, self.step.views))]
 
     def key(self, site: int, stream: str) -> int | Tensor:
         """As `Step.key`, with draws of its own for each call of the model."""

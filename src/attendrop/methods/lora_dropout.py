@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
 from ..core.step import MicroBatch, Step
-from ..kernels.draws import uniform
+from ..kernels.draws import as_factors, uniform
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_whole
-from ._shared.dropping import dropout_factor
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,7 @@ class LoRADropout(Regularizer):
         def drop(x: Tensor) -> Tensor:
             views = torch.arange(step.views, device=x.device)
             draws = uniform(key, views, (x.shape[-1],), x.device)
-            mask = dropout_factor(draws, p) if self.rescale else draws >= p
+            mask = as_factors(draws, p) if self.rescale else draws >= p
             return (x.reshape(step.views, -1, x.shape[-1]) * mask.unsqueeze(1).to(x.dtype)).view(x.shape)
 
         return drop

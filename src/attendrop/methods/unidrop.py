@@ -29,7 +29,7 @@ from ..model.plan import Edit, Factors, Plan
 from ..model.seams import Seams
 from ..model.sites import Site, map_shape, unwrapped
 from ..model.tokens import is_decoder_of_two, real_keys
-from ._shared.dropping import dropout_factor, dropped_blocks, feature_dropout
+from ._shared.dropping import dropped_blocks, feature_dropout
 
 
 def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float | Tensor, p_d: float | Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class UniDrop(Regularizer):
     def _factor(
         self, site: Site, batch: MicroBatch, stream: str, shape: tuple[int, int, int, int], p: float | Tensor
     ) -> Tensor:
-        return dropout_factor(batch.uniform_of_views(site.index, shape, batch.step.device, f"{self.name}/{stream}"), p)
+        return batch.dropout_of_views(site.index, shape, batch.step.device, f"{self.name}/{stream}", p)
 
     def _keep(self, site: Site, batch: MicroBatch, p_k: float | Tensor, p_d: float | Tensor) -> Tensor:
         """The keep mask of the site. A sequence loses the same tokens in all attention over it."""

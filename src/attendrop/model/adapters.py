@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,7 +24,6 @@ from transformers import AttentionInterface
 
 from .attention import projected
 from .dry_run import is_traced
-from .sites import unwrapped
 
 
 def _follows_plan(module: Any) -> bool:
@@ -120,23 +120,35 @@ def capturable(model: nn.Module) -> Iterator[None]:
             adapter = _CAPTURABLE.get((type(module).__module__, type(module).__qualname__))
             if adapter is not None:
                 stack.enter_context(adapter(module))
-            if isinstance(getattr(module, "_gradient_checkpointing_func", None), partial):
-                stack.enter_context(_random_state_not_read(module))
+            contexts = _contexts.get()
+            if contexts is not None and isinstance(getattr(module, "_gradient_checkpointing_func", None), partial):
+                stack.enter_context(_random_state_not_read(module, contexts))
         yield
 
 
-def _random_state_not_read(module: Any) -> AbstractContextManager[None]:
-    """Gradient checkpointing without the state of the generator, which only dropout needs (see `has_dropout`)."""
+# The contexts of the two forwards of a block under gradient checkpointing.
+Contexts = Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
+_contexts: ContextVar[Contexts | None] = ContextVar("contexts", default=None)
+
+
+@contextmanager
+def recomputed_in(contexts: Contexts) -> Iterator[None]:
+    """Gradient checkpointing in a model that is `capturable` inside leaves the generator to these contexts.
+
+    Args:
+        contexts: returns the contexts of the two forwards of a block. It is called before each first one.
+    """
+    token = _contexts.set(contexts)
+    try:
+        yield
+    finally:
+        _contexts.reset(token)
+
+
+def _random_state_not_read(module: Any, contexts: Contexts) -> AbstractContextManager[None]:
     function = module._gradient_checkpointing_func
-    return _replaced(module, "_gradient_checkpointing_func", partial(function, preserve_rng_state=False))
-
-
-def has_dropout(model: Any) -> bool:
-    """Whether ordinary dropout may act in the model, by its modules and its configuration."""
-    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
-        return True
-    settings = unwrapped(model).config.to_dict()
-    return any("drop" in name and isinstance(value, (int, float)) and value > 0 for name, value in settings.items())
+    changed = partial(function, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
+    return _replaced(module, "_gradient_checkpointing_func", changed)
 
 
 # Relative positions of an encoder, by lengths and device. They stay in memory, where graphs read them.

@@ -93,7 +93,8 @@ def bits_from_gradient(
     """
     from . import triton
 
-    words, cut = triton.words_from_gradient(gradient, value, valid, rule, blocks, all_valid=of_valid is None)
+    given = gradient, value, valid, rule, blocks, of_valid is None
     if are_stored(gradient, value):
+        words, _ = triton.words_from_gradient(*given)
         return combined(PackedKeep(words, value.shape[2]), of_valid, in_place=True)
-    return SelectedBits(gradient, value, valid, of_valid, blocks, rule, cut)
+    return SelectedBits(gradient, value, valid, of_valid, blocks, rule, triton.cuts_from_gradient(*given))

@@ -234,11 +234,13 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk, rb, rq,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
     D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
+    WRITE: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores. A row of the result has W elements.
 
-    Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. At
-    `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other tiles are not written.
+    Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. Without WRITE
+    nothing else is written. At `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other
+    tiles are not written.
     """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -275,16 +277,17 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     else:
         cut = tl.load(cut_ptr + first + rows, mask=rows < Q, other=float("nan"))
 
-    words = mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
-    words = mix(mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
-    if SEARCH and TILES == 1:
-        _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, W, M, N, BITS)
-    else:
-        for tile in range(start, end):
-            x, _, _, _ = _tile(
-                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
-            )
-            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile, Q, K, W, M, N, BITS)
+    if WRITE:
+        words = mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
+        words = mix(mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
+        if SEARCH and TILES == 1:
+            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, W, M, N, BITS)
+        else:
+            for tile in range(start, end):
+                x, _, _, _ = _tile(
+                    g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
+                )
+                _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile, Q, K, W, M, N, BITS)
 
 
 def keep_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
@@ -312,10 +315,24 @@ def words_from_gradient(
 
     Bits outside of `blocks`, those that have a valid position, are not defined. `all_valid` says that all have.
     """
-    cut = gradient.new_empty(gradient.transpose(1, 2).shape[:3], dtype=torch.float32).unsqueeze(-1)
-    words = _empty_words(gradient, value)
+    cut, words = _empty_cuts(gradient), _empty_words(gradient, value)
     _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, all_valid)
     return words, cut
+
+
+def cuts_from_gradient(
+    gradient: Tensor,
+    value: Tensor,
+    valid: Tensor,
+    rule: DropRule,
+    blocks: Blocks | None = None,
+    all_valid: bool = False,
+) -> Tensor:
+    """The thresholds alone, from which `words_again` computes the bits."""
+    cut = _empty_cuts(gradient)
+    nothing = torch.empty(cut.shape, dtype=torch.int16, device=cut.device)
+    _launch(gradient.transpose(1, 2), value, valid, rule, nothing, cut, blocks, all_valid, write=False)
+    return cut
 
 
 def words_again(
@@ -331,6 +348,10 @@ def words_again(
     words = _empty_words(gradient, value)
     _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, all_valid, search=False)
     return words
+
+
+def _empty_cuts(gradient: Tensor) -> Tensor:
+    return gradient.new_empty((*gradient.transpose(1, 2).shape[:3], 1), dtype=torch.float32)
 
 
 def _empty_words(gradient: Tensor, value: Tensor) -> Tensor:
@@ -349,6 +370,7 @@ def _launch(
     blocks: Blocks | None = None,
     all_valid: bool = False,
     search: bool = True,
+    write: bool = True,
     **options: Any,
 ) -> None:
     """Writes `found`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
@@ -378,7 +400,7 @@ def _launch(
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
-        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, **settings,
+        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write, **settings,
     )  # fmt: skip
 
 

@@ -2,14 +2,11 @@
 
 It takes the place of the model's own kernel where a plan masks an attention site. `serves` says where: from
 `SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is a bias of the scores, as ever.
-They agree with their references in Triton's interpreter. Until they have run on a GPU, they are used only where
-`serving(shortest=1024)` asks for them.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,8 +22,9 @@ from .reference import Dropout
 
 _log = logging.getLogger(__name__)
 
-# From this number of keys on the kernels are used: never by themselves, until they have been tested on a GPU.
-SHORTEST = sys.maxsize
+# From this number of keys on the kernels are used. On an H200, attention with bits and the mask that it reads take less
+# time than with a bias from here on (benchmarks/bits.py).
+SHORTEST = 256
 
 WIDTHS = range(32, 129, 16)  # of a head
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -95,7 +95,8 @@ def backward(
     batch, heads, queries, width = query.shape
     groups, keys = key.shape[1:3]
     dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
-    delta, live = torch.empty_like(lse), torch.empty_like(lse)
+    # Of each row: the logarithm of its sum, Σ_d g · o, whether it is not empty, and the word of its draws.
+    numbers = lse.new_empty((*lse.shape, 4))
     gradient = _of_heads(gradient)
     if not query.numel() or not key.numel():
         return dq.zero_(), dk.zero_(), dv.zero_()
@@ -106,14 +107,14 @@ def backward(
     settings = {**sizes("query", width, query.dtype, queries), **(of_query or {})}
     mask = _mask_arguments(bits, None if blocks is None else blocks.keys, query)
     query_gradient_kernel[triton.cdiv(queries, settings["M"]), batch * heads](
-        query, key, value, *mask.pointers, words_of_rows, output, lse, gradient, dq, delta, live,
+        query, key, value, *mask.pointers, words_of_rows, output, lse, gradient, dq, numbers,
         *shared, mask.blocks, *strides, *_of_heads(output).stride(), *mask.strides, *gradient.stride(), *dq.stride(),
         **mask.kinds, **kinds, **settings,
     )  # fmt: skip
     settings = {**sizes("key_value", width, query.dtype, queries), **(of_key_value or {})}
     mask = _mask_arguments(bits, None if blocks is None else blocks.queries, query)
     key_value_gradient_kernel[triton.cdiv(keys, settings["N"]), batch * groups](
-        query, key, value, mask.pointers[0], live, mask.pointers[2], words_of_rows, lse, gradient, delta, dk, dv,
+        query, key, value, mask.pointers[0], numbers, mask.pointers[2], gradient, dk, dv,
         *shared, mask.blocks, *strides, *mask.strides[:3], *mask.strides[6:],
         *gradient.stride(), *dk.stride(), *dv.stride(), **mask.kinds, **kinds, **settings,
     )  # fmt: skip

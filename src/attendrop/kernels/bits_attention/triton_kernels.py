@@ -87,6 +87,12 @@ def _kept_columns(row_words, tile, limit, M: tl.constexpr, N: tl.constexpr):  # 
 
 
 @triton.jit
+def _zero(rescale):  # type: ignore[no-untyped-def]
+    """0, which the compiler does not know: it would convert weights to half first and then choose, in more steps."""
+    return tl.minimum(rescale, 0.0)
+
+
+@triton.jit
 def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.constexpr, RANGES: tl.constexpr):  # type: ignore[no-untyped-def]
     """The tiles of STEP positions, from … to, that the positions from `first` to `first + SIZE − 1` meet.
 
@@ -114,6 +120,15 @@ def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.
 def _load(ptr, at, d, n, stride, width_stride, D: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rows `at` of a matrix [n, D], 0 behind its end; `at` and `d` broadcast to the shape of the tile."""
     return tl.load(ptr + at * stride + d * width_stride, mask=(at < n) & (d < D), other=0.0)
+
+
+@triton.jit
+def _columns(x, M: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The columns 0, 2, 1 and 3 of [M, 4]."""
+    even, odd = tl.split(tl.reshape(x, [M, 2, 2]))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, third, second, fourth
 
 
 @triton.jit
@@ -159,9 +174,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         total = total * shrink + tl.sum(p, 1)
         output = output * shrink[:, None]
         if DROPOUT:
-            # 0, of which the compiler does not know it; it would choose after the conversion, which takes longer
-            zero = tl.minimum(shrink, 0.0)[:, None]
-            p = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), p, zero)
+            p = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), p, _zero(rescale))
         v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D)
         output = tl.dot(p.to(v.dtype), v, output, input_precision="ieee")
         highest = new
@@ -177,14 +190,14 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def query_gradient_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, delta_ptr, live_ptr,
+    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, rows_ptr,
     Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,
     qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
     gb, gh, gq, gd, dqb, dqh, dqq, dqd,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of M queries, B · H). Writes also Σ_d g · o of each row, which the other kernel reads."""
+    """Grid: (blocks of M queries, B · H). Writes also the four numbers of each row that the other kernel reads."""
     first = tl.program_id(0) * M
     b = (tl.program_id(1) // HEADS).to(tl.int64)
     h = (tl.program_id(1) % HEADS).to(tl.int64)
@@ -201,14 +214,17 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     # Both gradients are multiplied by `rescale` at the end, so that this is divided by it.
     delta = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1) / rescale
     lse = tl.load(lse_ptr + of_rows + rows, mask=rows < Q, other=float("inf"))
+    rows_ptr += (of_rows + rows) * 4
     if EMPTY:
         is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=rows < Q, other=0) != 0
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
         delta = tl.where(is_empty, 0.0, delta)
-        tl.store(live_ptr + of_rows + rows, tl.where(is_empty, 0.0, 1.0), mask=rows < Q)
-    tl.store(delta_ptr + of_rows + rows, delta, mask=rows < Q)
+        tl.store(rows_ptr + 2, tl.where(is_empty, 0.0, 1.0), mask=rows < Q)
+    tl.store(rows_ptr, lse, mask=rows < Q)
+    tl.store(rows_ptr + 1, delta, mask=rows < Q)
     if DROPOUT:
         draws = tl.load(draws_ptr + of_rows + rows, mask=rows < Q, other=0).to(tl.uint32, bitcast=True)
+        tl.store(rows_ptr + 3, draws.to(tl.float32, bitcast=True), mask=rows < Q)
     gradient = tl.zeros([M, BLOCK_D], tl.float32)
     start, end = _tiles(range_ptr + b * rb, first, q_blocks, K, rq, M, N, RANGES)
     for tile in range(start, end):
@@ -233,7 +249,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, words_ptr, live_ptr, range_ptr, draws_ptr, lse_ptr, g_ptr, delta_ptr, dk_ptr, dv_ptr,
+    q_ptr, k_ptr, v_ptr, words_ptr, rows_ptr, range_ptr, g_ptr, dk_ptr, dv_ptr,
     Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, k_blocks,
     qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, wb, wh, wq, rb, rk,
     gb, gh, gq, gd, dkb, dkh, dkk, dkd, dvb, dvh, dvk, dvd,
@@ -260,25 +276,24 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             rows = tl.multiple_of(tile * M, M) + tl.arange(0, M)
             q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
             g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D)
-            lse = tl.load(lse_ptr + of_rows + rows, mask=rows < Q, other=float("inf"))
-            delta = tl.load(delta_ptr + of_rows + rows, mask=rows < Q, other=0.0)
+            at = rows_ptr + (of_rows + rows)[:, None] * 4 + tl.arange(0, 4)[None, :]
+            # Rows that do not exist are zero, and so are the gradients that they give.
+            lse, live, delta, draws = _columns(tl.load(at, mask=rows[:, None] < Q, other=0.0), M)
             s = tl.dot(k, tl.trans(q), input_precision="ieee")
             allowed = _allowed_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS)
             factor = scale
             if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
-                live = tl.load(live_ptr + of_rows + rows, mask=rows < Q, other=0.0)[None, :]
-                factor = live * scale
+                factor = live[None, :] * scale
             p = tl.exp2(tl.where(allowed, s * factor - lse[None, :], float("-inf")))
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
             weights = p
             if DROPOUT:
-                draws = tl.load(draws_ptr + of_rows + rows, mask=rows < Q, other=0).to(tl.uint32, bitcast=True)
-                kept = _kept_columns(draws, tl.program_id(0), limit.to(tl.uint32), M, N)
+                kept = _kept_columns(draws.to(tl.uint32, bitcast=True), tl.program_id(0), limit.to(tl.uint32), M, N)
                 dp = tl.where(kept, dp, 0.0)
-                weights = tl.where(kept, p, 0.0)
+                weights = tl.where(kept, p, _zero(rescale))
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
             if EMPTY:
-                dp = dp * live
+                dp = dp * live[None, :]
             ds = p * (dp - delta[None, :])
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
     there = (keys[:, None] < K) & (d[None, :] < D)

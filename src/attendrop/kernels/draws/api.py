@@ -36,6 +36,32 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
     return uniform_torch(key, positions, shape, device)
 
 
+def dropout_factors(
+    p: float | Tensor, key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu"
+) -> Tensor:
+    """Factors of dropout, from the draws of `uniform`: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0.
+
+    Args:
+        p: the probability, or a float32 tensor of no dimensions on `device`.
+        key: a 32-bit key, or an int32 tensor of no dimensions on `device`.
+        positions: the positions of the examples in the global batch, [B].
+        shape: the shape of the draws of one example.
+        device: where they are needed.
+    """
+    if torch.device(device).type == "cuda" and has_triton() and len(shape) <= 3:
+        from .triton import uniform_at
+
+        return uniform_at(key_on_device(key, device), positions.to(device), shape, p)
+    return as_factors(uniform(key, positions, shape, device), p)
+
+
+def as_factors(draws: Tensor, p: float | Tensor) -> Tensor:
+    """Draws in [0, 1) as factors of dropout: 0 where they are below p, else 1 / (1 − p); at p = 1 all 0."""
+    if isinstance(p, Tensor):
+        return (draws >= p) / (1 - p).clamp(min=2**-24)  # at p = 1 no draw is kept
+    return (draws >= p) / (1 - p) if p < 1 else torch.zeros_like(draws)
+
+
 def bernoulli(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
     """True with probability `p`, which has one value for each draw: bool, of the shape of `p`."""
     shape = p.shape[max(1, key.dim()) if isinstance(key, Tensor) else 1 :]

@@ -47,11 +47,12 @@ def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
 
 @triton.jit
 def uniform_kernel(  # type: ignore[no-untyped-def]
-    key_ptr, positions_ptr, out_ptr, ROWS, D1, D2, N, AXES: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr
-):
+    key_ptr, positions_ptr, out_ptr, p_ptr, p, share, ROWS, D1, D2, N,
+    AXES: tl.constexpr, FACTOR: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
     """Draws [examples, D1, D2, N] from the positions of the examples, without (AXES = 0) or with D1 alone (1), or both.
 
-    ROWS is the number of rows of N draws. Grid: (rows, places in them).
+    With FACTOR they become factors of dropout. ROWS is the number of rows of N draws. Grid: (rows, places in them).
     """
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
@@ -63,17 +64,24 @@ def uniform_kernel(  # type: ignore[no-untyped-def]
         word = mix(word + (rows % D2).to(tl.uint32) * GOLDEN)
     word = mix(word[:, None] + places.to(tl.uint32)[None, :] * GOLDEN)
     draw = (word >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
+    if FACTOR:
+        if p_ptr is not None:
+            p = tl.load(p_ptr)
+            share = tl.maximum(1.0 - p, 5.9604644775390625e-08)
+        draw = tl.where(draw >= p, tl.div_rn(1.0, share), 0.0)
     there = (rows[:, None] < ROWS) & (places[None, :] < N)
     tl.store(out_ptr + rows[:, None] * N + places[None, :], draw, mask=there)
 
 
-def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
+def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float | Tensor | None = None) -> Tensor:
     """Draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
 
     Args:
         key: int32 of no dimensions on the device.
         positions: of the examples, on the device.
         shape: the shape of the draws of one example.
+        p: where it is given, the result is 0 where a draw is below it, and 1 / (1 − p) elsewhere; a number, or float32
+            of no dimensions on the device.
     """
     found = torch.empty((len(positions), *shape), device=positions.device)
     *axes, n = shape
@@ -82,8 +90,9 @@ def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...]) -> Tensor
         rows, width = found.numel() // n, min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         uniform_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            key, positions, found, rows, d1, d2, n,
-            AXES=len(axes), BLOCK=block, WIDTH=width,
+            key, positions, found, p if isinstance(p, Tensor) else None,
+            *((0.0, 1.0) if p is None or isinstance(p, Tensor) else (float(p), float(max(1 - p, 2**-24)))),
+            rows, d1, d2, n, AXES=len(axes), FACTOR=p is not None, BLOCK=block, WIDTH=width,
         )  # fmt: skip
     return found
 

@@ -10,25 +10,26 @@ from ...core.step import MicroBatch, Step
 from ...model.plan import Edit, Plan
 
 
-def dropout_factor(draws: Tensor, p: float | Tensor) -> Tensor:
-    """0 with probability p, else 1/(1 − p); at p = 1 all zero. `draws` are in [0, 1)."""
-    if isinstance(p, Tensor):
-        return (draws >= p) / (1 - p).clamp(min=2**-24)  # at p = 1 no draw is kept
-    return (draws >= p) / (1 - p) if p < 1 else torch.zeros_like(draws)
-
-
 def draws_like(x: Tensor, batch: MicroBatch, block: int, stream: str) -> Tensor:
     """Draws in [0, 1) for each element of x, [views · rows, ..., d], different in each view.
 
     They may be drawn during the forward pass: a recomputation under gradient checkpointing draws the same values.
     """
-    shape = (x.shape[0] // batch.step.views, 1, x[0, ..., 0].numel(), x.shape[-1])
-    return batch.uniform_of_views(block, shape, x.device, stream).reshape(x.shape)
+    return batch.uniform_of_views(block, _shape_of_view(x, batch), x.device, stream).reshape(x.shape)
+
+
+def _shape_of_view(x: Tensor, batch: MicroBatch) -> tuple[int, int, int, int]:
+    return x.shape[0] // batch.step.views, 1, x[0, ..., 0].numel(), x.shape[-1]
 
 
 def feature_dropout(batch: MicroBatch, p: float | Tensor, block: int, stream: str) -> Edit:
     """An edit that drops features of the block's hidden states with probability p."""
-    return lambda x: x * dropout_factor(draws_like(x, batch, block, stream), p).to(x.dtype)
+
+    def edit(x: Tensor) -> Tensor:
+        factor = batch.dropout_of_views(block, _shape_of_view(x, batch), x.device, stream, p)
+        return x * factor.view(x.shape).to(x.dtype)
+
+    return edit
 
 
 def dropped_blocks(step: Step, p: Strength, stream: str) -> Plan:

@@ -1,0 +1,86 @@
+"""Ordinary dropout in blocks that gradient checkpointing runs again in the backward, inside of a graph.
+
+The second forward of a block must draw what the first drew. Outside of graphs, checkpointing reads the state of the
+generator before the first, which a capture cannot. Here the second forward draws from a state of the generator of its
+own. Before each replay it gets the seed and the offset at which the first will draw: the present offset, and the
+numbers that the blocks before it draw, which the run before the capture has counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ..model.adapters import recomputed_in
+from ..random import advancing
+
+
+class RecomputedDraws:
+    """The states of the generator for the second forwards in a graph.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._offsets: list[int] = []  # of each first forward, from the beginning of the work
+        self._states: list[Any] = []
+        self._start = self._next = 0
+
+    @property
+    def _generator(self) -> Any:
+        index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        return torch.cuda.default_generators[index]
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """To be entered for the run before the capture."""
+        self._start = self._generator.get_offset()
+        with recomputed_in(self._of_eager_run), advancing():
+            yield
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """To be entered for the run that is captured."""
+        self._next = 0
+        with recomputed_in(self._of_captured_run):
+            yield
+
+    def register(self, graph: Any) -> None:
+        """Creates the states for a graph that will be captured."""
+        self._states = [self._generator.clone_state() for _ in self._offsets]
+        for state in self._states:
+            graph.register_generator_state(state)
+
+    def prepare_replay(self) -> None:
+        """To be called before each replay."""
+        if self._states:
+            now = self._generator.get_state()
+            seed_and_offset = now.view(torch.int64)
+            start = int(seed_and_offset[1])
+            for state, offset in zip(self._states, self._offsets, strict=True):
+                seed_and_offset[1] = start + offset
+                state.set_state(now)
+
+    def _of_eager_run(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        """The contexts of the two forwards of a block."""
+        self._offsets.append(self._generator.get_offset() - self._start)
+        return nullcontext(), self._from(self._generator.clone_state())
+
+    def _of_captured_run(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        self._next += 1
+        return nullcontext(), self._from(self._states[self._next - 1])
+
+    @contextmanager
+    def _from(self, state: Any) -> Iterator[None]:
+        """Inside, the global generator has this state."""
+        before = self._generator.graphsafe_get_state()
+        self._generator.graphsafe_set_state(state)
+        try:
+            yield
+        finally:
+            self._generator.graphsafe_set_state(before)
