@@ -2,10 +2,10 @@
 
     python -m benchmarks.prediction --model DIR --rows 20000
 
-A classifier is trained for a few steps first; `--folder RUN` takes a finished run of your own instead. The bare loop is
-what one would write by hand: it reads the file, tokenises all texts in one call, sorts them by length, runs the model on
-padded batches and writes the class of each text. Both load the model and use the same batch size. Neither counts the
-import of libraries.
+A classifier is trained for a few steps first; `--folder RUN` takes a finished run of your own instead. The bare loop
+is what one would write by hand: it reads the file, tokenises all texts in one call, sorts them by length, runs the
+model on padded batches and writes the class of each text. Both load the model and use the same batch size. Neither
+counts the import of libraries.
 """
 
 from __future__ import annotations
