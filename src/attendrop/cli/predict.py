@@ -34,7 +34,7 @@ def command(
     temperature: Annotated[
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,
     columns: file_options.Columns = None,

@@ -44,6 +44,11 @@ def class_name(value: Any) -> str:
     return str(value).strip()
 
 
+def folded(name: str) -> str:
+    """The name of a class without its spaces and the case of its letters."""
+    return "".join(name.split()).casefold()
+
+
 # ---- rows that cannot be used ---------------------------------------------------------------------------------------
 
 

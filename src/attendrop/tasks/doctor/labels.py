@@ -10,7 +10,7 @@ from typing import Any
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, NOTE, WARNING, Finding, listed, plural
-from ..values import class_name, label_names, split_labels, words_of
+from ..values import class_name, folded, label_names, split_labels, words_of
 
 _LARGE_SHARE = 0.8  # of the rows; a model that always predicts this class looks good
 _FEW_ROWS = 5
@@ -39,7 +39,7 @@ def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
     """Labels that differ by case or spaces only. They would be learned as two classes."""
     groups: dict[str, list[str]] = {}
     for name in sorted(counts):
-        groups.setdefault("".join(name.split()).casefold(), []).append(name)
+        groups.setdefault(folded(name), []).append(name)
     findings = []
     for spellings in groups.values():
         if len(spellings) > 1:
