@@ -228,7 +228,7 @@ class Run:
         is_translation = self.data.task.kind == "translation"
         self.arguments.predict_with_generate = is_translation
         if is_translation:
-            self.arguments.generation_max_length = self.arguments.generation_max_length or self.data.task.max_length
+            self.arguments.generation_max_length = self.arguments.generation_max_length or self.max_length
         callbacks: list[TrainerCallback] = list(self.listener.callbacks())
         if self.config.patience is not None:
             callbacks.append(EarlyStoppingCallback(self.config.patience))
