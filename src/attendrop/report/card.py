@@ -206,5 +206,5 @@ def _pictures(record: Mapping[str, Any]) -> str:
         if len(judged.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
         else ""
     )
-    note = record["temperature_note"]
-    return f"\n{markdown_text(note[:1].upper() + note[1:])}.\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"
+    note = markdown_text(record["temperature_note"])
+    return f"\n{note[:1].upper()}{note[1:]}.\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"
