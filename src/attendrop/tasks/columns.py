@@ -243,6 +243,8 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
 
 def _missing_columns(table: Table, texts: Sequence[str]) -> str:
     """What the user has to name, the flags for it, and the columns that it may be."""
+    if not texts and _has_choices(table.columns):
+        return "the label; use --kind choice if they are answers to choose from, or name it with --label"
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
     likely = likely_texts(table)
     label = likely_label(table, {*texts, *likely})
@@ -267,9 +269,14 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
     if len(free) == 1:
         return (free[0],)
     hint = "name it with --text (and --text-pair)"
-    if sum(_CHOICE_NAME.fullmatch(name) is not None for name in free) > 1:
+    if _has_choices(free):
         hint = "use --kind choice if they are answers to choose from, or name it with --text (and --text-pair)"
     raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
+
+
+def _has_choices(free: Iterable[str]) -> bool:
+    """Whether several columns are called like the answers of a multiple choice."""
+    return sum(_CHOICE_NAME.fullmatch(name) is not None for name in free) > 1
 
 
 def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) -> list[str]:

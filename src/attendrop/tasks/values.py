@@ -192,9 +192,9 @@ def label_names(table: Table, task: Task) -> list[Any]:
 
 
 def split_labels(value: Any, task: Task) -> list[Any]:
-    """The labels of one example, as they are written; an empty text has none."""
+    """The labels of one example, without the spaces around them in a text; an empty text has none."""
     if isinstance(value, str):
-        return [name for name in value.split(task.label_separator) if name.strip()]
+        return [name.strip() for name in value.split(task.label_separator) if name.strip()]
     return list(value)
 
 
