@@ -139,10 +139,14 @@ def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -
     assert (record["settings"]["num_train_epochs"], record["settings"]["learning_rate"]) == (20, 1e-4)
     assert record["cost"]["steps"] == 40
     notes = Notes()
-    fine_tune(notes, **settings_of(place, num_train_epochs=1, learning_rate=1e-3), output_dir=str(tmp_path / "given"))
+    given = settings_of(place, num_train_epochs=1, learning_rate=1e-3, max_length=6)
+    fine_tune(notes, **given, output_dir=str(tmp_path / "given"))
     assert not [text for text in notes.texts if text.startswith("chosen: ")]
-    given = yaml.safe_load((tmp_path / "given/run.yaml").read_text(encoding="utf-8"))
-    assert (given["num_train_epochs"], given["learning_rate"]) == (1, 1e-3)
+    written = yaml.safe_load((tmp_path / "given/run.yaml").read_text(encoding="utf-8"))
+    assert (written["num_train_epochs"], written["learning_rate"]) == (1, 1e-3)
+    (cut,) = [text for text in notes.texts if "of the texts of train have more than 6 tokens and are cut" in text]
+    assert cut.startswith("warning: ")
+    assert "takes 256 tokens, see --max-length" in cut
 
 
 @pytest.fixture(scope="module")

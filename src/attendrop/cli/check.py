@@ -39,7 +39,6 @@ def command(
 ) -> None:
     with exits_on_interrupt():
         from .. import tasks
-        from ..tasks.lengths import examine_lengths
         from .data_tables import balance_table, data_table
 
     if len(files) > 3:
@@ -57,7 +56,7 @@ def command(
         if description.balance:
             console.print(balance_table(description))
         if model is not None and description.unit == "tokens":
-            findings += examine_lengths(description, model, tokenizer)
+            findings += tasks.examine_lengths(description, model, tasks.load_config(model), tokenizer)
     else:
         for part, rows in inspection.rows.items():
             console.print(f"{part}: {rows:,} rows")

@@ -147,6 +147,9 @@ def prepare_run(
     description = tasks.describe(data, tokenizer, max_length)
     listener.described(description)
     if description.unit == "tokens":
+        if config.train_file:
+            found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+            notes += [f"warning: {finding.text}" for finding in found]
         lengths = description.lengths.get("train")
         tokens = min(max_length, int(lengths.longest)) if lengths else max_length
         notes.append(str(estimate_memory(model, arguments, tokens)))
