@@ -22,7 +22,7 @@ import yaml
 from attendrop.methods import method_names
 
 from . import defaults
-from .records import RESULTS
+from .records import RESULTS, table
 
 ROOT = Path(__file__).parent.parent
 CARDS = "docs/methods"
@@ -47,10 +47,6 @@ def rows(file: str, key: tuple[str, ...], **conditions: str) -> list[Row]:
             if all(row[name] == value for name, value in conditions.items()):
                 last[tuple(row[name] for name in key)] = row
     return list(last.values())
-
-
-def table(titles: list[str], lines: list[list[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))
 
 
 def steps_on_a_cpu(threads: str) -> str:
@@ -315,25 +311,7 @@ def family() -> str:
 def chosen_defaults() -> str:
     """The epochs and learning rates that are chosen, against the best of a grid."""
     key = ("task", "examples", "evaluated", "by", "epochs", "rate", "seed")
-    lines = [
-        [
-            found["task"], found["examples"], found["evaluated"], str(found["seeds"]), found["metric"],
-            f"{found['score']:.1f} ({' × '.join(found['chosen'])})",
-            f"{found['best score']:.1f} ({' × '.join(found['best'])})", f"{found['difference']:+.1f}",
-        ]
-        for found in defaults.summaries(rows("defaults.csv", key))
-    ]  # fmt: skip
-    titles = [
-        "task",
-        "examples",
-        "evaluated on",
-        "seeds",
-        "score",
-        "chosen (epochs × rate)",
-        "best of the grid",
-        "points",
-    ]
-    return table(titles, lines)
+    return defaults.markdown(rows("defaults.csv", key))
 
 
 def public_files() -> str:

@@ -553,7 +553,7 @@ DATA = [
         "--label is 'mark', but given.csv has the columns", label="mark", train_file=csv("text,label\na b,x\nc d,y\n")
     ),
     train("name the same column 'text'", text="text", label="text", train_file=csv("text,label\na b,x\nc d,y\n")),
-    train("none is clearly the label; name it with --label", train_file=csv("a,b,c\n1,2,3\n")),
+    train("none is clearly the text or the label; name them with --text", train_file=csv("a,b,c\n1,2,3\n")),
     train("not clear which of them is the text", train_file=csv("one,two,label\na b,c d,x\n")),
     train("line 3 of given.csv has no text in column 'text'", train_file=csv("text,label\na b,x\n ,y\n")),
     train("line 3 of given.csv has no label in column 'label'", train_file=csv("text,label\na b,x\nc d,\n")),
