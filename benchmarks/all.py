@@ -25,6 +25,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
         "sizes": (["benchmarks.trainer_steps", "--part", "sizes"], 4),
         "family": (["benchmarks.trainer_steps", "--part", "family"], 3),
+        "baselines": (["benchmarks.trainer_steps", "--part", "baselines"], 2.5),
         "long": (["benchmarks.trainer_steps", "--part", "long"], 3),
         "models": (["benchmarks.trainer_steps", "--part", "models"], 3),
         "kernels": (["benchmarks.kernels", "--device", "cuda"], 1),

@@ -51,10 +51,10 @@ def read_options(description: str, method: str, train: int, test: int, epochs: i
     add("--seeds", "number of seeds", type=int, default=3)
     add("--device", "where it runs", choices=["cpu", "cuda"], default=device)
     add("--output", "a CSV file, to which each score of each run is added as a row", type=Path)
-    add("--quick", "one step or two with one seed, to see that it runs", action="store_true")
+    add("--quick", "a few steps with one seed, to see that it runs", action="store_true")
     options = parser.parse_args()
     if options.quick:
-        options.train, options.test, options.epochs, options.seeds = min(options.train, 16), 16, 1, 1
+        options.train, options.test, options.epochs, options.seeds = min(options.train, 32), 16, 1, 1
     return options
 
 
