@@ -29,12 +29,13 @@ from ..core.schedule import Progress
 from ..core.state import load_optimizer_tensors, optimizer_tensors
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
+from ..model.sites import pretrained_part
 from ..random import key_of
 from ..utils.checks import check_choice, check_number, check_whole
 from ._shared.averages import trained_parameters
 from ._shared.noise import noise_of
 from ._shared.twin import Twin
-from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded
+from ._shared.weights import draws, reason_against, refuse_sharded
 
 NOISE_ON = ("head", "trained")
 ENSEMBLE = -1  # the round of the delayed ensemble; those of the interpolation are 0, 1, …
