@@ -277,11 +277,15 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
 
 
 def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, Any]]:
-    """A row for each provider, measured in interleaved rounds."""
+    """A row for each provider, measured in interleaved rounds; one that fails is named and left out."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(rounds):
-        for name in names:
-            found[name].append(measure(name, setting))
+        for name in list(found):
+            try:
+                found[name].append(measure(name, setting))
+            except (RuntimeError, ValueError) as error:
+                print(f"{name} is left out: {type(error).__name__}: {error}", flush=True)
+                del found[name]
     table = []
     for name, of in found.items():
         per_round = [statistics.median(one["windows"]) for one in of]
