@@ -390,6 +390,9 @@ def test_losses_and_arguments_that_are_refused(tmp_path: Path) -> None:
     assert largest_difference(plain, averaged) > 0
     with pytest.raises(ValueError, match="args.neftune_noise_alpha is 5"):
         make_trainer("sft", tmp_path, [NEFTune()], neftune_noise_alpha=5.0)
+    liger = make_arguments(tmp_path, use_liger_kernel=True)
+    with pytest.raises(ValueError, match="use_liger_kernel is True, .* no predictions in training, and RDrop reads"):
+        RegularizedTrainer(make_model("llama"), liger, regularizers=[DropHead(), RDrop()])
     with pytest.raises(ValueError, match="AttendOut trains a second network .* rows hold several examples"):
         make_trainer("sft_packed_lora", tmp_path, [AttendOut()])
 
