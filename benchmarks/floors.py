@@ -50,6 +50,7 @@ _THIRDS: dict[str, Callable[[Any, int], float]] = {
     "sam": lambda method, layers: passes(trained=2),
     "asam": lambda method, layers: passes(trained=2),
     "freelb": lambda method, layers: passes(trained=method.steps),
+    "lora_dropout": lambda method, layers: passes(trained=method.samples),
     # Two views; the prediction that the perturbation moves away from, a probe for each ascent step, and the teacher.
     "smart": lambda method, layers: passes(trained=2, probes=method.steps, forwards=2),
     "deni": lambda method, layers: passes(trained=method.models),  # of a step in which the copies are trained
