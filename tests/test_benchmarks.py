@@ -184,7 +184,13 @@ def test_tables_in_the_documentation_match_the_results(capsys: pytest.CaptureFix
 
 def test_table_of_the_examples_compares_runs_of_the_same_seed() -> None:
     setting = {"example": "a", "data": "mrpc", "train": "9", "test": "5", "epochs": "1", "score": "accuracy"}
-    values = {("0", "plain"): "0.5", ("0", "ema"): "0.75", ("1", "plain"): "0.7", ("1", "ema"): "0.65"}
+    values = {
+        ("0", "plain"): "0.5",
+        ("0", "ema"): "0.75",
+        ("1", "plain"): "0.7",
+        ("1", "ema"): "0.65",
+        ("2", "plain"): "0",
+    }
     rows = [{**setting, "seed": s, "method": m, "value": v, "seconds": "2.2"} for (s, m), v in values.items()]
     ((script, data, method, _, plain, regularised, difference, seeds, seconds),) = example_scores.lines(rows)
     assert (script, method, plain, regularised, seeds, seconds) == ("a.py", "`ema`", "0.6000", "0.7000", "2", "2 / 2")
