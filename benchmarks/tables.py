@@ -21,7 +21,7 @@ import yaml
 
 from attendrop.methods import method_names
 
-from . import defaults
+from . import defaults, example_scores
 from .records import RESULTS, table
 
 ROOT = Path(__file__).parent.parent
@@ -300,6 +300,33 @@ def simulated_ensembles() -> str:
     return table(["members", "5 seeds", "10 seeds", "20 seeds"], [[name, *of] for name, of in shares.items()])
 
 
+def baselines() -> str:
+    """Captured steps of averages, baselines and further methods, as multiples of plain ones, beside their floors."""
+    measured = rows("trainer-steps-baselines-cuda.csv", ("model", "provider"))
+    if not measured:
+        return ""
+    return (
+        "### Averages, fine-tuning baselines and further methods\n\n"
+        "`python -m benchmarks.trainer_steps --part baselines`, at the same shapes. The floor is derived from the "
+        "passes of a\n"
+        "step (`benchmarks/floors.py`); it and × plain are multiples of a captured plain step of the same model.\n\n"
+    ) + table(
+        ["step", "model", "ms", "spread, %", "× plain", "floor", "should be at most", "peak memory, MiB"],
+        [
+            [row["provider"], row["model"], row["train ms"], row["spread"]]
+            + [_two(row[column]) for column in ("x captured", "floor", "aim")]
+            + [row["peak MiB"]]
+            for row in measured
+        ],
+    )
+
+
+def examples() -> str:
+    """What came out of the examples with real weights."""
+    lines = example_scores.lines(rows("examples-cuda.csv", ("example", "score", "method", "seed")))
+    return table([*example_scores.TITLES, "seconds of a run"], lines) if lines else ""
+
+
 def family() -> str:
     """Captured steps of every method, as multiples of plain ones."""
     header = ["step", "ms", "spread, %", "× captured plain", "× stock plain", "peak memory, MiB"]
@@ -339,6 +366,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps-cpu": lambda: steps_on_a_cpu("2"),
     "steps-cpu-family": lambda: steps_on_a_cpu("16"),
     "family": family,
+    "baselines": baselines,
+    "examples": examples,
     "kernels": kernels,
     "inference": inference,
     "inference-cuda": lambda: inference("cuda"),
