@@ -12,6 +12,7 @@ import csv
 import dataclasses
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,41 +75,88 @@ def read(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=PLAN["stages"])
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Adds the options that all studies have, and reads the command line.
+
+    Args:
+        parser: A parser with the options of the study.
+    """
     parser.add_argument("--data", required=True, help="the folder that `benchmarks.verdict.data` made")
     parser.add_argument("--model", required=True, help="the folder of the model")
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
-    parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
     parser.add_argument("--workers", type=int, help="runs at the same time; by default as many as fit")
     parser.add_argument("--minutes", type=float, default=600, help="no run begins after this time")
     parser.add_argument("--output", type=Path, default=RECORDS, help="folder of the results")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    file = options.output / f"{options.stage}-{options.name}.csv"
-    lines = read(file)
-    done = {row["id"] for row in lines if row["status"] == "finished"}
+    return options
+
+
+def remove_failed(file: Path, columns: Sequence[str]) -> None:
+    """Keeps the lines of finished runs only, so that all others are run again. The file is created if needed.
+
+    Args:
+        file: The file of the results.
+        columns: Its columns.
+    """
+    finished = [row for row in read(file) if row["status"] == "finished"]
     with file.open("w", newline="", encoding="utf-8") as output:
-        writer = csv.DictWriter(output, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(output, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(row for row in lines if row["id"] in done)
-        output.flush()
-        every = {run.id: run for run in runs(options.stage, options.data, options.model, options.method)}
-        missing = deque(run for run in every.values() if portable_id(run) not in done)
-        total, end = len(missing), time.monotonic() + 60 * options.minutes
-        engine = make_engine("local", options.workers)
-        try:
-            for number, record in enumerate(
-                engine.results(lambda: missing.popleft() if missing and time.monotonic() < end else None), 1
-            ):
-                row = {**line(record), "id": portable_id(every[record["id"]])}
-                writer.writerow(row)
-                output.flush()
-                score = row["accuracy"] or row["mcc"] or row["pearson"] or row["error"]
-                print(f"{number}/{total} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
-        finally:
-            engine.close()
+        writer.writerows(finished)
+
+
+def append_runs(
+    file: Path,
+    columns: Sequence[str],
+    runs: Iterable[RunSpec],
+    engine: Any,
+    end: float,
+    make_line: Callable[[dict[str, Any]], dict[str, Any]],
+) -> bool:
+    """Runs what has no line yet, and appends a line for each run.
+
+    Args:
+        file: The file of the results, which exists.
+        columns: Its columns.
+        runs: All runs of the stage.
+        engine: The engine.
+        end: When no further run begins, as `time.monotonic` tells the time.
+        make_line: The line of a record, without its id.
+
+    Returns:
+        Whether all runs have a line now.
+    """
+    done = {row["id"] for row in read(file)}
+    every = {run.id: run for run in runs}
+    missing = deque(run for run in every.values() if portable_id(run) not in done)
+    total = len(missing)
+    with file.open("a", newline="", encoding="utf-8") as output:
+        writer = csv.DictWriter(output, columns, lineterminator="\n")
+        for number, record in enumerate(
+            engine.results(lambda: missing.popleft() if missing and time.monotonic() < end else None), 1
+        ):
+            row = {**make_line(record), "id": portable_id(every[record["id"]])}
+            writer.writerow(row)
+            output.flush()
+            score = row["accuracy"] or row.get("mcc") or row.get("pearson") or row["error"]
+            print(f"{number}/{total} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
+    return not missing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=PLAN["stages"])
+    parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
+    options = options_of(parser)
+    file = options.output / f"{options.stage}-{options.name}.csv"
+    remove_failed(file, COLUMNS)
+    engine = make_engine("local", options.workers)
+    try:
+        wanted = runs(options.stage, options.data, options.model, options.method)
+        append_runs(file, COLUMNS, wanted, engine, time.monotonic() + 60 * options.minutes, line)
+    finally:
+        engine.close()
 
 
 if __name__ == "__main__":
