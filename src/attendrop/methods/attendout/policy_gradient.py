@@ -147,7 +147,8 @@ def reinforce(
     widths = [_padded_width(generator, batch.ids.shape[1], graphs) for batch in batches for _ in batch.ids]
     rows = _stack_rows(batches, keys, weights, widths[0], generator.causal, device)
     if shifts is not None:
-        rows["shifts"] = torch.tensor([shifts[batch.step] for batch in batches for _ in batch.ids], device=device).T
+        of_rows = torch.tensor([shifts[batch.step] for batch in batches for _ in batch.ids])
+        rows["shifts"] = to_device_async(of_rows.T.contiguous(), device)
     least = max(len(batch.ids) for batch in batches) if device.type == "cuda" else 1
     for start, stop in _chunks(generator, widths, device.type, least):
         width = widths[start]
