@@ -355,6 +355,22 @@ def public_files() -> str:
     )
 
 
+def of_attendout(name: str) -> Callable[[], str]:
+    """A table of the AttendOut experiment, which is made in its own package."""
+
+    def made() -> str:
+        from .verdict.attendout.report import TABLES as OF_ATTENDOUT
+
+        return OF_ATTENDOUT[name]()
+
+    return made
+
+
+ATTENDOUT = (
+    "runs", "recipes", "slopes", "search", "judged", "confirmed", "selection", "played", "rewards", "cost",
+)  # fmt: skip
+
+
 def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
@@ -374,6 +390,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-texts": lambda: models(is_long=True),
     "other-models": lambda: models(is_long=False),
     "whole-runs": whole_runs,
+    **{f"attendout-{name}": of_attendout(f"attendout-{name}") for name in ATTENDOUT},
     "defaults": chosen_defaults,
     "public-files": public_files,
     "methods": methods,

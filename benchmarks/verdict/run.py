@@ -10,13 +10,10 @@ from __future__ import annotations
 import argparse
 import csv
 import dataclasses
-import os
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
 from typing import Any
 
 from attendrop.study.engines import make_engine
@@ -78,95 +75,88 @@ def read(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=PLAN["stages"])
+def options_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Adds the options that all studies have, and reads the command line.
+
+    Args:
+        parser: A parser with the options of the study.
+    """
     parser.add_argument("--data", required=True, help="the folder that `benchmarks.verdict.data` made")
     parser.add_argument("--model", required=True, help="the folder of the model")
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
-    parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
-    parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--workers", type=int, help="runs at the same time; by default as many as fit")
     parser.add_argument("--minutes", type=float, default=600, help="no run begins after this time")
     parser.add_argument("--output", type=Path, default=RECORDS, help="folder of the results")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    file = options.output / f"{options.stage}-{options.name}.csv"
-    lines = read(file)
-    done = {row["id"] for row in lines if row["status"] == "finished"}
-    with file.open("w", newline="", encoding="utf-8") as output:
-        writer = csv.DictWriter(output, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row for row in lines if row["id"] in done)
-        output.flush()
-        every = {run.id: run for run in runs(options.stage, options.data, options.model, options.method)}
-        missing = [run for run in every.values() if portable_id(run) not in done]
-        end = time.monotonic() + 60 * options.minutes
-        for number, record in enumerate(results(missing, options.workers, end), 1):
-            row = {**line(record), "id": portable_id(every[record["id"]])}
-            writer.writerow(row)
-            output.flush()
-            score = row["accuracy"] or row["mcc"] or row["pearson"] or row["error"]
-            print(f"{number}/{len(missing)} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
+    return options
 
 
-def results(missing: list[RunSpec], workers: int, end: float) -> Iterator[dict[str, Any]]:
-    """The records of runs. All runs of one setting on one task go to one worker, which captures their graphs once.
+def remove_failed(file: Path, columns: Sequence[str]) -> None:
+    """Keeps the lines of finished runs only, so that all others are run again. The file is created if needed.
 
     Args:
-        missing: The runs.
-        workers: How many runs there are at the same time.
-        end: No run begins after this time (`time.monotonic`).
+        file: The file of the results.
+        columns: Its columns.
     """
-    groups: dict[Any, list[RunSpec]] = {}
-    for run in missing:
-        groups.setdefault((run.task, run.size, run.method, repr(run.settings["method"]), _training(run)), []).append(
-            run
-        )
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker
-    waiting: Queue[list[RunSpec]] = Queue()
-    for group in groups.values():
-        waiting.put(group)
-    found: Queue[dict[str, Any] | BaseException | None] = Queue()
-    threads = [Thread(target=_work, args=(waiting, found, end), daemon=True) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    at_work = len(threads)
-    while at_work:
-        record = found.get()
-        if isinstance(record, BaseException):
-            raise record
-        if record is None:
-            at_work -= 1
-        else:
-            yield record
+    finished = [row for row in read(file) if row["status"] == "finished"]
+    with file.open("w", newline="", encoding="utf-8") as output:
+        writer = csv.DictWriter(output, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(finished)
 
 
-def _training(run: RunSpec) -> tuple[Any, ...]:
-    return run.settings["learning_rate"], run.settings["num_train_epochs"]
+def append_runs(
+    file: Path,
+    columns: Sequence[str],
+    runs: Iterable[RunSpec],
+    engine: Any,
+    end: float,
+    make_line: Callable[[dict[str, Any]], dict[str, Any]],
+) -> bool:
+    """Runs what has no line yet, and appends a line for each run.
+
+    Args:
+        file: The file of the results, which exists.
+        columns: Its columns.
+        runs: All runs of the stage.
+        engine: The engine.
+        end: When no further run begins, as `time.monotonic` tells the time.
+        make_line: The line of a record, without its id.
+
+    Returns:
+        Whether all runs have a line now.
+    """
+    done = {row["id"] for row in read(file)}
+    every = {run.id: run for run in runs}
+    missing = deque(run for run in every.values() if portable_id(run) not in done)
+    total = len(missing)
+    with file.open("a", newline="", encoding="utf-8") as output:
+        writer = csv.DictWriter(output, columns, lineterminator="\n")
+        for number, record in enumerate(
+            engine.results(lambda: missing.popleft() if missing and time.monotonic() < end else None), 1
+        ):
+            row = {**make_line(record), "id": portable_id(every[record["id"]])}
+            writer.writerow(row)
+            output.flush()
+            score = row["accuracy"] or row.get("mcc") or row.get("pearson") or row["error"]
+            print(f"{number}/{total} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
+    return not missing
 
 
-def _work(waiting: Queue[list[RunSpec]], found: Queue[dict[str, Any] | BaseException | None], end: float) -> None:
-    """Runs groups of runs in one worker process until none is left."""
-    group: list[RunSpec] = []
-
-    def next_run() -> RunSpec | None:
-        nonlocal group
-        if time.monotonic() > end:
-            return None
-        if not group:
-            with suppress(Empty):
-                group = list(waiting.get_nowait())
-        return group.pop(0) if group else None
-
-    engine = make_engine("local", 1)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=PLAN["stages"])
+    parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
+    options = options_of(parser)
+    file = options.output / f"{options.stage}-{options.name}.csv"
+    remove_failed(file, COLUMNS)
+    engine = make_engine("local", options.workers)
     try:
-        for record in engine.results(next_run):
-            found.put(record)
-    except BaseException as error:
-        found.put(error)
+        wanted = runs(options.stage, options.data, options.model, options.method)
+        append_runs(file, COLUMNS, wanted, engine, time.monotonic() + 60 * options.minutes, line)
     finally:
         engine.close()
-        found.put(None)
 
 
 if __name__ == "__main__":
