@@ -43,7 +43,7 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
 
 def make_row(method: str, task: str, seed: int, score: float, **more: object) -> dict[str, str]:
     row = {**dict.fromkeys(COLUMNS, ""), "method": method, "task": task, "seed": seed, "size": "shots=150"}
-    row |= {"status": "finished", "accuracy": score, "loss": 1 - score, "scaled_loss": 1 - score}
+    row |= {"status": "finished", "accuracy": score, "loss": 1 - score, "scaled_loss": 1 - score, "brier": 1 - score}
     return {name: str(value) for name, value in {**row, **more}.items()}
 
 

@@ -21,14 +21,12 @@ from attendrop.study.analysis.ensembles import evidence, other_outcomes, score_o
 from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
-from .judge import PLAIN
+from .judge import MEMBERS, PLAIN, UPPER_LINE
 from .lines import append_lines, make_parser
 from .plan import PLAN, TUNE, runs
 from .run import COLUMNS, line, portable_id
 
 PART = "ensemble"
-MEMBERS = 5
-NAME = f"Ensemble of {MEMBERS}"
 OTHER_HEAD = 100_000  # added to the seed for each further member
 
 
@@ -75,7 +73,7 @@ class Ensembles:
     def _line(self, name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
         failed = [record for record in records if record["status"] != "finished"]
         if failed:
-            return {**line(failed[0]), "id": name, "method": NAME}
+            return {**line(failed[0]), "id": name, "method": UPPER_LINE}
         with tempfile.TemporaryDirectory() as folder:
             for record in records:
                 write_outputs(folder, record["id"], record["outputs"])
@@ -83,7 +81,7 @@ class Ensembles:
         scores = {part: scores_of([of[part] for of in answers], records[0]["metric"]) for part in answers[0]}
         seconds = sum(record["cost"]["seconds"] for record in records)
         together = {**records[0], "scores": scores, "cost": {**records[0]["cost"], "seconds": round(seconds, 3)}}
-        return {**line(together), "id": name, "method": NAME}
+        return {**line(together), "id": name, "method": UPPER_LINE}
 
 
 def main() -> None:
