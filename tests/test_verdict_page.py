@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from attendrop.experiments.presets import RECOMMENDED
+from attendrop.report.page import checked_analysis, render_page
 from benchmarks import tables
-from benchmarks.verdict import answers, figure, judge, page, plan, protocol_gains, protocols, recommend
+from benchmarks.verdict import answers, figure, judge, page, plan, protocol_gains, protocols, recommend, report
 from benchmarks.verdict.run import COLUMNS
 
 TRAINING = {"learning_rate": 1e-4, "num_train_epochs": 10.0}
@@ -124,6 +125,15 @@ def test_the_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:
     assert text.count("<title>") == 2 * (len(METHODS) - 1)
     assert "mixout: −5.0, hurts" in text
     assert f'stroke="{figure.COLOURS["hurts"]}"' in text
+
+
+def test_the_report_has_the_same_differences_as_the_page(study: Path) -> None:
+    analysis = report.analysis_of(judge.confirmation_rows("minilm", "shots=150"), "minilm")
+    assert "The verdict: all-MiniLM-L6-v2, 300 training examples" in render_page(checked_analysis(analysis))
+    for cell in analysis["cells"]:
+        if cell["method"] != "plain":
+            found = judge.on_tasks("minilm", "shots=150", "loss")[cell["task"], cell["size"]][cell["method"]]
+            assert cell["outcomes"]["loss"]["comparison"]["difference"] == pytest.approx(found.difference)
 
 
 def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_show(study: Path) -> None:

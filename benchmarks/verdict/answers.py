@@ -57,7 +57,17 @@ def answer() -> str:
             f"- **{NAMES[outcome]}**: better with {listed(groups['helps'])}; worse with {listed(groups['hurts'])}; "
             f"no difference\n  beyond {delta} with {listed(groups['no difference'])}; undecided: {undecided}.\n"
         )
-    return text
+    return text + _about_other_tasks(methods, size)
+
+
+def _about_other_tasks(methods: list[str], size: str) -> str:
+    """What can be said about other tasks, if the tasks are a sample too."""
+    parts = []
+    for outcome in ("score", "loss"):
+        verdicts = {m: of.verdict for m, of in over_tasks(MODEL, size, outcome, only_these=False).items()}
+        better, worse = ([m for m in methods if verdicts.get(m) == v] for v in ("helps", "hurts"))
+        parts.append(f"{NAMES[outcome]} better with {listed(better)}, worse with {listed(worse)}")
+    return f"- **other tasks**, if the tasks count as a sample too: {'; '.join(parts)}.\n"
 
 
 def is_ours(method: str) -> bool:
