@@ -240,15 +240,9 @@ RATIOS: dict[str, tuple[str, Callable[[dict, dict], float]]] = {
 }
 
 
-def measure(name: str, setting: Setting) -> dict[str, Any]:
-    """Trains for a few steps and returns the times of the windows and of the single steps, and the peak memory."""
-    gc.collect()
+def trained(name: str, setting: Setting, timer: StepTimer) -> None:
+    """Trains for as many steps as the timer needs."""
     on_gpu = setting.device == "cuda"
-    if on_gpu:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated() if on_gpu else 0
-    timer = StepTimer(*FEWER.get(name, ATTENDOUT if "attendout" in name else ROUND))
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             folder, max_steps=timer.steps, per_device_train_batch_size=setting.batch, bf16=on_gpu, use_cpu=not on_gpu,
@@ -262,6 +256,18 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
             callbacks=[timer],
         )
         trainer.train()
+
+
+def measure(name: str, setting: Setting) -> dict[str, Any]:
+    """Trains for a few steps and returns the times of the windows and of the single steps, and the peak memory."""
+    gc.collect()
+    on_gpu = setting.device == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if on_gpu else 0
+    timer = StepTimer(*FEWER.get(name, ATTENDOUT if "attendout" in name else ROUND))
+    trained(name, setting, timer)
     peak = torch.cuda.max_memory_allocated() - before if on_gpu else 0
     return {"windows": timer.window[1:], "single": timer.single, "peak": peak}
 

@@ -65,6 +65,7 @@ def make_trainer(kind: str, tmp_path: Path, step: str = "auto", **options: Any) 
         data_collator=padded,
         step=step,
         **({"train_dataset": examples_of(kind, LENGTHS)} if "num_train_epochs" in options else {}),
+        **({"eval_dataset": examples_of(kind, SHORT)} if "eval_strategy" in options else {}),
     )
 
 
@@ -217,7 +218,6 @@ def test_evaluations_of_a_captured_run_match_an_eager_one(kind: str, tmp_path: P
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         keys = []
-        trainer.eval_dataset = examples_of(kind, SHORT)
         clear = steps.Graphs.clear
 
         def noted(self: Any, keys: list[Any] = keys, clear: Any = clear) -> None:

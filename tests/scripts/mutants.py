@@ -160,11 +160,14 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("return self.loss_difference() / 2", "return self.loss_difference()", "r3f:manual"),
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
     ],
-    "methods/_shared/weights.py": [
+    "kernels/weights/reference.py": [
         ("return keep.to(torch.promote_types(dtype, torch.float32)) / share",
-         "return keep.to(torch.promote_types(dtype, torch.float32))", "dropconnect mixout"),
-        ("weight.grad.mul_(keep_factor(keep, share, weight.grad.dtype))", "pass", "dropconnect mixout"),
-        ("            weight.copy_(trained)\n", "            pass\n", "dropconnect mixout"),
+         "return keep.to(torch.promote_types(dtype, torch.float32))", "dropconnect mixout child_tuning"),
+        ("    weight.copy_(trained)\n", "    pass\n", "dropconnect mixout"),
+    ],
+    "methods/_shared/weights.py": [
+        ("unmix(entry.weight, entry.trained, entry.keep, entry.weight.grad, share)",
+         "unmix(entry.weight, entry.trained, entry.keep, None, share)", "dropconnect mixout"),
         ("input_dim = 0 if isinstance(module, Conv1D) else 1", "input_dim = 1", "mixout dropconnect"),
     ],
     "methods/attention_dropout.py": [
@@ -172,7 +175,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "methods/child_tuning.py": [
         ("everything.numel() - count + 1", "everything.numel() - count", "child_tuning:exactly"),
-        ("parameter.copy_(torch.where(child, parameter, before))", "pass", "child_tuning"),
+        ("parameter.copy_(torch.where(child, parameter, values))", "pass", "child_tuning"),
     ],
     "methods/concrete_dropout.py": [
         ("return (1 - z) / (1 - logit.sigmoid())", "return 1 - z", "concrete_dropout"),

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, as_strength, values_of
 from ..core.step import Loop, Step
+from ..kernels.weights import thin
 from ..model.modes import evaluating
 from ..model.plan import Plan
 from ..model.seams import Seams
@@ -30,7 +31,7 @@ from ..random import preserved
 from ..utils.batches import batch_size, rows
 from ..utils.checks import check_choice, check_whole
 from ..utils.distributed import sum_over_processes
-from ._shared.weights import bernoulli_mask, end_mixing, in_graph, reason_against, refuse_sharded
+from ._shared.weights import end_mixing, in_graph, reason_against, refuse_sharded
 
 VARIANTS = ("F", "D")
 _SCALE = 1024.0  # of the loss, against underflow in float16; a power of two, so that the division is exact
@@ -158,13 +159,7 @@ class ChildTuning(Regularizer):
         def work(step: Step) -> None:
             p = step.strength((self.name, "p"), self.p)
             for name, gradient in gradients.items():
-                mask = bernoulli_mask(step, f"child_tuning {name}", gradient.shape, p, gradient.device)
-                if isinstance(p, Tensor):  # not in place, where the number would be rounded to the gradient's precision
-                    gradient.copy_(gradient.to(torch.promote_types(gradient.dtype, p.dtype)) * mask / p)
-                else:
-                    gradient.mul_(mask)
-            if gradients and not isinstance(p, Tensor):
-                torch._foreach_mul_(list(gradients.values()), 1 / p)
+                thin(gradient, p, step.key(0, f"child_tuning {name}"))
 
         in_graph(step, (self.name, "random"), list(gradients.values()), work)
 

@@ -56,6 +56,7 @@ class Training(TrainerCallback):
         if self.trainer.args.device.type == "cuda":
             torch.cuda.synchronize(self.trainer.args.device)
         self._seconds = time.perf_counter() - clock
+        self._evaluating = self._time_of_evaluations()
         if self.spec.keep == "last" or self.kept_epoch is None:
             self.kept_epoch = self.trainer.state.epoch
 
@@ -162,14 +163,18 @@ class Training(TrainerCallback):
                         metrics.setdefault(name, []).append([entry["step"], value])
         return metrics
 
-    def cost(self, device: torch.device) -> dict[str, Any]:
+    def _time_of_evaluations(self) -> float:
+        """The seconds that all evaluations took so far."""
         values = (pair for entry in self.trainer.state.log_history for pair in entry.items())
-        evaluating = sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
+        return sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
+
+    def cost(self, device: torch.device) -> dict[str, Any]:
+        after = self._time_of_evaluations() - self._evaluating  # of the kept epoch, once it is trained
         is_gpu = device.type == "cuda"
         return {
-            "seconds": round(self._seconds - evaluating, 3),
-            "total": self._seconds,
-            "evaluation_seconds": round(evaluating, 3),
+            "seconds": round(self._seconds - self._evaluating, 3),
+            "total": self._seconds + after,
+            "evaluation_seconds": round(self._evaluating + after, 3),
             "steps": self.trainer.state.global_step,
             "peak_memory_mib": round(torch.cuda.max_memory_allocated(device) / 2**20) if is_gpu else None,
             "captured": self.trainer.steps.were_captured,

@@ -68,6 +68,7 @@ class Worker:
         self._name = f"{socket.gethostname()}/{os.getpid()}"
         self._model: _ModelOnDevice | None = None
         self._runs: dict[Any, Run] = {}  # their tokenised data
+        self._scored_on: dict[Any, Run] = {}  # a run for each set of splits that runs are scored on
         self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class Worker:
         data, fingerprints = self._load_data(spec, config)
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
         recipe = choose_recipe(config, arguments, data, model.model)
-        run = self._prepare(spec, config, arguments, data, model, listener)
+        run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
         key = _arguments_key(arguments)
         trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
         if spec.only_check:
@@ -165,6 +166,7 @@ class Worker:
         if self._model is None or self._model.key != key:
             self._model = None  # frees its memory before the next one is loaded
             self._runs.clear()
+            self._scored_on.clear()
             self._model = _ModelOnDevice(key, config, data.task)
         self._model.reset(seed)
         return self._model
@@ -175,17 +177,48 @@ class Worker:
         config: RunConfig,
         arguments: Any,
         data: tasks.Data,
+        fingerprints: dict[str, str | None],
         model: _ModelOnDevice,
         listener: Listener,
     ) -> Run:
-        is_masked = data.task.kind == "mlm"  # its masks depend on the seed
-        key = (id(data), config.max_length, tuple(config.also_eval), spec.seed if is_masked else None)
+        masks_seed = spec.seed if data.task.kind == "mlm" else None
+        shared = (config.max_length, tuple(config.also_eval), masks_seed)
+        key = (id(data), *shared)
         if key not in self._runs:
             _keep_newest(self._runs, 8)
-            self._runs[key] = prepare_run(config, arguments, data, model.model, model.tokenizer, listener)
+            # Runs with other samples of the training data are mostly scored on the same examples.
+            scored_on = (tuple((name, value) for name, value in fingerprints.items() if name != "train"), *shared)
+            known = self._scored_on.get(scored_on)
+            if known is None or None in fingerprints.values():
+                _keep_newest(self._scored_on, 8)
+                run = prepare_run(config, arguments, data, model.model, model.tokenizer, listener)
+                self._scored_on[scored_on] = run
+            else:
+                run = _prepare_like(known, config, arguments, data, model.model, listener)
+            self._runs[key] = run
         run = dataclasses.replace(self._runs[key], config=config, arguments=arguments, listener=listener)
         run.choose_metric()
         return run
+
+
+def _prepare_like(
+    known: Run, config: RunConfig, arguments: Any, data: tasks.Data, model: Any, listener: Listener
+) -> Run:
+    """Do what `prepare_run` does, for data that differ from those of an earlier run in the training examples alone.
+
+    Args:
+        known: The earlier run. Its other splits are not tokenised again.
+        config: The configuration, with the tokenizer and the maximum length of the earlier run.
+        arguments: The training arguments.
+        data: The data.
+        model: The model that will be trained.
+        listener: Receives the notes and the description of the training examples.
+    """
+    train_alone = dataclasses.replace(data, validation=None, test=None, others={})
+    without_others = dataclasses.replace(config, also_eval=[])
+    run = prepare_run(without_others, arguments, train_alone, model, known.tokenizer, listener)
+    prepared = dataclasses.replace(known.prepared, train=run.prepared.train)
+    return dataclasses.replace(known, data=data, prepared=prepared)
 
 
 def _keep_newest(cache: dict[Any, Any], count: int) -> None:

@@ -15,9 +15,9 @@ BLOCK = tl.constexpr(_BLOCK)
 
 @triton.jit
 def words_of(keep, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of M rows of N keys, [M, N], that are 0 or 1: int16 [M, N / 16]. Threads hold what they add up."""
+    """The words of M rows of N keys, bool [M, N]: int16 [M, N / 16]. Threads hold what they add up."""
     offsets = tl.arange(0, N)
-    bits = keep.to(tl.int32) << (offsets % BLOCK // 8 * 2 + offsets % 2)[None, :]
+    bits = tl.where(keep, (1 << (offsets % BLOCK // 8 * 2 + offsets % 2))[None, :], 0)
     bits = tl.reshape(bits, [M, N // BLOCK, 8, 4, 2])
     return tl.reshape(tl.sum(tl.sum(bits, 4), 2), [M, N // 16]).to(tl.int16)
 

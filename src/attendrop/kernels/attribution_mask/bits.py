@@ -44,7 +44,8 @@ class SelectedBits:
     def bits(self) -> Bits:
         from . import triton
 
-        words = triton.words_again(self.gradient, self.value, self.valid, self.rule, self.cut, self.blocks)
+        given = self.gradient, self.value, self.valid, self.rule, self.cut, self.blocks
+        words = triton.words_again(*given, all_valid=self.of_valid is None)
         return combined(PackedKeep(words, self.value.shape[2]), self.of_valid, in_place=True)
 
     @property
@@ -92,7 +93,7 @@ def bits_from_gradient(
     """
     from . import triton
 
-    words, cut = triton.words_from_gradient(gradient, value, valid, rule, blocks)
+    words, cut = triton.words_from_gradient(gradient, value, valid, rule, blocks, all_valid=of_valid is None)
     if are_stored(gradient, value):
         return combined(PackedKeep(words, value.shape[2]), of_valid, in_place=True)
     return SelectedBits(gradient, value, valid, of_valid, blocks, rule, cut)

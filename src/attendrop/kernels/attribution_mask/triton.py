@@ -33,6 +33,8 @@ LOWEST = tl.constexpr(-2139095041)  # the place of -inf
 HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
 ROUNDING = tl.constexpr(_ROUNDING)
 BLOCK = tl.constexpr(_BLOCK)
+# Which positions are valid: all, the same keys in each row of an example, or others in each row.
+ALL, OF_KEYS, OF_ROWS = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
@@ -51,7 +53,7 @@ def _at(place):  # type: ignore[no-untyped-def]
 @triton.jit
 def _tile(  # type: ignore[no-untyped-def]
     g_ptr, v_ptr, valid_ptr, rows, first, sizes, strides,
-    M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, SHARED: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr,
     HIGH: tl.constexpr,
 ):  # fmt: skip
     """Scores of M rows and N keys, NaN where not valid; and n, total and squares of the valid ones in each row.
@@ -62,11 +64,13 @@ def _tile(  # type: ignore[no-untyped-def]
     gq, gd, vk, vd, mq, mk = strides
     keys = first + tl.arange(0, N)
     inside = keys < K
-    if SHARED:
+    if VALID == ALL:
+        inside = keys >= 0
+    if VALID == OF_KEYS:
         inside = tl.load(valid_ptr + keys * mk, mask=inside, other=0) != 0
     there = (rows[:, None] < Q) & inside[None, :]
     x = tl.zeros([M, N], tl.float32)
-    if not SHARED:
+    if VALID == OF_ROWS:
         # NaN wherever a product is added to it
         valid = tl.load(valid_ptr + rows[:, None] * mq + keys[None, :] * mk, mask=there, other=0)
         x = tl.where(valid != 0, 0.0, float("nan"))
@@ -85,7 +89,10 @@ def _tile(  # type: ignore[no-untyped-def]
             x = tl.dot(g, tl.trans(v), x, input_precision="ieee")
     if not HIGH:
         x = -x
-    if SHARED:
+    if VALID == ALL:
+        n = tl.full([], N, tl.float32)
+        total, squares = tl.sum(x, 1), tl.sum(x * x, 1)
+    elif VALID == OF_KEYS:
         n = tl.sum(inside.to(tl.float32), 0)  # scores that are not valid are 0 here
         total, squares = tl.sum(x, 1), tl.sum(x * x, 1)
         if n < N:
@@ -121,21 +128,21 @@ def _write(  # type: ignore[no-untyped-def]
     # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
     # upper one is that of the limit; so the limit's will do for all.
     is_drawn = (word ^ (limit >> 16)) <= limit
-    keep = tl.where(is_drawn, tl.where(x >= cut[:, None], 0, 1), 1).to(tl.int8)
+    keep = ~(is_drawn & (x >= cut[:, None]))
     if BITS:
         at = tile * (N // 16) + tl.arange(0, N // 16)
         there = (rows[:, None] < Q) & (at[None, :] < W)
         tl.store(out_ptr + rows[:, None] * W + at[None, :], words_of(keep, M, N), mask=there)
     else:
         there = (rows[:, None] < Q) & (keys[None, :] < K)
-        tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep, mask=there)
+        tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep.to(tl.int8), mask=there)
 
 
 @triton.jit
 def _threshold(  # type: ignore[no-untyped-def]
     g_ptr, v_ptr, valid_ptr, rows, share, is_on, start, end, sizes, strides,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
-    D_STEPS: tl.constexpr, SHARED: tl.constexpr,
+    D_STEPS: tl.constexpr, VALID: tl.constexpr,
 ):  # fmt: skip
     """The scores of the last tile that was computed, and the threshold of each row, NaN where there is none.
 
@@ -143,11 +150,11 @@ def _threshold(  # type: ignore[no-untyped-def]
     """
     Q = sizes[0]
     x, count, total, squares = _tile(
-        g_ptr, v_ptr, valid_ptr, rows, start * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+        g_ptr, v_ptr, valid_ptr, rows, start * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
     )
     for tile in range(start + 1, end):
         x, more, more_total, more_squares = _tile(
-            g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+            g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
         )
         count += more
         total += more_total
@@ -189,7 +196,7 @@ def _threshold(  # type: ignore[no-untyped-def]
             below = tl.zeros([M], tl.float32)
             for tile in range(start, end):
                 x, _, _, _ = _tile(
-                    g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+                    g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
                 )
                 below += _below(x, pivot, N)
         is_less = below < wanted
@@ -213,7 +220,7 @@ def _threshold(  # type: ignore[no-untyped-def]
         largest = tl.full([M], float("-inf"), tl.float32)
         for tile in range(start, end):
             x, _, _, _ = _tile(
-                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
             )
             largest = tl.maximum(largest, _largest_below(x, pivot))
     cut = tl.where(below == wanted + 1.0, largest, pivot)
@@ -226,7 +233,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     key: tl.int64, share: tl.float64, limit: tl.int64,
     Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk, rb, rq,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
-    D_STEPS: tl.constexpr, SHARED: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
+    D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores. A row of the result has W elements.
 
@@ -261,7 +268,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     if SEARCH:
         x, cut = _threshold(
             g_ptr, v_ptr, valid_ptr, rows, share, limit >= 0, start, end, sizes, strides,
-            HIGH, M, N, TILES, BLOCK_D, D_STEPS, SHARED,
+            HIGH, M, N, TILES, BLOCK_D, D_STEPS, VALID,
         )  # fmt: skip
         if cut_ptr is not None:
             tl.store(cut_ptr + first + rows, cut, mask=rows < Q)
@@ -275,7 +282,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     else:
         for tile in range(start, end):
             x, _, _, _ = _tile(
-                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, SHARED, HIGH
+                g_ptr, v_ptr, valid_ptr, rows, tile * N, sizes, strides, M, N, BLOCK_D, D_STEPS, VALID, HIGH
             )
             _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile, Q, K, W, M, N, BITS)
 
@@ -294,24 +301,35 @@ def keep_from_scores(scores: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
 
 
 def words_from_gradient(
-    gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule, blocks: Blocks | None = None
+    gradient: Tensor,
+    value: Tensor,
+    valid: Tensor,
+    rule: DropRule,
+    blocks: Blocks | None = None,
+    all_valid: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1].
 
-    Bits outside of `blocks`, those that have a valid position, are not defined.
+    Bits outside of `blocks`, those that have a valid position, are not defined. `all_valid` says that all have.
     """
     cut = gradient.new_empty(gradient.transpose(1, 2).shape[:3], dtype=torch.float32).unsqueeze(-1)
     words = _empty_words(gradient, value)
-    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks)
+    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, all_valid)
     return words, cut
 
 
 def words_again(
-    gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule, cut: Tensor, blocks: Blocks | None = None
+    gradient: Tensor,
+    value: Tensor,
+    valid: Tensor,
+    rule: DropRule,
+    cut: Tensor,
+    blocks: Blocks | None = None,
+    all_valid: bool = False,
 ) -> Tensor:
     """The same bits from the thresholds."""
     words = _empty_words(gradient, value)
-    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, search=False)
+    _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, all_valid, search=False)
     return words
 
 
@@ -329,6 +347,7 @@ def _launch(
     found: Tensor,
     cut: Tensor | None = None,
     blocks: Blocks | None = None,
+    all_valid: bool = False,
     search: bool = True,
     **options: Any,
 ) -> None:
@@ -344,6 +363,10 @@ def _launch(
     valid = valid.expand(batch, heads, queries, keys)
     settings = {**_blocks(keys, width, is_half, is_bits), **options}
     ranges = None if blocks is None or settings["TILES"] == 1 else blocks.keys
+    if all_valid and keys % settings["N"] == 0:  # every tile is full
+        kind = ALL
+    else:
+        kind = OF_KEYS if valid.stride(1) == 0 == valid.stride(2) else OF_ROWS
     attribution_mask_kernel[triton.cdiv(queries, settings["M"]), heads, batch](
         left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
         cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,
@@ -355,7 +378,7 @@ def _launch(
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
-        HIGH=high, SHARED=valid.stride(1) == 0 == valid.stride(2), BITS=is_bits, SEARCH=search, **settings,
+        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, **settings,
     )  # fmt: skip
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from ..attention_bits.reference import Bits
-from ..draws import uniform
+from ..draws.reference import words_torch
 
 
 class Dropout(NamedTuple):
-    """The model's own dropout of attention weights. Its probability has 16 bits, so that a draw needs no more."""
+    """The model's own dropout of attention weights. Its probability has 16 bits, so that a word has two draws."""
 
     p: float
     key: Tensor  # of the draws: int32 of no dimensions, on the device
@@ -21,6 +21,20 @@ class Dropout(NamedTuple):
     def of(cls, p: float, key: Tensor) -> Dropout:
         """With the nearest probability of 16 bits below 1."""
         return cls(min(round(p * 2**16), 2**16 - 1) / 2**16, key)
+
+
+def kept(dropout: Dropout, shape: torch.Size) -> Tensor:
+    """Which weights stay: bool [B, H, Q, K].
+
+    Of 16 keys the first 8 have the lower halves of 8 words, and the others the upper halves.
+    """
+    *rows, keys = shape
+    device = dropout.key.device
+    pairs = -(-keys // 16) * 8
+    words = words_torch(dropout.key, torch.arange(rows[0], device=device), (*rows[1:], pairs), device)
+    words = words.unflatten(-1, (-1, 1, 8))
+    draws = torch.cat([words & 0xFFFF, words >> 16 & 0xFFFF], dim=-2).flatten(-3)[..., :keys]
+    return draws >= round(dropout.p * 2**16)
 
 
 def attend(
@@ -43,6 +57,5 @@ def attend(
     if bits is not None:
         weights = weights.masked_fill(~allowed.any(-1, keepdim=True), 0)
     if dropout is not None:
-        draws = uniform(dropout.key, torch.arange(len(query), device=query.device), weights.shape[1:], query.device)
-        weights = weights * (draws >= dropout.p) / (1 - dropout.p)
+        weights = weights * kept(dropout, weights.shape) / (1 - dropout.p)
     return (weights @ value).transpose(1, 2).contiguous()

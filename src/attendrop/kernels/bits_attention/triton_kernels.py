@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from ..attention_bits.reference import BLOCK as _BLOCK
-from ..draws.triton import GOLDEN, mix, nearly_mixed
+from ..draws.triton import GOLDEN, mix
 
 BLOCK = tl.constexpr(_BLOCK)
 LN_2 = tl.constexpr(math.log(2))
@@ -69,8 +69,21 @@ def _row_words(key_ptr, b, h, rows):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _is_kept(row_words, offsets, limit):  # type: ignore[no-untyped-def]
-    return nearly_mixed(row_words + offsets.to(tl.uint32) * GOLDEN) > limit
+def _kept_rows(row_words, tile, limit, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which weights of M rows and N keys dropout keeps, [M, N]. A word is drawn for two keys; a thread holds both."""
+    pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
+    words = tl.reshape(mix(row_words[:, None] + pairs[None, :] * GOLDEN), [M, N // 16, 1, 8])
+    words = tl.reshape(tl.broadcast_to(words, [M, N // 16, 2, 8]), [M, N])
+    return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[None, :]) > limit
+
+
+@triton.jit
+def _kept_columns(row_words, tile, limit, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The same, [N, M]."""
+    pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
+    words = tl.reshape(mix(row_words[None, :] + pairs[:, None] * GOLDEN), [N // 16, 1, 8, M])
+    words = tl.reshape(tl.broadcast_to(words, [N // 16, 2, 8, M]), [N, M])
+    return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[:, None]) > limit
 
 
 @triton.jit
@@ -146,8 +159,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         total = total * shrink + tl.sum(p, 1)
         output = output * shrink[:, None]
         if DROPOUT:
-            here = (draws + (tl.zeros([M], tl.uint32) + tile * N) * GOLDEN)[:, None]
-            p = tl.where(_is_kept(here, offsets[None, :], limit.to(tl.uint32)), p, 0.0)
+            # 0, of which the compiler does not know it; it would choose after the conversion, which takes longer
+            zero = tl.minimum(shrink, 0.0)[:, None]
+            p = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), p, zero)
         v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D)
         output = tl.dot(p.to(v.dtype), v, output, input_precision="ieee")
         highest = new
@@ -206,8 +220,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
         p = tl.exp2(tl.where(allowed, s * scale - lse[:, None], float("-inf")))
         dp = tl.dot(g, tl.trans(v), input_precision="ieee")
         if DROPOUT:
-            here = (draws + (tl.zeros([M], tl.uint32) + tile * N) * GOLDEN)[:, None]
-            dp = tl.where(_is_kept(here, offsets[None, :], limit.to(tl.uint32)), dp, 0.0)
+            dp = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), dp, 0.0)
         ds = p * (dp - delta[:, None])
         gradient = tl.dot(ds.to(k.dtype), k, gradient, input_precision="ieee")
     gradient = gradient * (scale * rescale * LN_2)
@@ -260,7 +273,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             weights = p
             if DROPOUT:
                 draws = tl.load(draws_ptr + of_rows + rows, mask=rows < Q, other=0).to(tl.uint32, bitcast=True)
-                kept = _is_kept(draws[None, :], keys[:, None], limit.to(tl.uint32))
+                kept = _kept_columns(draws, tl.program_id(0), limit.to(tl.uint32), M, N)
                 dp = tl.where(kept, dp, 0.0)
                 weights = tl.where(kept, p, 0.0)
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")

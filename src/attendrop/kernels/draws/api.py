@@ -31,7 +31,7 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
         from .triton import uniform_at
 
         if len(shape) <= 3 and not (isinstance(key, Tensor) and key.dim()):
-            return uniform_at(_on_device(key, device), positions.to(device), shape)
+            return uniform_at(key_on_device(key, device), positions.to(device), shape)
         return of_words(words_torch(key, positions, shape[:-1], device), shape[-1])
     return uniform_torch(key, positions, shape, device)
 
@@ -64,7 +64,7 @@ def bernoulli_rows(
     if device.type == "cuda" and has_triton():
         from .triton import rows_below
 
-        return rows_below(_on_device(key, device), p, rows, n)
+        return rows_below(key_on_device(key, device), p, rows, n)
     if device.type == "cpu":
         return cpu.rows_below(key, p, rows, n)
     found = torch.empty(rows, n, dtype=torch.bool, device=device)
@@ -75,5 +75,6 @@ def bernoulli_rows(
     return found
 
 
-def _on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
+def key_on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
+    """A key as int32 of no dimensions on the device, where kernels read it."""
     return key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)

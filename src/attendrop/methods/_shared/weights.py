@@ -25,7 +25,8 @@ from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
 from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
 from ...core.step import Step
-from ...kernels.draws import bernoulli_rows, uniform
+from ...kernels.draws import uniform
+from ...kernels.weights import mix, unmix
 from ...model.seams import Seams
 from ...model.sites import unwrapped
 
@@ -41,14 +42,6 @@ def draws(step: Step, stream: str, shape: torch.Size, device: torch.device) -> I
         last = min(first + rows, shape[0])
         values = uniform(key, torch.arange(first, last, device=device), (max(1, shape[1:].numel()),), device)
         yield slice(first, last), values.view(last - first, *shape[1:])
-
-
-def bernoulli_mask(
-    step: Step, stream: str, shape: torch.Size, probability: float | Tensor, device: torch.device
-) -> Tensor:
-    """bool of `shape`: each element is True with `probability`."""
-    rows, n = (shape or (1,))[0], max(1, torch.Size(shape[1:]).numel())
-    return bernoulli_rows(probability, step.key(0, stream), rows, n, device).view(shape)
 
 
 def in_graph(step: Step, name: Hashable, tensors: Sequence[Tensor], work: Callable[[Step], None]) -> None:
@@ -137,19 +130,6 @@ def as_drop_probability(owner: str, value: Any) -> Strength:
     if largest(p) == 1:
         raise ValueError(f"{owner}.p is {value!r}; it must be below 1, or no weight is left to train.")
     return p
-
-
-def keep_factor(keep: Tensor, share: float | Tensor, dtype: torch.dtype) -> Tensor:
-    """f: 1/share where `keep` is True, else 0; in `dtype`, or in float32 where that is wider."""
-    return keep.to(torch.promote_types(dtype, torch.float32)) / share
-
-
-def mixed(weight: Tensor, target: Tensor | None, factor: Tensor) -> Tensor:
-    """U + f ⊙ (W − U), rounded once. Where W equals U the result is exactly U."""
-    if target is None:
-        return (weight * factor).to(weight.dtype)
-    wide = target.to(factor.dtype)
-    return torch.addcmul(wide, weight.to(factor.dtype) - wide, factor).to(weight.dtype)
 
 
 # The method that has replaced the weights of a model for now.
@@ -287,11 +267,8 @@ class MixedWeights(EditsWeights):
         """Writes the mixed weights over the trained ones, which are kept."""
         share = self._share(step)
         for entry, target in zip(weights, targets, strict=True):
-            weight, keep = entry.weight, entry.keep
-            entry.trained.copy_(weight)
-            keep.copy_(bernoulli_mask(step, f"{self.name} {entry.linear.name}", keep.shape, share, keep.device))
-            # In place, because a captured graph reads the weight at its address.
-            weight.copy_(mixed(weight, target, keep_factor(keep, share, weight.dtype)))
+            key = step.key(0, f"{self.name} {entry.linear.name}")
+            mix(entry.weight, entry.trained, entry.keep, target, share, key)
 
     @torch.no_grad()
     def restore_weights(self) -> None:
@@ -315,10 +292,7 @@ class MixedWeights(EditsWeights):
         """Restores the trained weights, and makes the gradients of the mixed weights theirs."""
         share = self._share(step)
         for entry in changed:
-            gradient = entry.weight.grad
-            if gradient is not None:
-                gradient.mul_(keep_factor(entry.keep, share, gradient.dtype))
-        _restore(changed)
+            unmix(entry.weight, entry.trained, entry.keep, entry.weight.grad, share)
 
     def on_close(self) -> None:
         self.restore_weights()
