@@ -3,8 +3,8 @@
     python -m benchmarks.tables             # writes the tables
     python -m benchmarks.tables --check     # writes nothing; exit code 1 if a table is out of date
 
-A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. If a row was measured several
-times under the same conditions, the last measurement counts.
+A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. The figure of the verdict
+study is generated too. If a row was measured several times under the same conditions, the last measurement counts.
 """
 
 from __future__ import annotations
@@ -406,9 +406,27 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+def generated(name: str) -> str:
+    """The content of a table. Those of the verdict study are made in their own package."""
+    if name.startswith("verdict-"):
+        from .verdict.page import TABLES as OF_THE_VERDICT
+
+        return OF_THE_VERDICT[name]()
+    return TABLES[name]()
+
+
 def renewed(text: str) -> str:
     """`text` with every marked table generated again."""
-    return MARKED.sub(lambda match: match[1] + TABLES[match["name"]]() + match[3], text)
+    return MARKED.sub(lambda match: match[1] + generated(match["name"]) + match[3], text)
+
+
+def _figure_of_the_verdict() -> str:
+    from .verdict.figure import draw
+
+    return draw()
+
+
+FIGURES: dict[str, Callable[[], str]] = {"docs/images/verdict.svg": _figure_of_the_verdict}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -416,12 +434,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     stale = []
-    for page in PAGES:
-        path = ROOT / page
-        before = path.read_text(encoding="utf-8")
-        after = renewed(before)
+    for name in (*PAGES, *FIGURES):
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8") if path.is_file() else None
+        after = FIGURES[name]() if name in FIGURES else renewed(before or "")
         if after != before:
-            stale.append(page)
+            stale.append(name)
             if not options.check:
                 path.write_text(after, encoding="utf-8")
     print(

@@ -178,7 +178,7 @@ SETTINGS = [
         metric_for_best_model="acuracy",
     ),
     train("metric_for_best_model is 'eval_bleu'; for this task it must be one of", metric_for_best_model="eval_bleu"),
-    train("preset is 'papers'; it must be one of 'paper'", preset="papers"),
+    train("preset is 'papers'; it must be one of 'paper', 'recommended'", preset="papers"),
     train("preset is 'paper' and task is", preset="paper"),
     train("step is 'graph'; it must be one of 'auto', 'eager', 'captured'", step="graph"),
     train("step is 'captured'.*because the model is on cpu", step="captured"),

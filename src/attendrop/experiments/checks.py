@@ -119,7 +119,7 @@ def _check_values(config: RunConfig) -> None:
     if steps is not None and steps != -1:
         check_whole("max_steps", steps, 1, ", or -1 to train for num_train_epochs")
     if config.preset is not None:
-        check_choice("preset", config.preset, ("paper",))
+        check_choice("preset", config.preset, ("paper", "recommended"))
     if config.quantize is not None:
         check_choice("quantize", config.quantize, ("4bit", "8bit"))
     config.read_options()

@@ -166,7 +166,7 @@ def make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer
     """Make the methods of a configuration, after its preset has been applied."""
     if config.preset:
         model = AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
-        for note in apply_preset(config, model.model_type):
+        for note in apply_preset(config, model):
             listener.note(note)
     try:
         return [parse_method(text) for text in config.method]

@@ -147,7 +147,11 @@ class RunConfig:
     method: list[str] = field(
         default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
     )
-    preset: str | None = _setting(None, "`paper`: the papers' settings for a model family and task they report.")
+    preset: str | None = _setting(
+        None,
+        "`recommended`: the method that did best on small data in our study; `paper`: the papers' settings for a "
+        "model family and task they report.",
+    )
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
