@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from .judge import HIGHER_IS_BETTER, PLAIN, on_tasks, over_tasks, question, sizes
+from .lines import RECORDS, read
 from .recommend import GOALS, MODEL, boundaries, by_development, frozen, preset, primary_size, recommended_for
-from .run import RECORDS, read
 from .show import MODELS, NAMES, NOT_YET, OURS, amount, examples, interval, listed, methods_of, table
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
 from .judge import MEMBERS, PLAIN, UPPER_LINE
-from .lines import append_lines, make_parser
+from .lines import Workers, append_lines, make_parser, remove_failed
 from .plan import PLAN, TUNE, runs
 from .run import COLUMNS, line, portable_id
 
@@ -90,7 +91,13 @@ def main() -> None:
     options = parser.parse_args()
     plain = runs(options.stage, options.data, options.model, [PLAIN])
     wanted = {portable_id(run): members_of(run) for run in plain}
-    append_lines(f"{PART}-{options.stage}", COLUMNS, wanted, Ensembles().lines_of, options)
+    file = options.output / f"{PART}-{options.stage}-{options.name}.csv"
+    remove_failed(file, COLUMNS)
+    workers = Workers(options.workers)
+    try:
+        append_lines(file, COLUMNS, wanted, Ensembles().lines_of, workers, time.monotonic() + 60 * options.minutes)
+    finally:
+        workers.close()
 
 
 if __name__ == "__main__":

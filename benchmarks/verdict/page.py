@@ -27,10 +27,10 @@ from .judge import (
     over_tasks,
     sizes,
 )
+from .lines import RECORDS, read
 from .plan import PLAN, TUNE
 from .protocol_gains import Gain, gains
 from .recommend import frozen, primary_size
-from .run import RECORDS, read
 from .show import MODELS, NAMES, NOT_YET, amount, examples, interval, methods_of, seconds, table, word
 
 

@@ -10,6 +10,7 @@ and 80 seeds of plain fine-tuning. `benchmarks.verdict.protocol_gains` computes 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,7 +28,7 @@ PLAIN_SEEDS, METHOD_SEEDS = 80, 9
 SETTINGS = [f"addrop:p={p},q={q},layers=all" for p in (0.3, 0.7) for q in (0.1, 0.3, 0.5, 0.7)]
 SHARED = {
     "max_length": 128,
-    "per_device_train_batch_size": 16,
+    "per_device_train_batch_size": 25,
     "per_device_eval_batch_size": 128,
     "learning_rate": 1e-4,
     "num_train_epochs": 10,
@@ -132,11 +133,17 @@ def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    from .lines import append_lines, make_parser
+    from .lines import Workers, append_lines, make_parser, remove_failed
 
     options = make_parser(__doc__).parse_args()
     wanted = {name: [run] for name, run in runs(options.data, options.model).items()}
-    append_lines(PART, COLUMNS, wanted, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
+    file = options.output / f"{PART}-{options.name}.csv"
+    remove_failed(file, COLUMNS)
+    workers = Workers(options.workers, "benchmarks.verdict.protocols:ProtocolWorker")
+    try:
+        append_lines(file, COLUMNS, wanted, line_of, workers, time.monotonic() + 60 * options.minutes)
+    finally:
+        workers.close()
 
 
 if __name__ == "__main__":
