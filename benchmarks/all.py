@@ -26,6 +26,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
         "sizes": (["benchmarks.trainer_steps", "--part", "sizes"], 1.7),
         "family": (["benchmarks.trainer_steps", "--part", "family"], 2),
+        "baselines": (["benchmarks.trainer_steps", "--part", "baselines"], 2),
         "long": (["benchmarks.trainer_steps", "--part", "long"], 1.5),
         "models": (["benchmarks.trainer_steps", "--part", "models"], 1.5),
         "profile": (["benchmarks.profile"], 0.3),

@@ -16,10 +16,13 @@ measure() {
     echo "$name took $(($(date +%s) - start)) s"
 }
 
-measure tests 55 -m pytest -n 12 -m 'gpu or not slow' tests/test_weight_kernels.py tests/test_bits.py \
+measure tests 75 -m pytest -v -n 12 -m 'gpu or not slow' tests/test_weight_kernels.py tests/test_bits.py \
     tests/test_kernels.py::test_bits_of_rows_without_padding_match_the_reference \
-    tests/test_captured.py::test_gradient_checkpointing_is_captured
-measure family 75 -m benchmarks.trainer_steps --part family --output "$OUT/family.csv" --only \
+    tests/test_captured.py::test_gradient_checkpointing_is_captured \
+    'tests/test_captured.py::test_every_captured_method_matches_eager[bert-l2_sp:alpha=0.5]' \
+    tests/test_study_worker.py::test_runs_that_share_graphs_equal_runs_of_their_own \
+    tests/test_captured_evaluation.py::test_evaluations_of_a_captured_run_match_an_eager_one
+measure family 130 -m benchmarks.trainer_steps --part family --output "$OUT/family.csv" --only \
     'stock plain' 'plain captured' 'addrop captured' rdrop r3f hiddencut hiddencut:by=gradient scal layerdrop \
     attention_layerdrop headmask headmask:by=importance scores_dropout:pattern=element scores_dropout:pattern=column \
     scheduled_dropout drophead attention_dropout unidrop concrete_dropout mixout dropconnect child_tuning

@@ -1,4 +1,7 @@
-"""The CSV files of results: rows are appended and never edited, each with the conditions of its measurement."""
+"""The CSV files of results: rows are appended and never edited, each with the conditions of its measurement.
+
+Beside that, the tables in Markdown that are made of them.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,8 @@ def append(path: Path, rows: list[dict[str, Any]], is_quiet: bool = False) -> No
         writer.writerows([*older, *rows] if is_new else rows)
     if not is_quiet:
         print(f"appended to {path}")
+
+
+def table(titles: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))

@@ -19,6 +19,18 @@ def roberta(length: int, attention: str = "sdpa", **sizes: int) -> Any:
     return hf.RobertaForSequenceClassification(config)
 
 
+def roberta_lora(length: int, attention: str = "sdpa") -> Any:
+    """RoBERTa-base with LoRA of rank 8 on queries and values; the head is trained too."""
+    return with_adapters(roberta(length, attention))
+
+
+def with_adapters(model: Any) -> Any:
+    """A BERT or RoBERTa classifier with LoRA of rank 8 on queries and values; the head is trained too."""
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=8, target_modules=["query", "value"], modules_to_save=["classifier"]))
+
+
 def mpnet(length: int, attention: str = "sdpa") -> Any:
     """MPNet-base."""
     return hf.MPNetForSequenceClassification(hf.MPNetConfig(max_position_embeddings=2 + max(512, length)))
@@ -58,11 +70,13 @@ def tiny(length: int, attention: str = "sdpa") -> Any:
 
 MODELS: dict[str, Callable[..., Any]] = {
     "roberta-base": roberta,
+    "roberta-base lora": roberta_lora,
     "mpnet-base": mpnet,
     "deberta-v3-base": deberta,
     "modernbert-base": modernbert,
     "qwen2-0.5b lora": qwen2_lora,
     "tiny": tiny,
+    "tiny lora": lambda *arguments: with_adapters(tiny(*arguments)),
 }
 
 
@@ -92,7 +106,7 @@ class RandomTexts(torch.utils.data.Dataset):
     def __init__(self, count: int, length: int, model: str) -> None:
         g = torch.Generator().manual_seed(1)
         self.ids = torch.randint(1000, 30000, (count, length), generator=g).tolist()
-        self.labels = self.ids if "lora" in model else torch.randint(0, 2, (count,), generator=g).tolist()
+        self.labels = self.ids if model.startswith("qwen2") else torch.randint(0, 2, (count,), generator=g).tolist()
 
     def __len__(self) -> int:
         return len(self.ids)

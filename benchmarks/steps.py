@@ -7,8 +7,7 @@ Every provider does the same step: forward, backward, gradient clipping, AdamW. 
 after the other, with a plain step before and after them. "× plain" is the median over the rounds of the ratio to the
 mean of these two, and "spread" is the difference of the largest and the smallest ratio in percent. Memory is the peak
 of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it
-is not measured for steps that take as long as many plain ones. The floor counts matrix products: a forward is 1, a
-backward to the activations 1, a backward to the weights 1, so a plain step is 3.
+is not measured for steps that take as long as many plain ones. `floors.py` derives the floors.
 """
 
 from __future__ import annotations
@@ -35,12 +34,15 @@ from torch import Tensor
 from attendrop import ADDrop, AttendOut, Engine, Loop, parse_method
 from attendrop.methods import make_method
 
+from .floors import floor_as_published, floor_of, passes
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
+from .shapes import with_adapters
 
 Step = Callable[[], float | None]  # one step; it may return its own time in seconds
 
 GROUP_SIZE = 4  # providers that are timed together with a plain step
+LORA = (passes() - 1) / passes()  # of a plain step with LoRA: the pretrained weights get no gradient
 
 
 def make_model(options: argparse.Namespace, attention: str = "sdpa") -> Any:
@@ -152,50 +154,57 @@ def attendout(options: argparse.Namespace) -> Step:
     return step
 
 
-# The other methods: name, method, and the floor in thirds of a plain step. A second view doubles everything; a probe is
-# a forward and a backward to the activations. With LoRA the pretrained weights get no gradient.
-OTHER_METHODS: list[tuple[str, str, float]] = [
-    ("attention layerdrop", "attention_layerdrop", 3),
-    ("scheduled dropout", "scheduled_dropout", 3),
-    ("attention dropout", "attention_dropout:p=0.1", 3),
-    ("scores dropout", "scores_dropout:p=0.1", 3),
-    ("scores dropout, columns", "scores_dropout:p=0.1,pattern=column", 3),
-    ("drophead", "drophead:p=0.2", 3),
-    ("headmask, random", "headmask:by=random", 3),
-    ("headmask, by importance", "headmask:by=importance", 5),
-    ("structure mask", "structure_mask", 3),
-    ("layerdrop", "layerdrop:p=0.2", 3),
-    ("r-drop", "rdrop", 6),
-    ("hiddencut, by attention", "hiddencut", 6),
-    ("hiddencut, by gradient", "hiddencut:by=gradient", 8),
-    ("r3f", "r3f", 6),
-    ("scal", "scal", 8),
-    ("mixout", "mixout:p=0.7", 3),
-    ("dropconnect", "dropconnect:p=0.1", 3),
-    ("child-tuning F", "child_tuning:p=0.3", 3),
-    ("noisytune", "noisytune", 3),
-    ("super tickets, a fifth of the heads", "supertickets", 3),
-    ("unidrop", "unidrop", 3),
-    ("concrete dropout", "concrete_dropout", 3),
-    ("ema", "ema", 3),
-    ("swa", "swa:start=0", 3),
-    ("l2-sp", "l2_sp", 3),
-    ("re-initialisation", "reinit", 3),
-    ("neftune", "neftune", 3),
-    ("hype", "hype", 3),
-    ("confidence penalty", "confidence_penalty", 3),
-    ("label smoothing", "label_smoothing", 3),
-    ("mixup of hidden states", "hidden_mixup", 3),
-    ("hiddenkey", "hiddenkey", 6),
-    ("cutoff", "cutoff", 6),
-    ("sam", "sam", 6),
-    ("asam", "asam", 6),
-    ("freelb, 3 passes", "freelb", 9),
-    # Two views; an eval forward, a probe, and a forward of the teacher.
-    ("smart", "smart", 10),
-    ("lora without a method", "lora", 2),
-    ("lora dropout", "lora_dropout", 2),
+# The other methods: name and method.
+OTHER_METHODS: list[tuple[str, str]] = [
+    ("attention layerdrop", "attention_layerdrop"),
+    ("scheduled dropout", "scheduled_dropout"),
+    ("attention dropout", "attention_dropout:p=0.1"),
+    ("scores dropout", "scores_dropout:p=0.1"),
+    ("scores dropout, columns", "scores_dropout:p=0.1,pattern=column"),
+    ("drophead", "drophead:p=0.2"),
+    ("headmask, random", "headmask:by=random"),
+    ("headmask, by importance", "headmask:by=importance"),
+    ("structure mask", "structure_mask"),
+    ("layerdrop", "layerdrop:p=0.2"),
+    ("r-drop", "rdrop"),
+    ("hiddencut, by attention", "hiddencut"),
+    ("hiddencut, by gradient", "hiddencut:by=gradient"),
+    ("r3f", "r3f"),
+    ("scal", "scal"),
+    ("mixout", "mixout:p=0.7"),
+    ("dropconnect", "dropconnect:p=0.1"),
+    ("child-tuning F", "child_tuning:p=0.3"),
+    ("noisytune", "noisytune"),
+    ("super tickets, a fifth of the heads", "supertickets"),
+    ("unidrop", "unidrop"),
+    ("concrete dropout", "concrete_dropout"),
+    ("ema", "ema"),
+    ("swa", "swa:start=0"),
+    ("l2-sp", "l2_sp"),
+    ("re-initialisation", "reinit"),
+    ("neftune", "neftune"),
+    ("hype", "hype"),
+    ("confidence penalty", "confidence_penalty"),
+    ("label smoothing", "label_smoothing"),
+    ("mixup of hidden states", "hidden_mixup"),
+    ("hiddenkey", "hiddenkey"),
+    ("cutoff", "cutoff"),
+    ("sam", "sam"),
+    ("asam", "asam"),
+    ("freelb, 3 passes", "freelb"),
+    ("smart", "smart"),
+    ("lora without a method", "lora"),
+    ("lora dropout", "lora_dropout"),
 ]
+
+
+# AD-DROP: name and fields.
+ADDROP: dict[str, dict[str, Any]] = {
+    "addrop all layers": {"layers": "all"},
+    "addrop first layer": {"layers": "first"},
+    "addrop iga first, 20-step sum": {"attribution": "iga"},
+    "addrop iga first, 5 gauss nodes": {"attribution": "iga", "ig_rule": "gauss", "ig_steps": 5},
+}
 
 
 def with_method(options: argparse.Namespace, method: str) -> Step:
@@ -216,31 +225,23 @@ def with_method(options: argparse.Namespace, method: str) -> Step:
     return regularized(options, engine, batch, optimizer)
 
 
-def with_adapters(model: Any) -> Any:
-    """The model with LoRA of rank 8 on queries and values; the head is trained too."""
-    from peft import LoraConfig, get_peft_model
-
-    return get_peft_model(model, LoraConfig(r=8, target_modules=["query", "value"], modules_to_save=["classifier"]))
-
-
-def _constant(floor: float, layers: int) -> float:
-    return floor
+def floor_with(method: str, layers: int) -> float:
+    """The floor of one of `OTHER_METHODS`, in multiples of a plain step in which all weights are trained."""
+    if method == "lora":
+        return LORA
+    return floor_of(parse_method(method), layers) * (LORA if method.startswith("lora") else 1)
 
 
-# name -> (function that creates the step, floor in thirds of a plain step as a function of the number of layers)
+# name -> (function that creates the step, its floor as a function of the number of layers)
 PROVIDERS: dict[str, tuple[Callable[[argparse.Namespace], Step], Callable[[int], float]]] = {
-    "plain": (plain, lambda n: 3),
-    "addrop all layers": (lambda o: with_addrop(o, layers="all"), lambda n: 5),
-    "addrop first layer": (lambda o: with_addrop(o, layers="first"), lambda n: 5),
-    "addrop all layers, as published": (as_published, lambda n: 4 + (n + 1) / 2),
-    # Two plain steps, and the generator: once in each step, and once more with its backward in the update: 2 + 4/9.
-    "attendout, T = 15": (attendout, lambda n: 3 * (2 + 4 / 9)),
-    **{name: (partial(with_method, method=method), partial(_constant, floor)) for name, method, floor in OTHER_METHODS},
-    "addrop iga first, 20-step sum": (lambda o: with_addrop(o, attribution="iga"), lambda n: 4 + 20 * 2),
-    "addrop iga first, 5 gauss nodes": (
-        lambda o: with_addrop(o, attribution="iga", ig_rule="gauss", ig_steps=5),
-        lambda n: 4 + 5 * 2,
-    ),
+    "plain": (plain, lambda n: floor_of()),
+    **{
+        name: (partial(with_addrop, **fields), lambda n, fields=fields: floor_of(ADDrop(**fields), n))
+        for name, fields in ADDROP.items()
+    },
+    "addrop all layers, as published": (as_published, floor_as_published),
+    "attendout, T = 15": (attendout, lambda n: floor_of(AttendOut(), n)),
+    **{name: (partial(with_method, method=method), partial(floor_with, method)) for name, method in OTHER_METHODS},
 }
 
 
@@ -319,7 +320,7 @@ def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[
 
 
 def _is_slow(name: str, options: argparse.Namespace) -> bool:
-    return PROVIDERS[name][1](options.layers) > 12 and options.device == "cpu"
+    return PROVIDERS[name][1](options.layers) > 4 and options.device == "cpu"
 
 
 def _timed(step: Step, device: str) -> float:
@@ -401,7 +402,7 @@ def rows_of(options: argparse.Namespace, found: dict[str, Times], peaks: dict[st
             "time x plain": 1.0 if name == "plain" else round(times.ratio, 2),
             "spread": round(times.spread, 1),
             "rounds": len(times.ratios),
-            "floor x plain": round(PROVIDERS[name][1](options.layers) / 3, 2),
+            "floor x plain": round(PROVIDERS[name][1](options.layers), 2),
             "peak MiB": round(peaks[name] / 2**20) if name in peaks else "",
             "memory x plain": round(peaks[name] / peaks["plain"], 2) if name in peaks else "",
         }

@@ -3,8 +3,8 @@
     python -m benchmarks.tables             # writes the tables
     python -m benchmarks.tables --check     # writes nothing; exit code 1 if a table is out of date
 
-A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. If a row was measured several
-times under the same conditions, the last measurement counts.
+A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. The figure of the verdict
+study is generated too. If a row was measured several times under the same conditions, the last measurement counts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import yaml
 
 from attendrop.methods import method_names
 
-from . import defaults
-from .records import RESULTS
+from . import defaults, example_scores
+from .records import RESULTS, table
 
 ROOT = Path(__file__).parent.parent
 CARDS = "docs/methods"
@@ -47,10 +47,6 @@ def rows(file: str, key: tuple[str, ...], **conditions: str) -> list[Row]:
             if all(row[name] == value for name, value in conditions.items()):
                 last[tuple(row[name] for name in key)] = row
     return list(last.values())
-
-
-def table(titles: list[str], lines: list[list[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))
 
 
 def steps_on_a_cpu(threads: str) -> str:
@@ -304,6 +300,33 @@ def simulated_ensembles() -> str:
     return table(["members", "5 seeds", "10 seeds", "20 seeds"], [[name, *of] for name, of in shares.items()])
 
 
+def baselines() -> str:
+    """Captured steps of averages, baselines and further methods, as multiples of plain ones, beside their floors."""
+    measured = rows("trainer-steps-baselines-cuda.csv", ("model", "provider"))
+    if not measured:
+        return ""
+    return (
+        "### Averages, fine-tuning baselines and further methods\n\n"
+        "`python -m benchmarks.trainer_steps --part baselines`, at the same shapes. The floor is derived from the "
+        "passes of a\n"
+        "step (`benchmarks/floors.py`); it and × plain are multiples of a captured plain step of the same model.\n\n"
+    ) + table(
+        ["step", "model", "ms", "spread, %", "× plain", "floor", "should be at most", "peak memory, MiB"],
+        [
+            [row["provider"], row["model"], row["train ms"], row["spread"]]
+            + [_two(row[column]) for column in ("x captured", "floor", "aim")]
+            + [row["peak MiB"]]
+            for row in measured
+        ],
+    )
+
+
+def examples() -> str:
+    """What came out of the examples with real weights."""
+    lines = example_scores.lines(rows("examples-cuda.csv", ("example", "score", "method", "seed")))
+    return table([*example_scores.TITLES, "seconds of a run"], lines) if lines else ""
+
+
 def family() -> str:
     """Captured steps of every method, as multiples of plain ones."""
     header = ["step", "ms", "spread, %", "× captured plain", "× stock plain", "peak memory, MiB"]
@@ -315,25 +338,7 @@ def family() -> str:
 def chosen_defaults() -> str:
     """The epochs and learning rates that are chosen, against the best of a grid."""
     key = ("task", "examples", "evaluated", "by", "epochs", "rate", "seed")
-    lines = [
-        [
-            found["task"], found["examples"], found["evaluated"], str(found["seeds"]), found["metric"],
-            f"{found['score']:.1f} ({' × '.join(found['chosen'])})",
-            f"{found['best score']:.1f} ({' × '.join(found['best'])})", f"{found['difference']:+.1f}",
-        ]
-        for found in defaults.summaries(rows("defaults.csv", key))
-    ]  # fmt: skip
-    titles = [
-        "task",
-        "examples",
-        "evaluated on",
-        "seeds",
-        "score",
-        "chosen (epochs × rate)",
-        "best of the grid",
-        "points",
-    ]
-    return table(titles, lines)
+    return defaults.markdown(rows("defaults.csv", key))
 
 
 def public_files() -> str:
@@ -348,6 +353,22 @@ def public_files() -> str:
     return table(
         ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
     )
+
+
+def of_attendout(name: str) -> Callable[[], str]:
+    """A table of the AttendOut experiment, which is made in its own package."""
+
+    def made() -> str:
+        from .verdict.attendout.report import TABLES as OF_ATTENDOUT
+
+        return OF_ATTENDOUT[name]()
+
+    return made
+
+
+ATTENDOUT = (
+    "runs", "recipes", "slopes", "search", "judged", "confirmed", "selection", "played", "rewards", "cost",
+)  # fmt: skip
 
 
 def _two(value: str) -> str:
@@ -392,6 +413,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps-cpu": lambda: steps_on_a_cpu("2"),
     "steps-cpu-family": lambda: steps_on_a_cpu("16"),
     "family": family,
+    "baselines": baselines,
+    "examples": examples,
     "kernels": kernels,
     "bits": attention_with_bits,
     "profile": profile,
@@ -400,6 +423,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-texts": lambda: models(is_long=True),
     "other-models": lambda: models(is_long=False),
     "whole-runs": whole_runs,
+    **{f"attendout-{name}": of_attendout(f"attendout-{name}") for name in ATTENDOUT},
     "defaults": chosen_defaults,
     "public-files": public_files,
     "methods": methods,
@@ -415,9 +439,27 @@ TABLES: dict[str, Callable[[], str]] = {
 }
 
 
+def generated(name: str) -> str:
+    """The content of a table. Those of the verdict study are made in their own package."""
+    if name.startswith("verdict-"):
+        from .verdict.page import TABLES as OF_THE_VERDICT
+
+        return OF_THE_VERDICT[name]()
+    return TABLES[name]()
+
+
 def renewed(text: str) -> str:
     """`text` with every marked table generated again."""
-    return MARKED.sub(lambda match: match[1] + TABLES[match["name"]]() + match[3], text)
+    return MARKED.sub(lambda match: match[1] + generated(match["name"]) + match[3], text)
+
+
+def _figure_of_the_verdict() -> str:
+    from .verdict.figure import draw
+
+    return draw()
+
+
+FIGURES: dict[str, Callable[[], str]] = {"docs/images/verdict.svg": _figure_of_the_verdict}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -425,12 +467,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     stale = []
-    for page in PAGES:
-        path = ROOT / page
-        before = path.read_text(encoding="utf-8")
-        after = renewed(before)
+    for name in (*PAGES, *FIGURES):
+        path = ROOT / name
+        before = path.read_text(encoding="utf-8") if path.is_file() else None
+        after = FIGURES[name]() if name in FIGURES else renewed(before or "")
         if after != before:
-            stale.append(page)
+            stale.append(name)
             if not options.check:
                 path.write_text(after, encoding="utf-8")
     print(

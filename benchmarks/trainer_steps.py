@@ -1,7 +1,8 @@
 """Time and peak memory of a training step inside `Trainer.train()`, with dataloader, clipping, optimizer and callbacks.
 
     python -m benchmarks.trainer_steps --part sizes     # RoBERTa-base shapes at four sizes, bf16
-    python -m benchmarks.trainer_steps --part family    # every method, captured, at 16x128
+    python -m benchmarks.trainer_steps --part family    # the papers' methods, captured, at 16x128
+    python -m benchmarks.trainer_steps --part baselines # averages, fine-tuning baselines and further methods, the same
     python -m benchmarks.trainer_steps --part long      # 8,192 tokens in a batch, texts of 512 to 8,192 tokens
     python -m benchmarks.trainer_steps --part models    # MPNet, DeBERTa-v3, ModernBERT, and Qwen2-0.5B with LoRA
     python -m benchmarks.trainer_steps --model "qwen2-0.5b lora" --sizes 4x2048 --only "plain captured" rdrop
@@ -13,8 +14,8 @@ in percent of it. "step ms" is the time from `on_step_begin` to `on_step_end`, w
 without the dataloader: the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for
 each layer) in a stock Trainer. "addrop captured, bits" has masks that attention reads as bits at every length,
 "addrop captured, biases" at none. A window of AttendOut contains one update of the generator. "faster" is the speed-up
-over "addrop published"; the floor counts matrix products, in multiples of a plain step; "aim" is the most that a step
-should take, in multiples of a captured plain step.
+over "addrop published"; the floor (floors.py) and "aim", the most that a step should take, are multiples of a captured
+plain step of the same model.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from attendrop import ADDrop, AttendOut, RegularizedTrainer
 from attendrop.kernels.bits_attention import serving
 from attendrop.methods import parse_method
 
+from .floors import floor_as_published, floor_of
 from .published import PublishedMasks
 from .records import RESULTS, append, conditions
 from .shapes import MODELS, RandomTexts, make_model
-from .steps import with_adapters
 
 WARM_UP = 4  # steps
 
@@ -71,7 +72,7 @@ class StepTimer(TrainerCallback):
 
     def __init__(self, single: int, length: int, windows: int) -> None:
         self.last_single, self.length = WARM_UP + single, length
-        self.steps = self.last_single + length * (windows + 1)
+        self.steps = self.last_single + length * (windows + 1) + 1  # the last one is not timed: LP-FT's is another step
         self.single: list[float] = []
         self.window: list[float] = []
         self.start = 0.0
@@ -130,10 +131,7 @@ def with_step(step: str, *methods: Callable[[], Any]) -> Make:
     def make(setting: Setting, **arguments: Any) -> Trainer:
         possible = step if setting.device == "cuda" else "auto"
         regularizers = [method() for method in methods]
-        model = setting.make_model()
-        if any(method.name == "lora_dropout" for method in regularizers):
-            model = with_adapters(model)
-        return RegularizedTrainer(model, regularizers=regularizers, step=possible, **arguments)
+        return RegularizedTrainer(setting.make_model(), regularizers=regularizers, step=possible, **arguments)
 
     return make
 
@@ -169,20 +167,22 @@ def integrated(steps: int, rule: str) -> Callable[[], ADDrop]:
     return lambda: addrop(attribution="iga", ig_steps=steps, ig_rule=rule)
 
 
-# name -> (function that creates the trainer, matrix products in thirds of a plain step)
+# name -> (function that creates the trainer, floor in multiples of a plain step)
 PROVIDERS: dict[str, tuple[Make, float]] = {
-    "stock plain": (stock, 3),
-    "plain captured": (with_step("captured"), 3),
-    "addrop captured": (with_step("captured", addrop), 5),
-    "addrop captured, bits": (addrop_with_bits_from(1), 5),
-    "addrop captured, biases": (addrop_with_bits_from(sys.maxsize), 5),
-    "addrop first layer captured": (with_step("captured", lambda: ADDrop(cross_tuning=False)), 5),
-    "addrop eager": (with_step("eager", addrop), 5),
-    "addrop published": (published, 4 + 13 / 2),
-    "attendout captured": (with_step("captured", attendout), 3 * (2 + 4 / 9)),
-    "attendout eager": (with_step("eager", attendout), 3 * (2 + 4 / 9)),
-    "addrop iga captured, 20-step sum": (with_step("captured", integrated(20, "sum")), 4 + 20 * 13),
-    "addrop iga captured, 5 gauss nodes": (with_step("captured", integrated(5, "gauss")), 4 + 5 * 13),
+    "stock plain": (stock, floor_of()),
+    "plain captured": (with_step("captured"), floor_of()),
+    "addrop captured": (with_step("captured", addrop), floor_of(addrop())),
+    "addrop captured, bits": (addrop_with_bits_from(1), floor_of(addrop())),
+    "addrop captured, biases": (addrop_with_bits_from(sys.maxsize), floor_of(addrop())),
+    "addrop first layer captured": (with_step("captured", lambda: ADDrop(cross_tuning=False)), floor_of(ADDrop())),
+    "addrop eager": (with_step("eager", addrop), floor_of(addrop())),
+    "addrop published": (published, floor_as_published()),
+    "attendout captured": (with_step("captured", attendout), floor_of(attendout())),
+    "attendout eager": (with_step("eager", attendout), floor_of(attendout())),
+    **{
+        f"addrop iga captured, {name}": (with_step("captured", method), floor_of(method()))
+        for name, method in {"20-step sum": integrated(20, "sum"), "5 gauss nodes": integrated(5, "gauss")}.items()
+    },
 }
 # method -> the most that a step should take, in multiples of a captured plain step
 FAMILY: dict[str, float] = {
@@ -206,25 +206,35 @@ FAMILY: dict[str, float] = {
     "mixout": 1.5,
     "dropconnect": 1.5,
     "child_tuning": 1.25,
+}
+BASELINES: dict[str, float] = {
     "ema": 1.05,
     "swa:start=0": 1.05,
+    "wise_ft:alpha=0.5": 1.05,
+    "deni:models=3,ensemble=0": 3.15,  # all steps train the copies
     "l2_sp": 1.1,
+    "llrd": 1.05,
     "reinit": 1.05,
-    "neftune": 1.1,
-    "hype": 1.1,
-    "confidence_penalty": 1.1,
-    "label_smoothing": 1.1,
-    "hidden_mixup": 1.1,
-    "hiddenkey": 2.3,
-    "cutoff": 2.2,
+    "freeze": 1.0,
+    "lp_ft:share=0.99": 0.5,  # all steps but the last one train the head alone
     "sam": 2.1,
     "asam": 2.1,
     "freelb:steps=2": 3.0,
     "freelb:steps=3": 4.0,
     "smart": 3.7,
-    "lora_dropout": 1.0,  # of a full plain step: with LoRA most weights get no gradient
+    "neftune": 1.1,
+    "hype": 1.1,
+    "hidden_mixup": 1.1,
+    "cutoff": 2.2,
+    "label_smoothing": 1.1,
+    "confidence_penalty": 1.1,
 }
-PROVIDERS |= {method: (with_step("captured", lambda method=method: parse_method(method)), 3) for method in FAMILY}
+WITH_LORA: dict[str, float] = {"hiddenkey": 2.3, "lora_dropout": 1.2}  # in multiples of a plain step with LoRA
+AIMS = FAMILY | BASELINES | WITH_LORA
+PROVIDERS |= {
+    method: (with_step("captured", lambda method=method: parse_method(method)), floor_of(parse_method(method)))
+    for method in AIMS
+}
 
 
 # Single steps, length of a window and number of windows in a round; fewer for the providers whose steps are slow.
@@ -282,11 +292,15 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
 
 
 def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, Any]]:
-    """A row for each provider, measured in interleaved rounds."""
+    """A row for each provider, measured in interleaved rounds; one that fails is named and left out."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(rounds):
-        for name in names:
-            found[name].append(measure(name, setting))
+        for name in list(found):
+            try:
+                found[name].append(measure(name, setting))
+            except (RuntimeError, ValueError) as error:
+                print(f"{name} is left out: {type(error).__name__}: {error}", flush=True)
+                del found[name]
     table = []
     for name, of in found.items():
         per_round = [statistics.median(one["windows"]) for one in of]
@@ -306,8 +320,8 @@ def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, 
         for title, (other, ratio) in RATIOS.items():
             has_both = other in by_name and (by_name[other]["peak MiB"] or title != "memory x capt")
             row[title] = ratio(row, by_name[other]) if has_both else ""
-        row["floor"] = round(PROVIDERS[row["provider"]][1] / 3, 2)
-        row["aim"] = FAMILY.get(row["provider"], "")
+        row["floor"] = round(PROVIDERS[row["provider"]][1], 2)
+        row["aim"] = AIMS.get(row["provider"], "")
     return table
 
 
@@ -315,7 +329,7 @@ PLAIN = ["stock plain", "plain captured"]
 IGA = [name for name in PROVIDERS if "iga" in name]
 FORMS = ["addrop captured, bits", "addrop captured, biases"]
 ONLY_LONG = ["addrop first layer captured"]
-AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*FAMILY, *IGA, *ONLY_LONG, *FORMS)]
+AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*AIMS, *IGA, *ONLY_LONG, *FORMS)]
 EAGER = ["addrop eager", "addrop published", "attendout eager"]
 CAPTURED = [name for name in AT_EVERY_SIZE if name not in EAGER]
 LONG = [*PLAIN, "addrop captured", *ONLY_LONG]
@@ -336,6 +350,14 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
         2,
         [("roberta-base", "16x128", [*PLAIN, "addrop captured", *FAMILY])],
     ),
+    "baselines": (
+        "trainer-steps-baselines-cuda.csv",
+        2,
+        [
+            ("roberta-base", "16x128", [*PLAIN, *BASELINES]),
+            ("roberta-base lora", "16x128", [*PLAIN, *WITH_LORA]),
+        ],
+    ),
     "long": (
         "trainer-steps-models-cuda.csv",
         2,
@@ -354,7 +376,7 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
 
 
 def show(setting: Setting, table: list[dict[str, Any]]) -> None:
-    titles = ("train ms", "spread", *RATIOS, "aim", "step ms", "peak MiB")
+    titles = ("train ms", "spread", *RATIOS, "floor", "aim", "step ms", "peak MiB")
     name = f"{setting.model}, {setting.batch}x{setting.length}"
     width = max(len(name), *(len(row["provider"]) for row in table))
     print(f"{name:<{width}} " + " ".join(f"{title:>13}" for title in titles))

@@ -22,22 +22,21 @@ from attendrop import regularized
 
 
 def main() -> None:
-    options = read_options(__doc__ or "", method="addrop:p=0.3,q=0.3,cross_tuning=false")
-    sizes = (16, 16) if options.quick else (options.train or 300, 300)
-    train, test = load_rows(options.data) if options.data else review_pairs(*sizes)
+    options = read_options(__doc__ or "", "addrop:p=0.3,q=0.3,cross_tuning=false", train=300, test=300, epochs=3)
+    train, test = load_rows(options.data) if options.data else review_pairs(options.train, options.test)
     columns = ["sentence1", "sentence2", "label"]
-    train, test = first(train, sizes[0]).select_columns(columns), first(test, sizes[1]).select_columns(columns)
+    train, test = first(train, options.train).select_columns(columns), first(test, options.test).select_columns(columns)
     labels = [float(label) for label in train["label"]]
     train = train.remove_columns("label").add_column("label", labels)
 
     def run(seed: int, methods: list[Any]) -> Scores:
         set_seed(seed)  # the head is new: its weights depend on the seed
-        model = CrossEncoder(minilm(), num_labels=1, device="cpu")
+        model = CrossEncoder(minilm(options), num_labels=1, device=options.device)
         with tempfile.TemporaryDirectory() as folder:
             arguments = CrossEncoderTrainingArguments(
-                folder, seed=seed, num_train_epochs=1 if options.quick else 3, per_device_train_batch_size=16,
+                folder, seed=seed, num_train_epochs=options.epochs, per_device_train_batch_size=16,
                 learning_rate=1e-4, warmup_steps=0.1, save_strategy="no", report_to="none", disable_tqdm=True,
-                use_cpu=True,
+                use_cpu=options.device == "cpu",
             )  # fmt: skip
             trainer = regularized(CrossEncoderTrainer)(
                 model=model, args=arguments, train_dataset=train, loss=BinaryCrossEntropyLoss(model),

@@ -18,9 +18,9 @@ from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
-    losses,
 )
-from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 from side_by_side import Scores, compare, first, load_rows, minilm, read_options, review_pairs
 from transformers import set_seed
 
@@ -36,22 +36,21 @@ def as_similarities(rows: Dataset) -> Dataset:
 
 
 def main() -> None:
-    options = read_options(__doc__ or "", method="addrop:p=0.3,q=0.3,cross_tuning=false")
-    sizes = (16, 16) if options.quick else (options.train or 300, 300)
-    train, test = load_rows(options.data) if options.data else review_pairs(*sizes)
-    train, test = as_similarities(first(train, sizes[0])), as_similarities(first(test, sizes[1]))
+    options = read_options(__doc__ or "", "addrop:p=0.3,q=0.3,cross_tuning=false", train=300, test=300, epochs=2)
+    train, test = load_rows(options.data) if options.data else review_pairs(options.train, options.test)
+    train, test = as_similarities(first(train, options.train)), as_similarities(first(test, options.test))
 
     def run(seed: int, methods: list[Any]) -> Scores:
         set_seed(seed)
-        model = SentenceTransformer(minilm(), device="cpu")
+        model = SentenceTransformer(minilm(options), device=options.device)
         with tempfile.TemporaryDirectory() as folder:
             arguments = SentenceTransformerTrainingArguments(
-                folder, seed=seed, num_train_epochs=1 if options.quick else 2, per_device_train_batch_size=16,
+                folder, seed=seed, num_train_epochs=options.epochs, per_device_train_batch_size=16,
                 learning_rate=5e-5, warmup_steps=0.1, save_strategy="no", report_to="none", disable_tqdm=True,
-                use_cpu=True,
+                use_cpu=options.device == "cpu",
             )  # fmt: skip
             trainer = regularized(SentenceTransformerTrainer)(
-                model=model, args=arguments, train_dataset=train, loss=losses.CosineSimilarityLoss(model),
+                model=model, args=arguments, train_dataset=train, loss=CosineSimilarityLoss(model),
                 regularizers=methods,
             )  # fmt: skip
             trainer.train()

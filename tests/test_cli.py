@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import TrainingArguments
+from transformers import AutoConfig, TrainingArguments
 
 from attendrop import METHODS, __version__, parse_method
 from attendrop.cli.app import COMMANDS, dashed, run
@@ -77,7 +77,7 @@ def test_wrong_setting_is_named_in_the_error(settings: dict[str, Any], message: 
 
 def test_paper_preset_is_applied_and_reported() -> None:
     config = make_config({"model": "roberta-base", "task": "glue/rte", "preset": "paper", "learning_rate": 3e-5})
-    message = " ".join(apply_preset(config, "roberta"))
+    message = " ".join(apply_preset(config, AutoConfig.for_model("roberta")))
     assert config.method == ["addrop:p=0.7,q=0.1,layers=all,end_on=either"]
     assert config.training["learning_rate"] == 3e-5  # somebody chose it
     assert config.training["per_device_train_batch_size"] == 16
@@ -87,16 +87,37 @@ def test_paper_preset_is_applied_and_reported() -> None:
     assert "preset" not in config.settings()
     assert "learning_rate" not in message
     config = make_config({"model": "bert-base-uncased", "task": "glue/sst2", "preset": "paper", "method": ["addrop"]})
-    apply_preset(config, "bert")
+    apply_preset(config, AutoConfig.for_model("bert"))
     assert config.method == ["addrop:p=0.6,q=0.8,layers=first,end_on=either"]
     config = make_config({"model": "m", "task": "glue/rte", "preset": "paper", "method": ["attendout"]})
-    apply_preset(config, "bert")
+    apply_preset(config, AutoConfig.for_model("bert"))
     assert config.method[0].startswith("attendout:T=15,samples=0")
     for wrong in ({"method": ["addrop:p=0.3"]}, {"method": ["rdrop"]}, {"task": "imdb"}):
         with pytest.raises(UserError, match="preset is 'paper'"):
-            apply_preset(make_config({"model": "m", "task": "glue/rte", "preset": "paper", **wrong}), "bert")
+            apply_preset(
+                make_config({"model": "m", "task": "glue/rte", "preset": "paper", **wrong}),
+                AutoConfig.for_model("bert"),
+            )
     with pytest.raises(UserError, match="family 'gpt2'"):
-        apply_preset(make_config({"model": "m", "task": "glue/rte", "preset": "paper"}), "gpt2")
+        apply_preset(make_config({"model": "m", "task": "glue/rte", "preset": "paper"}), AutoConfig.for_model("gpt2"))
+
+
+def test_recommended_preset_is_applied_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attendrop.experiments.presets.RECOMMENDED", (("mixout:p=0.7", "ema"), 4e-5, 12.0))
+    small = AutoConfig.for_model("bert", hidden_size=384)
+    config = make_config({"model": "m", "task": "glue/rte", "preset": "recommended"})
+    (note,) = apply_preset(config, small)
+    assert config.method == ["mixout:p=0.7", "ema"]
+    assert (config.training["learning_rate"], config.training["num_train_epochs"]) == (8e-5, 12.0)
+    assert "mixout:p=0.7 + ema, num_train_epochs=12.0, learning_rate=8e-05" in note
+    assert "preset" not in config.settings()
+    config = make_config(
+        {"model": "m", "task": "glue/rte", "preset": "recommended", "learning_rate": 1e-5, "lora": True}
+    )
+    apply_preset(config, small)
+    assert config.training["learning_rate"] == 1e-5  # somebody chose it
+    with pytest.raises(UserError, match="preset is 'recommended' and method is 'rdrop'"):
+        apply_preset(make_config({"model": "m", "task": "t", "preset": "recommended", "method": ["rdrop"]}), small)
 
 
 def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,11 +6,13 @@ import pytest
 import torch
 from transformers import TrainingArguments
 
-from attendrop import ADDrop, RegularizedTrainer, attribute
+from attendrop import ADDrop, DropHead, NEFTune, RDrop, RegularizedTrainer, attribute
 from attendrop.kernels.attribution_mask import keep_mask
 from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
 from helpers import zoo
+from helpers.data import SGD, largest_difference, weights_of
+from helpers.trainers import make_trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -60,3 +62,17 @@ def test_attribution_in_half_precision_correlates_with_float32(dtype: torch.dtyp
         assert half[layer].isfinite().all()
         pair = torch.stack([values.flatten(), half[layer].float().flatten()])
         assert torch.corrcoef(pair)[0, 1] > 0.99
+
+
+def test_sft_trainer_with_liger_kernels_trains_as_without(tmp_path) -> None:
+    """Its kernels for norms, feed-forwards and positions stay outside of what plans change."""
+    pytest.importorskip("liger_kernel")
+
+    def trained(methods: list | None, **options) -> dict[str, torch.Tensor]:
+        trainer = make_trainer("sft", tmp_path, methods, max_steps=3, use_cpu=False, **{**SGD, **options})
+        trainer.train()
+        return weights_of(trainer.model)
+
+    methods = [DropHead(0.5), RDrop(alpha=3.0), NEFTune()]
+    plain, with_liger = trained(None), trained(methods, use_liger_kernel=True)
+    assert largest_difference(trained(methods), with_liger) < largest_difference(plain, with_liger) / 100

@@ -112,11 +112,13 @@ def test_methods_that_change_weights_are_refused(other: Any) -> None:
         Engine(zoo.make_model("bert"), [DENI(), other])
 
 
-def test_noise_needs_weights() -> None:
+def test_weights_must_be_trained() -> None:
     with pytest.raises(
-        ValueError, match=r"DENI\.noise_on is 'head', and GPT2LMHeadModel has no such weights; it must be"
+        ValueError, match=r"DENI\.noise_on is 'head', and GPT2LMHeadModel has no head whose weights are"
     ):
         Engine(zoo.make_model("gpt2"), DENI())
+    with pytest.raises(ValueError, match="has no weight that is trained, so DENI has nothing to act on"):
+        Engine(zoo.make_model("bert").requires_grad_(False), DENI())
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("a.csv", sms("HAM,see you"), {}, "error", "labels 'HAM' .1 row. and 'ham' .4 rows. .* differ only by case or spa"),
     ("a.csv", sms("h am,see you"), {}, "error", "labels 'h am' .1 row. and 'ham' .4 rows. .* differ only by case or s"),
     ("a.csv", sms("ham ,see you"), {}, "note", "different spellings in column 'label' .* 'ham' and 'ham ' as 'ham'"),
+    ("a.csv", sms('"ham, spam",see you'), {}, "warning", "1 row .* 'ham, spam'; read them with --label-separator ','"),
+    ("quiz.csv", "q,option 1,option 2,right\na,b,c,2\n", {}, "error", "none is clearly the label; use --kind choice"),
     ("a.csv", "text,label\na b,1\nc d,0\ne f,1.0\n", {"kind": "classification"}, "note", "'1' and '1.0' as '1'"),
     ("a.csv", sms(*[f"ham,message {i}" for i in range(20)]), {}, "warning",
      "92% of the rows of .* have the label 'ham': look at macro F1 .* --class-weights balanced"),
@@ -145,6 +147,13 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
      "2 tags of .* continue an entity of another type .first: 'I-ORG' after 'B-PER' in line 15."),
     ("esp.iob", SPANISH.encode("latin-1").replace(b"Abogado", "Abogadó".encode("latin-1")), {}, "error", "Abogadó"),
 ]  # fmt: skip
+
+
+def test_spellings_of_one_label_are_no_conflict(tmp_path: Path) -> None:
+    path = file(tmp_path, "a.csv", sms("HAM,see you", "ham,see you", "spam,see you"))
+    findings = inspect_files(path).findings
+    assert found("warning", "1 row of .* repeats an earlier row", findings)
+    assert found("warning", "1 text of .* has different labels .* has 'HAM' and .* has 'spam'", findings)
 
 
 @pytest.mark.parametrize(("name", "content", "flags", "level", "pattern"), FINDINGS, ids=range(len(FINDINGS)))

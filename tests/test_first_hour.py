@@ -139,10 +139,14 @@ def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -
     assert (record["settings"]["num_train_epochs"], record["settings"]["learning_rate"]) == (20, 1e-4)
     assert record["cost"]["steps"] == 40
     notes = Notes()
-    fine_tune(notes, **settings_of(place, num_train_epochs=1, learning_rate=1e-3), output_dir=str(tmp_path / "given"))
+    given = settings_of(place, num_train_epochs=1, learning_rate=1e-3, max_length=6)
+    fine_tune(notes, **given, output_dir=str(tmp_path / "given"))
     assert not [text for text in notes.texts if text.startswith("chosen: ")]
-    given = yaml.safe_load((tmp_path / "given/run.yaml").read_text(encoding="utf-8"))
-    assert (given["num_train_epochs"], given["learning_rate"]) == (1, 1e-3)
+    written = yaml.safe_load((tmp_path / "given/run.yaml").read_text(encoding="utf-8"))
+    assert (written["num_train_epochs"], written["learning_rate"]) == (1, 1e-3)
+    (cut,) = [text for text in notes.texts if "of the texts of train have more than 6 tokens and are cut" in text]
+    assert cut.startswith("warning: ")
+    assert "takes 256 tokens, see --max-length" in cut
 
 
 @pytest.fixture(scope="module")
@@ -182,10 +186,21 @@ def test_rows_that_cannot_be_predicted_are_left_out_on_request_and_named(
 
 
 def test_the_choice_is_compared_with_the_best_mean_of_the_grid() -> None:
+    """Only seeds count that every point has, and only the last choice."""
     same = {"task": "t", "examples": 300, "evaluated": 100, "metric": "accuracy"}
-    points = [("chosen", "20", "4e-05", 80.0), ("chosen", "20", "4e-05", 82.0), ("grid", "3", "1e-04", 90.0)]
-    points += [("grid", "3", "1e-04", 70.0), ("grid", "10", "5e-05", 81.5), ("grid", "10", "5e-05", 82.5)]
-    rows = [{**same, "by": by, "epochs": epochs, "rate": rate, "score": score} for by, epochs, rate, score in points]
+    points = [
+        ("chosen", "20", "2e-05", 0, 10.0),
+        ("chosen", "20", "4e-05", 0, 80.0),
+        ("chosen", "20", "4e-05", 1, 82.0),
+    ]
+    points += [("grid", "3", "1e-04", 0, 90.0), ("grid", "3", "1e-04", 1, 70.0), ("grid", "3", "1e-04", 2, 100.0)]
+    points += [("grid", "10", "5e-05", 0, 81.5), ("grid", "10", "5e-05", 1, 82.5)]
+    names = ("by", "epochs", "rate", "seed", "score")
+    rows = [{**same, **dict(zip(names, point, strict=True))} for point in points]
     (found,) = defaults.summaries(rows)
-    assert (found["best"], found["best score"]) == (("10", "5e-05"), 82.0)
-    assert (found["score"], found["difference"]) == (81.0, -1.0)
+    assert (found["best"], found["best score"], found["seeds"]) == (("10", "5e-05"), 82.0, 2)
+    assert (found["chosen"], found["score"], found["difference"]) == (("20", "4e-05"), 81.0, -1.0)
+    assert defaults.markdown(rows).splitlines()[2:] == [
+        "| t | 300 | 100 | 2 | accuracy | 81.0 (20 × 4e-05) | 82.0 (10 × 5e-05) | -1.0 |"
+    ]
+    assert not defaults.summaries(rows[:3])

@@ -22,7 +22,7 @@ from attendrop.experiments.inference import Rows
 from attendrop.experiments.judgement import choose_temperature, decimals, judge
 from attendrop.tasks import METRICS, Task, load_tokenizer
 from benchmarks import prediction
-from helpers.cli_tools import save_encoder, sentences, write_csv
+from helpers.cli_tools import save_encoder, save_translator, sentences, write_csv
 
 pytestmark = pytest.mark.xdist_group("judged")
 
@@ -181,6 +181,37 @@ def test_a_model_that_gives_one_answer_is_warned_of() -> None:
     assert judge(answers_of(np.eye(3), [0, 1, 2]), "validation")["warnings"] == []
     worse = judge(answers_of(np.eye(3)[[0, 0, 1, 2]], [0, 0, 0, 1]), "dev")["warnings"]
     assert worse == ["accuracy on dev is 0.5000, no better than 0.7500, which always answering 'a' reaches"]
+
+
+def test_a_translation_is_judged_text_by_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model writes until its positions end, which are fewer than the usual length of own files."""
+    rows = [(text, text[::-1]) for text, _ in sentences(12, seed=1)]
+    model = save_translator(tmp_path / "model", [text for row in rows for text in row])
+    file = write_csv(tmp_path / "texts.csv", rows, ("source", "target"))
+    words = ["train", "--model", model, "--train-file", file, "--validation-file", file, "--kind", "translation"]
+    words += [
+        "--text",
+        "source",
+        "--label",
+        "target",
+        "--max-steps",
+        "1",
+        "--use-cpu",
+        "--output-dir",
+        tmp_path / "run",
+    ]
+    assert run(list(map(str, words))) == 2  # the same rows cannot train and judge
+    write_csv(tmp_path / "dev.csv", [(f"{source} it", target) for source, target in rows], ("source", "target"))
+    words[6] = tmp_path / "dev.csv"
+    assert run(list(map(str, words))) == 0
+    errors = read(tmp_path / "run/errors.csv")
+    assert [set(row) for row in errors] == [{"source", "target", "prediction", "loss"}] * len(rows)
+    assert (losses := [float(row["loss"]) for row in errors]) == sorted(losses, reverse=True)
+    said = "the model writes the same text for every example of validation"
+    assert (said in capsys.readouterr().out) == (len({row["prediction"] for row in errors}) == 1)
+    assert "`errors.csv`" in (tmp_path / "run/README.md").read_text(encoding="utf-8")
+    assert run(["predict", str(tmp_path / "run"), "--file", str(file), "--output", str(tmp_path / "out.csv")]) == 0
+    assert len(read(tmp_path / "out.csv")) == len(rows)
 
 
 def test_a_temperature_is_fitted_only_where_it_can_be() -> None:

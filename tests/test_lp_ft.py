@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
-from attendrop import L2SP, LPFT, Engine, RegularizedTrainer
+from attendrop import L2SP, LPFT, Engine, FreeLB, RegularizedTrainer
 from helpers import zoo
 from helpers.data import make_arguments, make_examples, pad
 from helpers.literal_training import literally_trained, trained
@@ -25,6 +26,27 @@ def test_training_is_the_literal_one(fields: dict[str, Any], probing: int) -> No
     literal = literally_trained(5, lambda name, step: None if name.startswith("bert.") and step < probing else 1.0)
     for name, weight in trained(5, LPFT(**fields)).items():
         assert_same_numbers(weight, literal[name])
+
+
+def backward_products(method: LPFT, *others: Any) -> int:
+    """The matrix products in the backward of a first step."""
+    model = zoo.make_model("bert").train()
+    with Engine(model, [method, *others], steps_per_epoch=4) as engine:
+        with engine.micro_batch(zoo.make_batch("bert")) as inputs:
+            loss = engine.loss(model(**inputs))
+            with FlopCounterMode(display=False) as counter:
+                loss.backward()
+        engine.before_optimizer()
+        assert {n for n, p in model.named_parameters() if p.grad is not None} == {
+            "classifier.weight",
+            "classifier.bias",
+        }
+    return counter.get_total_flops()
+
+
+def test_the_backward_ends_after_the_last_block_while_the_head_is_trained_alone() -> None:
+    alone, beside = backward_products(LPFT(steps=1)), backward_products(LPFT(steps=1), FreeLB(steps=2))
+    assert alone < beside / 20  # FreeLB needs the gradient of the embeddings
 
 
 class Watch(TrainerCallback):

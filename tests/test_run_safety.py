@@ -29,8 +29,8 @@ import attendrop.cli.train
 from attendrop import ADDrop, DivergedError, RegularizedTrainer, UserError, fine_tune
 from attendrop.cli import console
 from attendrop.cli.app import run
+from attendrop.cli.data_tables import balance_table, data_table
 from attendrop.cli.flags import as_arguments
-from attendrop.cli.terminal import balance_table, data_table
 from attendrop.experiments import Listener
 from attendrop.experiments.folder import is_written_by_a_run
 from attendrop.experiments.predict import predict_texts

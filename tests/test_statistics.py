@@ -414,6 +414,17 @@ def test_summary_of_one_task_is_the_t_interval_of_its_seeds() -> None:
     assert summary.p == pytest.approx(t_test(differences))
 
 
+def test_summary_of_these_tasks_has_the_noise_of_their_seeds_alone() -> None:
+    generator = np.random.default_rng(0)
+    tasks = {name: level + generator.normal(0, 0.01, 20) for name, level in (("x", 0.03), ("y", 0.06), ("z", 0.2))}
+    other, these = (summarize_tasks({"a": tasks}, QUESTION, only_these=only)["a"] for only in (False, True))
+    assert (other.verdict, these.verdict) == ("undecided", "helps")
+    assert these.interval is not None
+    error = math.sqrt(sum(of.var(ddof=1) / 20 for of in tasks.values())) / 3
+    assert these.interval[1] - these.interval[0] == pytest.approx(2 * 2.0 * error, rel=0.01)
+    assert "about other seeds on these 3 tasks" in these.sentence
+
+
 def test_summary_of_constant_differences() -> None:
     summaries = summarize_tasks(
         {"a": dict.fromkeys("xyz", np.zeros(5)), "b": dict.fromkeys("xy", np.ones(5))}, QUESTION

@@ -267,14 +267,11 @@ ALTERNATING = [("",), (ADDROP,), ("attendout:T=2",), ("rdrop:alpha=1",), ("mixou
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("methods", ALTERNATING, ids=" and ".join)
-def test_runs_that_share_graphs_equal_runs_of_their_own(
-    methods: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...], tmp_path: Path) -> None:
     """Runs of one method, or of two in turn, which share the optimizer."""
-    monkeypatch.setattr("attendrop.capture.recording.REPAID_AFTER", 1)  # in a run of two epochs
     examples = make_examples("bert", 40)
 
-    def train(model: Any, method: str, seed: int, optimizer: Any, kept: KeptGraphs | None) -> Any:
+    def train(model: Any, method: str, seed: int, optimizer: Any, kept: KeptGraphs) -> Any:
         trainer = RegularizedTrainer(
             model=model,
             args=make_arguments(tmp_path, seed=seed, num_train_epochs=2, use_cpu=False, eval_strategy="no"),
@@ -285,8 +282,7 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(
             regularizers=[method] if method else [],
             step="auto",
         )
-        if kept is not None:
-            trainer.steps.keep_graphs(kept, method)
+        trainer.steps.keep_graphs(kept, method)
         trainer.train()
         trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         return trainer
@@ -295,7 +291,7 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(
     device, alone = make_arguments(tmp_path, use_cpu=False).device, {}
     for method, seed in runs:
         model = zoo.make_model("bert", seed=seed).to(device)
-        train(model, method, seed, None, None)
+        train(model, method, seed, None, KeptGraphs())
         alone[method, seed] = weights_of(model)
     kept, shared, optimizer = KeptGraphs(), zoo.make_model("bert").to(device), None
     for method, seed in runs * 2:

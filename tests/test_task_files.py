@@ -288,7 +288,12 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     ("many.csv", csv_of(3003, lambda i: f"c{i % 1001}"), "has 1,001 different values in 3,003 rows"),
     ("numbers.csv", csv_of(100, lambda i: i), "holds 100 different whole numbers; choose --kind classification or"),
     ("decimals.csv", csv_of(9, lambda i: f"{i % 3}.0"), "whole numbers, written as decimals; choose --kind"),
-    ("columns.csv", "a,b,c\nx y,1,2\n", "has the columns a, b, c, and none is clearly the label; .*--label"),
+    (
+        "columns.csv",
+        "a,b,c\nx y,1,2\nz w,1,3\n",
+        "none is clearly the text or the label; .*, perhaps --text a --label b",
+    ),
+    ("named.csv", "text,b,c\nx y,1,2\nz w,1,3\n", "none is clearly the label; name it with --label, perhaps --label b"),
     ("two.csv", "text,target,class\nx y,1,2\n", "target and class could each be the label; name it with --label"),
     ("what.csv", "a,b,label\nx y,z w,2\n", "has the columns a, b, label, .* name it with --text"),
     ("both.csv", "text,review,label\nx y,z w,2\n", "not clear which of them is the text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import re
 import subprocess
@@ -11,10 +12,14 @@ import typing
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from transformers import TrainerState, TrainingArguments
 
 from attendrop import fine_tune
 from attendrop.cli.app import run
 from attendrop.cli.completion import stored_flags
+from attendrop.cli.console import progress_bar
+from attendrop.cli.terminal import ProgressBar
 from attendrop.experiments import Result
 from attendrop.experiments.settings import all_settings
 from attendrop.tasks.columns import FILE_KINDS
@@ -42,6 +47,39 @@ def test_help_shows_the_flags_that_matter_and_help_all_shows_every_flag(
     assert {"--lora-targets", "--keep-checkpoints", "--adam-beta1"} <= everything
     assert run([command, "--learnin-rate", "1"]) == 2
     assert f"`attendrop {command} --help-all`" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "train", "predict", "evaluate", "compare", "tune"])
+def test_help_cuts_no_flag_in_a_terminal_of_80_columns(
+    command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run([command, "--help"]) == 0
+    assert "…" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("terminal", ["xterm", "dumb", None])
+def test_a_bar_is_drawn_only_where_a_line_can_be_drawn_again(terminal: str | None) -> None:
+    """In a dumb terminal, in a file and in a pipe there are lines and no escape codes."""
+    text = io.StringIO()
+    screen = Console(file=text, width=100, force_terminal=terminal is not None, _environ={"TERM": terminal or ""})
+    with progress_bar("predicting", screen=screen) as update:
+        update(1, 999)
+        assert not text.getvalue()  # few examples need no bar
+        for done in (1000, 2000, 3000):
+            update(done, 3000)
+    training, state = ProgressBar(screen), TrainerState(max_steps=2, global_step=1, epoch=1.0)
+    training.on_train_begin(None, state, None)
+    training.on_log(None, state, None, {"loss": 0.5})
+    training.on_step_end(None, state, None)
+    training.on_evaluate(TrainingArguments(), state, None, {"eval_loss": 0.25})
+    training.on_train_end(None, state, None)
+    shown = text.getvalue()
+    if terminal == "xterm":
+        assert re.search("predicting .*━.* 3000/3000 .*training .*━.* 1/2 ", shown, re.DOTALL)
+        assert "epoch 1: dev loss 0.2500" in re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    else:
+        assert shown == "epoch 1: dev loss 0.2500\n"
 
 
 def completions(words: str) -> tuple[list[str], list[str]]:

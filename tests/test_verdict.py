@@ -10,7 +10,8 @@ import yaml
 
 from attendrop.methods import parse_method
 from benchmarks.verdict import choose, judge, plan
-from benchmarks.verdict.run import COLUMNS, portable_id, read
+from benchmarks.verdict.lines import read
+from benchmarks.verdict.run import COLUMNS, portable_id
 
 
 def test_every_method_has_the_same_number_of_settings_that_exist() -> None:
@@ -43,32 +44,62 @@ def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
 
 def make_row(method: str, task: str, seed: int, score: float, **more: object) -> dict[str, str]:
     row = {**dict.fromkeys(COLUMNS, ""), "method": method, "task": task, "seed": seed, "size": "shots=150"}
-    row |= {"status": "finished", "accuracy": score, "loss": 1 - score, "scaled_loss": 1 - score}
+    row |= {"status": "finished", "accuracy": score, "loss": 1 - score, "scaled_loss": 1 - score, "brier": 1 - score}
     return {name: str(value) for name, value in {**row, **more}.items()}
+
+
+def make_tuned_rows(best: dict[str, tuple[int, float]]) -> list[dict[str, str]]:
+    """Runs of all settings of some methods; of each, one setting has a better score than the others."""
+    stage, rows = plan.PLAN["stages"][plan.TUNE], []
+    for method, (number, score) in best.items():
+        for index, setting in enumerate(plan.candidates(method)):
+            named = {"setting": setting.text, "learning_rate": setting.training["learning_rate"]}
+            named["epochs"] = setting.training["num_train_epochs"]
+            rows += [
+                make_row(method, task, seed, score if index == number else 0.5, **named)
+                for task in stage["tasks"]
+                for seed in range(stage["seeds"])
+            ]
+    return rows
 
 
 def test_the_setting_with_the_smallest_scaled_loss_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stage, rows = plan.PLAN["stages"][plan.TUNE], []
-    for method, best in (("plain", 2), ("mixout", 5)):
-        for index, setting in enumerate(plan.candidates(method)):
-            named = {"setting": setting.text, "learning_rate": setting.training["learning_rate"]}
-            named["epochs"] = setting.training["num_train_epochs"]
-            rows += [
-                make_row(method, task, seed, 0.9 if index == best else 0.8, **named)
-                for task in stage["tasks"]
-                for seed in range(stage["seeds"])
-            ]
+    rows = make_tuned_rows({"plain": (2, 0.8), "mixout": (5, 0.9)})
+    failed = plan.candidates("mixout")[5].text
     monkeypatch.setattr(choose, "read", lambda file: rows)
     monkeypatch.setattr(choose, "FROZEN", tmp_path / "frozen.yaml")
     monkeypatch.setattr("sys.argv", ["choose"])
     choose.main()
     frozen = yaml.safe_load((tmp_path / "frozen.yaml").read_text(encoding="utf-8"))
-    assert list(frozen) == ["plain", "mixout"]  # the others have no complete settings
-    assert frozen["mixout"]["method"] == plan.candidates("mixout")[5].text
+    assert [name for name in frozen if "development" in frozen[name]] == ["plain", "mixout"]  # no others are complete
+    assert frozen["mixout"]["method"] == failed
     assert frozen["plain"]["training"] == plan.candidates("plain")[2].training
     assert "SAM: 0 of 8 settings are complete" in capsys.readouterr().out
+    next(row for row in rows if row["setting"] == failed)["status"] = "failed"
+    assert choose.tuned(rows)["mixout"]["method"] != failed  # a setting that fails once is not chosen
+
+
+def test_fixed_settings_and_combinations_follow_from_the_chosen_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed = {"default": {"method": "addrop"}, "integrated": {"like": "AD-DROP", "attribution": "iga"}}
+    wanted = {"two": ["best", "best"], "ours": ["AD-DROP", "best"], "none": ["AD-DROP", "AD-DROP"]}
+    monkeypatch.setitem(plan.PLAN, "fixed", fixed)
+    monkeypatch.setitem(plan.PLAN, "combinations", wanted)
+    # EMA and WiSE-FT both decide the final weights, so that they cannot act together.
+    best = {"plain": (1, 0.6), "AD-DROP": (0, 0.7), "mixout": (4, 0.8), "WiSE-FT": (2, 0.85), "EMA": (3, 0.9)}
+    chosen = choose.tuned(make_tuned_rows(best))
+    added = choose.fixed(chosen)
+    assert added["default"] == {"method": "addrop", "training": chosen["plain"]["training"]}
+    assert parse_method(added["integrated"]["method"]).attribution == "iga"
+    assert added["integrated"]["training"] == chosen["AD-DROP"]["training"]
+    together = choose.combinations(chosen)
+    assert {name: of["members"] for name, of in together.items()} == {
+        "two": ["EMA", "mixout"],
+        "ours": ["AD-DROP", "EMA"],
+    }
+    assert together["ours"]["method"] == f"{chosen['AD-DROP']['method']} + {chosen['EMA']['method']}"
+    assert together["ours"]["training"] == chosen["EMA"]["training"]
 
 
 def test_a_planted_effect_is_found_and_failures_are_counted() -> None:

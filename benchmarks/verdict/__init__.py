@@ -4,11 +4,17 @@
     python -m benchmarks.verdict.run tune --data DATA --model MODEL
     python -m benchmarks.verdict.choose                       # writes frozen.yaml, which is committed before the next
     python -m benchmarks.verdict.run confirm --data DATA --model MODEL
-    python -m benchmarks.tables                               # writes the tables of docs/verdict.md
+    python -m benchmarks.verdict.ensemble confirm --data DATA --model MODEL     # the upper line
+    python -m benchmarks.verdict.protocols --data DATA --model MODEL            # how much of a gain is selection?
+    python -m benchmarks.verdict.page                         # writes the tables and the figure of docs/verdict.md
+    python -m benchmarks.verdict.report                       # writes a report as `attendrop compare` does
 
 plan.yaml       the tasks, methods, search spaces and stages; written before the first run
 frozen.yaml     the setting of each method, chosen on the development tasks
 docs/results/verdict/   one line for each run
+
+From the lines to the page: `judge` compares the methods, `recommend` has the rules of the recommendation, `show`,
+`answers`, `figure` and `page` write.
 
 Every command goes on where it stopped: runs whose line exists are not run again.
 """

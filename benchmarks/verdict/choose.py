@@ -2,64 +2,130 @@
 
     python -m benchmarks.verdict.choose --name minilm
 
-A setting counts if all its runs have finished. The one with the smallest mean of `choose_by` over tasks and seeds is
-chosen; every method has the same number of settings to choose from.
+Of the settings of a method whose runs have all finished, the one with the smallest mean of `choose_by` over tasks and
+seeds is chosen; every method has the same number of settings to choose from. Two kinds of settings are added that are
+not searched:
+
+fixed           settings of a paper, defaults, and variants of a chosen setting. Those with a method of their own are
+                trained as plain fine-tuning was chosen to be
+combinations    the methods with the smallest `choose_by` that can act together, each with its chosen setting, trained
+                as the better of them was chosen to be
 """
 
 from __future__ import annotations
 
 import argparse
 from statistics import mean
+from typing import Any
 
 import yaml
 
+from attendrop.core.engine import check_regularizers
+from attendrop.methods import parse_method
+from attendrop.study.search_space import with_fields
+
+from .judge import PLAIN
+from .lines import RECORDS, read
 from .plan import FROZEN, PLAN, TUNE, candidates
-from .run import RECORDS, read
 
 HEADER = """\
 # Chosen on the development tasks by `python -m benchmarks.verdict.choose`, before the first confirmation run.
 # `development` is the mean over tasks and seeds; of plain fine-tuning too, whose setting was chosen in the same way.
+# Settings without it were not searched.
 """
+TOGETHER = " + "  # between the methods of a combination
+BEST = "best"  # in a combination: the best method that can act together with those before it
+
+Key = tuple[str, str, float, float]
+Frozen = dict[str, dict[str, Any]]  # name -> method, training and development
 
 
-def means(rows: list[dict[str, str]]) -> dict[tuple[str, str, float, float], dict[str, float]]:
-    """The mean scores of each setting whose runs have all finished."""
+def means(rows: list[dict[str, str]]) -> dict[Key, dict[str, float] | None]:
+    """The mean scores of each setting whose runs have all been made; None if one of them failed."""
     stage = PLAN["stages"][TUNE]
     wanted = len(stage["tasks"]) * len(stage["sizes"]) * stage["seeds"]
-    groups: dict[tuple[str, str, float, float], list[dict[str, str]]] = {}
+    groups: dict[Key, list[dict[str, str]]] = {}
     for row in rows:
         key = (row["method"], row["setting"], float(row["learning_rate"] or 0), float(row["epochs"] or 0))
         groups.setdefault(key, []).append(row)
+    return {key: _mean_scores(group) for key, group in groups.items() if len(group) == wanted}
+
+
+def _mean_scores(group: list[dict[str, str]]) -> dict[str, float] | None:
+    if any(row["status"] != "finished" for row in group):
+        return None
     return {
-        key: {
-            "loss": mean(float(row["loss"]) for row in group),
-            "score": mean(float(row["accuracy"] or row["mcc"]) for row in group),
-            PLAN["choose_by"]: mean(float(row[PLAN["choose_by"]]) for row in group),
-        }
-        for key, group in groups.items()
-        if len(group) == wanted and all(row["status"] == "finished" for row in group)
+        "loss": mean(float(row["loss"]) for row in group),
+        "score": mean(float(row["accuracy"] or row["mcc"]) for row in group),
+        PLAN["choose_by"]: mean(float(row[PLAN["choose_by"]]) for row in group),
     }
+
+
+def tuned(rows: list[dict[str, str]]) -> Frozen:
+    """The best setting of each method. A method is left out if runs of it are missing, or all its settings failed."""
+    found, frozen = means(rows), {}
+    for method in PLAN["methods"]:
+        settings = {(method, s.text, *s.training.values()): s for s in candidates(method)}
+        made = [key for key in settings if key in found]
+        finished = {key: scores for key in made if (scores := found[key]) is not None}
+        if len(made) < len(settings) or not finished:
+            print(f"{method}: {len(made)} of {len(settings)} settings are complete, so it is left out")
+            continue
+        best = min(finished, key=lambda key: finished[key][PLAN["choose_by"]])
+        scores = {name: round(value, 4) for name, value in finished[best].items()}
+        setting = settings[best]
+        frozen[method] = {"method": setting.text, "training": setting.training, "development": scores}
+    return frozen
+
+
+def fixed(frozen: Frozen) -> Frozen:
+    """The settings that are not searched: of a paper, defaults, and variants (`like`) of a chosen setting."""
+    found = {}
+    for name, given in PLAN.get("fixed", {}).items():
+        fields = dict(given)
+        start = fields.pop("like", PLAIN)
+        if start in frozen:
+            text = fields.pop("method", frozen[start]["method"])
+            found[name] = {"method": with_fields(text, fields), "training": dict(frozen[start]["training"])}
+    return found
+
+
+def combinations(frozen: Frozen) -> Frozen:
+    """The methods of each combination together; a combination that nothing can complete is left out."""
+    order = sorted(
+        (name for name in frozen if name != PLAIN), key=lambda name: frozen[name]["development"][PLAN["choose_by"]]
+    )
+    found = {}
+    for name, wanted in PLAN.get("combinations", {}).items():
+        members: list[str] = []
+        for member in wanted:
+            options = order if member == BEST else [member]
+            members += [of for of in options if of in frozen and _can_act_together([*members, of], frozen)][:1]
+        if len(members) == len(wanted):
+            better = min(members, key=order.index)
+            found[name] = {
+                "method": TOGETHER.join(frozen[member]["method"] for member in members),
+                "training": dict(frozen[better]["training"]),
+                "members": members,
+            }
+    return found
+
+
+def _can_act_together(members: list[str], frozen: Frozen) -> bool:
+    try:
+        check_regularizers([parse_method(frozen[member]["method"]) for member in members])
+    except ValueError:
+        return False
+    return True
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
-    found = means(read(RECORDS / f"{TUNE}-{parser.parse_args().name}.csv"))
-    frozen = {}
-    for method in PLAN["methods"]:
-        tried = {
-            index: found[key]
-            for index, setting in enumerate(candidates(method))
-            if (key := (method, setting.text, *setting.training.values())) in found
-        }
-        if len(tried) < PLAN["points"]:
-            print(f"{method}: {len(tried)} of {PLAN['points']} settings are complete, so it is left out")
-            continue
-        best = min(tried, key=lambda index: tried[index][PLAN["choose_by"]])
-        setting = candidates(method)[best]
-        scores = {name: round(value, 4) for name, value in tried[best].items()}
-        frozen[method] = {"method": setting.text, "training": setting.training, "development": scores}
-        print(f"{method}: {setting.text or 'plain'} {setting.training} {scores}")
+    chosen = tuned(read(RECORDS / f"{TUNE}-{parser.parse_args().name}.csv"))
+    frozen = {**chosen, **fixed(chosen), **combinations(chosen)}
+    for name, setting in frozen.items():
+        print(f"{name}: {setting['method'] or 'plain'} {setting['training']} {setting.get('development', '')}")
     FROZEN.write_text(HEADER + yaml.safe_dump(frozen, sort_keys=False, width=120), encoding="utf-8")
 
 

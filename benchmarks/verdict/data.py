@@ -4,7 +4,8 @@
 
 GLUE is a folder with the Parquet files of GLUE (and of HANS beside it) as on the Hugging Face Hub. Rotten Tomatoes and
 IMDB come from the package movie-reviews, as in `attendrop demo`. The development sets of GLUE are small, so for most
-tasks the test examples are drawn from the training set and left out of it.
+tasks the test examples are drawn from the training set and left out of it. `protocols/` holds the data of
+`benchmarks.verdict.protocols`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import pyarrow.parquet as pq
 from numpy.random import default_rng
 
 from attendrop.cli.demo.downloads import MOVIE_REVIEWS, fetch
+
+from .protocols import TASKS as PROTOCOL_TASKS
+from .protocols import make_data
 
 TEST = 3000  # test examples that are drawn from the training set where the development set is small
 POOL = 6000  # training examples to draw from
@@ -49,6 +53,9 @@ def main() -> None:
     for name in ("rotten_tomatoes", "imdb"):
         train, validation = _split(_reviews(name), TEST)
         _write(options.output, name, _drawn(train, POOL), validation)
+    for name in PROTOCOL_TASKS:
+        train, validation = (_read(options.glue / name, part) for part in ("train", "validation"))
+        _write(options.output / "protocols", name, *make_data(train, validation))
     for file in sorted(options.output.rglob("*.parquet")):
         print(f"{pq.read_metadata(file).num_rows:6,} {file.relative_to(options.output)}")
 

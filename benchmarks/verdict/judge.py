@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from attendrop.statistics.over_tasks import TaskSummary, summarize_tasks
 from attendrop.statistics.paired import make_pairs
 from attendrop.statistics.verdict import Comparison, Question, judge_family
 from attendrop.study.analysis.outcomes import DELTAS
 
-from .run import RECORDS, read
+from .lines import RECORDS, read
+from .plan import PLAN, TUNE
 
 PLAIN = "plain"
+MEMBERS = 5  # of an ensemble
+UPPER_LINE = f"Ensemble of {MEMBERS}"  # judged apart: it is several models
+HIGHER_IS_BETTER = ("score", "other_accuracy")
 OUTCOMES = ("score", "loss", "scaled_loss", "brier", "ece", "scaled_ece", "other_accuracy")
+STAGES = tuple(stage for stage in PLAN["stages"] if stage != TUNE)
 Cell = tuple[str, str]  # task and size
 Rows = list[dict[str, str]]
+Values = dict[Cell, dict[str, dict[int, float | None]]]  # cell -> method -> seed -> value
 
 
-def confirmation_rows(name: str, stages: Iterable[str] = ("confirm",)) -> Rows:
-    """The lines of the runs of some stages."""
-    return [row for stage in stages for row in read(RECORDS / f"{stage}-{name}.csv")]
+@cache
+def _read(name: str) -> Rows:
+    files = [f"{part}{stage}-{name}.csv" for part in ("", "ensemble-") for stage in STAGES]
+    return [row for file in files for row in read(RECORDS / file)]
+
+
+def confirmation_rows(name: str, size: str | None = None) -> Rows:
+    """The lines of all runs on confirmation tasks, those of the ensembles among them.
+
+    Args:
+        name: The name of the model in the files.
+        size: The amount of training data; None = all.
+    """
+    return [row for row in _read(name) if size in (None, row["size"])]
 
 
 def value(row: dict[str, str], outcome: str) -> float | None:
-    """The outcome of a run; None if it failed or has no such outcome."""
-    if row["status"] != "finished":
+    """The outcome of a run; None if it failed or has no such outcome. Only a classifier has a log loss."""
+    if row["status"] != "finished" or (outcome == "loss" and not row["brier"]):
         return None
     text = (row["accuracy"] or row["mcc"] or row["pearson"]) if outcome == "score" else row[outcome]
     return float(text) if text else None
 
 
-def by_cell(rows: Rows, outcome: str) -> dict[Cell, dict[str, dict[int, float | None]]]:
-    """Cell -> method -> seed -> value, of the cells that have this outcome."""
-    found: dict[Cell, dict[str, dict[int, float | None]]] = {}
+def by_cell(rows: Rows, outcome: str) -> Values:
+    """The values of the cells that have this outcome."""
+    found: Values = {}
     for row in rows:
         seeds = found.setdefault((row["task"], row["size"]), {}).setdefault(row["method"], {})
         seeds[int(row["seed"])] = value(row, outcome)
@@ -41,26 +59,82 @@ def by_cell(rows: Rows, outcome: str) -> dict[Cell, dict[str, dict[int, float | 
     }
 
 
-def question(outcome: str) -> Question:
-    is_better_if_greater = outcome in ("score", "other_accuracy")
+def question(outcome: str, baseline: str = PLAIN) -> Question:
+    """What is asked about an outcome.
+
+    Args:
+        outcome: One of `OUTCOMES`.
+        baseline: The method that others are compared with.
+    """
+    is_better_if_greater = outcome in HIGHER_IS_BETTER
     delta = DELTAS["score"] if is_better_if_greater else DELTAS[outcome]
-    return Question(delta=delta, greater_is_better=is_better_if_greater, outcome=outcome, baseline=PLAIN)
+    return Question(delta=delta, greater_is_better=is_better_if_greater, outcome=outcome, baseline=baseline)
 
 
 def in_each_cell(rows: Rows, outcome: str) -> dict[Cell, dict[str, Comparison]]:
     """The comparison of each method in each cell, corrected for the number of methods (Holm)."""
     return {
-        cell: judge_family({m: v for m, v in methods.items() if m != PLAIN}, methods[PLAIN], question(outcome))
+        cell: judge_family({m: methods[m] for m in _judged(methods)}, methods[PLAIN], question(outcome))
         for cell, methods in by_cell(rows, outcome).items()
     }
 
 
-def over_cells(rows: Rows, outcome: str) -> dict[str, TaskSummary]:
-    """The summary of each method over all cells."""
+def _judged(methods: Iterable[str]) -> list[str]:
+    return [method for method in methods if method not in (PLAIN, UPPER_LINE)]
+
+
+def over_cells(
+    rows: Rows,
+    outcome: str,
+    *,
+    only_these: bool = False,
+    baseline: str = PLAIN,
+    methods: Iterable[str] | None = None,
+) -> dict[str, TaskSummary]:
+    """The summary of each method over all cells, corrected for the number of methods (Holm).
+
+    Args:
+        rows: The lines of the runs.
+        outcome: One of `OUTCOMES`.
+        only_these: Whether the question is about these tasks and not about others.
+        baseline: The method that the others are compared with.
+        methods: The methods; None = all but the upper line.
+    """
     differences: dict[str, dict[str, object]] = {}
-    for cell, methods in by_cell(rows, outcome).items():
-        for method, seeds in methods.items():
-            if method != PLAIN:
-                pairs = make_pairs(seeds, methods[PLAIN])
+    for cell, of in by_cell(rows, outcome).items():
+        for method in _judged(of) if methods is None else methods:
+            if method in of and baseline in of:
+                pairs = make_pairs(of[method], of[baseline])
                 differences.setdefault(method, {})["/".join(cell)] = pairs.differences
-    return summarize_tasks(differences, question(outcome))  # type: ignore[arg-type]
+    return summarize_tasks(differences, question(outcome, baseline), only_these=only_these)  # type: ignore[arg-type]
+
+
+@cache
+def over_tasks(name: str, size: str, outcome: str, only_these: bool = True) -> dict[str, TaskSummary]:
+    """The same for one model and amount of training data, from the files of the study.
+
+    Args:
+        name: The name of the model in the files.
+        size: The amount of training data.
+        outcome: One of `OUTCOMES`.
+        only_these: Whether the question is about these tasks and not about others.
+    """
+    return over_cells(confirmation_rows(name, size), outcome, only_these=only_these)
+
+
+@cache
+def on_tasks(name: str, size: str, outcome: str) -> dict[Cell, dict[str, Comparison]]:
+    """The comparison of each method on each task, for one model and amount of training data.
+
+    Args:
+        name: The name of the model in the files.
+        size: The amount of training data.
+        outcome: One of `OUTCOMES`.
+    """
+    return in_each_cell(confirmation_rows(name, size), outcome)
+
+
+def sizes(name: str) -> list[str]:
+    """The amounts of training data that were measured, small ones first, without whole training sets."""
+    found = {row["size"] for row in confirmation_rows(name)} - {"all"}
+    return sorted(found, key=lambda size: float(size.partition("=")[2]))

@@ -55,7 +55,7 @@ def chosen() -> list[Setting]:
 
 
 def runs(stage: str, data: str, model: str, methods: list[str] | None = None) -> list[RunSpec]:
-    """The runs of a stage; those of one task and seed come together, so that complete pairs come early.
+    """The runs of a stage; those of one task and setting come together, because they share captured graphs.
 
     Args:
         stage: A stage of the plan.
@@ -64,22 +64,25 @@ def runs(stage: str, data: str, model: str, methods: list[str] | None = None) ->
         methods: Names of methods; None = all of them.
     """
     plan = PLAN["stages"][stage]
-    names = methods or list(PLAN["methods"])
-    settings = [s for name in names for s in candidates(name)] if stage == TUNE else chosen()
+    if stage == TUNE:
+        settings = [s for name in methods or PLAN["methods"] for s in candidates(name)]
+    else:
+        settings = [s for s in chosen() if methods is None or s.method in methods]
     return [
         _run(setting, task, size, seed, {**PLAN["settings"], "data_dir": data, "model": model})
         for task in plan["tasks"]
         for size in plan["sizes"]
-        for seed in range(plan["first_seed"], plan["first_seed"] + plan["seeds"])
         for setting in settings
-        if setting.method in names
+        for seed in range(plan["first_seed"], plan["first_seed"] + plan["seeds"])
     ]
 
 
 def _run(setting: Setting, task: str, size: str, seed: int, shared: dict[str, Any]) -> RunSpec:
     files = {n: v.format(data=shared["data_dir"]) for n, v in PLAN["tasks"][task].items() if n.endswith("_file")}
     own = {**shared, **PLAN["tasks"][task], **files, **setting.training, "seed": seed}
-    own["method"] = [setting.text] if setting.text else []
+    if files:
+        del own["data_dir"]  # which is for tasks that are known by name
+    own["method"] = setting.text.split(" + ") if setting.text else []
     name, equals, value = size.partition("=")
     if equals:
         own[name] = value

@@ -7,21 +7,15 @@ It may be stopped at any time; started again, it leaves out the runs that have a
 
 from __future__ import annotations
 
-import argparse
-import csv
 import dataclasses
 import time
-from collections import deque
-from pathlib import Path
 from typing import Any
 
-from attendrop.study.engines import make_engine
 from attendrop.study.spec import RunSpec
 
-from ..tables import ROOT
+from .lines import Workers, append_lines, make_parser, remove_failed
 from .plan import PLAN, runs
 
-RECORDS = ROOT / "docs" / "results" / "verdict"
 SCORES = ("accuracy", "mcc", "pearson", "macro_f1", "loss", "brier", "ece", "scaled_loss", "scaled_ece")
 COLUMNS = (
     "id", "method", "setting", "learning_rate", "epochs", "task", "size", "seed", "status", *SCORES,
@@ -62,53 +56,28 @@ def line(record: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def line_of(name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The line of a record, for `append_lines`."""
+    return [{**line(record), "id": name}]
+
+
 def _rounded(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
 
 
-def read(file: Path) -> list[dict[str, str]]:
-    """The lines of complete runs; the last line is left out if it was cut."""
-    if not file.is_file():
-        return []
-    text = file.read_text(encoding="utf-8")
-    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("stage", choices=PLAN["stages"])
-    parser.add_argument("--data", required=True, help="the folder that `benchmarks.verdict.data` made")
-    parser.add_argument("--model", required=True, help="the folder of the model")
-    parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
     parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
-    parser.add_argument("--workers", type=int, help="runs at the same time; by default as many as fit")
-    parser.add_argument("--minutes", type=float, default=600, help="no run begins after this time")
-    parser.add_argument("--output", type=Path, default=RECORDS, help="folder of the results")
     options = parser.parse_args()
-    options.output.mkdir(parents=True, exist_ok=True)
     file = options.output / f"{options.stage}-{options.name}.csv"
-    lines = read(file)
-    done = {row["id"] for row in lines if row["status"] == "finished"}
-    with file.open("w", newline="", encoding="utf-8") as output:
-        writer = csv.DictWriter(output, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(row for row in lines if row["id"] in done)
-        output.flush()
-        every = {run.id: run for run in runs(options.stage, options.data, options.model, options.method)}
-        missing = deque(run for run in every.values() if portable_id(run) not in done)
-        total, end = len(missing), time.monotonic() + 60 * options.minutes
-        engine = make_engine("local", options.workers)
-        try:
-            for number, record in enumerate(
-                engine.results(lambda: missing.popleft() if missing and time.monotonic() < end else None), 1
-            ):
-                row = {**line(record), "id": portable_id(every[record["id"]])}
-                writer.writerow(row)
-                output.flush()
-                score = row["accuracy"] or row["mcc"] or row["pearson"] or row["error"]
-                print(f"{number}/{total} {row['task']} {row['seed']} {row['method']}: {score}", flush=True)
-        finally:
-            engine.close()
+    wanted = {portable_id(run): [run] for run in runs(options.stage, options.data, options.model, options.method)}
+    remove_failed(file, COLUMNS)
+    workers = Workers(options.workers)
+    try:
+        append_lines(file, COLUMNS, wanted, line_of, workers, time.monotonic() + 60 * options.minutes)
+    finally:
+        workers.close()
 
 
 if __name__ == "__main__":

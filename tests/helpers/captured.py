@@ -15,7 +15,7 @@ CAPTURED = {
         "addrop:attribution=rd,layers=all,cross_tuning=False",
         "addrop:p=0.2..0.6,q=0..0.5,layers=all,cross_tuning=False",
     ],
-    "attendout": ["attendout:T=3,samples=6,reward_on=cached,active=0.5,init_drop=0.4"],
+    "attendout": ["attendout:T=3,samples=6,reward_on=cached,active=0.5,init_drop=0.4,explore=0.5"],
     "attention_dropout": ["attention_dropout:p=0.3", "attention_dropout:p=0.1..0.5,renormalise=True,pattern=span"],
     "attention_layerdrop": ["attention_layerdrop:p=0.5", "attention_layerdrop:p=0..0.8"],
     "child_tuning": ["child_tuning:p=0.4", "child_tuning:p=0.3..0.9", "child_tuning:variant=D,p=0.5,samples=4"],

@@ -12,11 +12,11 @@ from torch import nn
 
 from attendrop import regularized
 
-from .data import make_arguments
+from .data import make_arguments, make_examples, pad
 from .zoo import SMALL, TEXT, make_model
 
 WORDS = ("[PAD]", "[CLS]", "[SEP]", "[UNK]", *(f"w{i}" for i in range(56)))
-KINDS = ("sft_packed_lora", "reward", "sentence", "cross_encoder")
+KINDS = ("sft_packed_lora", "reward", "sentence", "cross_encoder", "seq2seq")
 
 
 def make_tokenizer() -> Any:
@@ -86,8 +86,11 @@ class OneCallForEachText(nn.Module):
 
 def make_trainer(kind: str, folder: Path, regularizers: Any = None, **options: Any) -> Any:
     """A trainer of this kind; without `regularizers` (None) that of the library itself."""
-    return {"sft": _sft, "sft_packed_lora": _sft, "reward": _reward, "sentence": _sentence,
-            "cross_encoder": _cross_encoder}[kind](kind, folder, regularizers, options)  # fmt: skip
+    makers = {
+        "sft": _sft, "sft_packed_lora": _sft, "reward": _reward, "sentence": _sentence,
+        "cross_encoder": _cross_encoder, "seq2seq": _seq2seq,
+    }  # fmt: skip
+    return makers[kind](kind, folder, regularizers, options)
 
 
 def _made(cls: type, regularizers: Any, **arguments: Any) -> Any:
@@ -165,4 +168,11 @@ def _cross_encoder(kind: str, folder: Path, regularizers: Any, options: dict[str
         st.CrossEncoderTrainer, regularizers, model=st.CrossEncoder(path, num_labels=labels, device="cpu"),
         args=make_arguments(folder, st.CrossEncoderTrainingArguments, **options),
         train_dataset=datasets.Dataset.from_list(rows),
+    )  # fmt: skip
+
+
+def _seq2seq(kind: str, folder: Path, regularizers: Any, options: dict[str, Any]) -> Any:
+    return _made(
+        hf.Seq2SeqTrainer, regularizers, model=make_model("bart"), data_collator=pad,
+        args=make_arguments(folder, hf.Seq2SeqTrainingArguments, **options), train_dataset=make_examples("bart", 16),
     )  # fmt: skip

@@ -32,8 +32,8 @@ def make_tokenizer(pieces: Iterable[str] = (), max_length: int = 128) -> Any:
     )  # fmt: skip
 
 
-def save_model(folder: Path, tokenizer: Any, kind: str = "classification", labels: int = 2) -> Path:
-    """A tiny BERT with a head for `labels`, or a BART for a translation, with its tokenizer."""
+def save_model(folder: Path, tokenizer: Any, kind: str = "classification", labels: int = 2, layers: int = 1) -> Path:
+    """A tiny BERT of some `layers` with a head for `labels`, or a BART for a translation, with its tokenizer."""
     torch.manual_seed(0)
     if kind == "translation":
         model: Any = hf.BartForConditionalGeneration(
@@ -46,7 +46,7 @@ def save_model(folder: Path, tokenizer: Any, kind: str = "classification", label
     else:
         model = hf.BertForSequenceClassification(
             hf.BertConfig(
-                vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=layers, num_attention_heads=2,
                 intermediate_size=16, max_position_embeddings=256, num_labels=labels,
             )
         )  # fmt: skip

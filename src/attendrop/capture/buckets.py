@@ -62,6 +62,14 @@ def buckets_for(expected: Mapping[int, float], repaid_after: float) -> Buckets:
     return Buckets(lengths)
 
 
+def doubling_buckets(longest: int) -> Buckets:
+    """Buckets of 16, 32, 64 … tokens, up to the first one that holds the longest example."""
+    lengths = [16]
+    while lengths[-1] < longest:
+        lengths.append(2 * lengths[-1])
+    return Buckets(lengths)
+
+
 def expected_in_order(lengths: Sequence[int], batch_size: int) -> dict[int, float]:
     """How many batches have each padded length, where examples come in their order."""
     batches = (lengths[start : start + batch_size] for start in range(0, len(lengths), batch_size))

@@ -49,6 +49,10 @@ class KeptGraphs:
         self._graphs.begin_run(shapes, scope)
         return self._graphs
 
+    def begin_evaluation(self, model: nn.Module, scope: Hashable) -> Graphs:
+        """The graphs for an evaluation that begins, outside of training."""
+        return self.begin_run(model, ExactShapes(), ("evaluation", scope))
+
     def optimizer_graph(self, optimizer: torch.optim.Optimizer, new: OptimizerGraph) -> OptimizerGraph:
         """The graph of this optimizer's step; `new` where there is none yet."""
         for known, graph in self._optimizers:

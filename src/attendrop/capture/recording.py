@@ -10,7 +10,15 @@ from ..core.engine import Engine
 from ..core.schedule import Progress
 from ..core.step import Step
 from ..core.trainer_protocol import TrainerProtocol
-from .buckets import REPAID_AFTER, Buckets, buckets_for, expected_at_random, expected_grouped, lengths_of
+from .buckets import (
+    REPAID_AFTER,
+    Buckets,
+    buckets_for,
+    doubling_buckets,
+    expected_at_random,
+    expected_grouped,
+    lengths_of,
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,15 @@ class RecordingPlan:
             else expected_at_random(lengths, trainer._train_batch_size, batches)
         )
         return cls(buckets_for(expected, REPAID_AFTER), small_batches)
+
+    @classmethod
+    def for_many_runs(cls, trainer: TrainerProtocol) -> RecordingPlan:
+        """What is recorded in a run whose graphs are kept for later runs: everything.
+
+        Lengths are rounded up to powers of two, so that a run on another sample of the data finds its graphs recorded.
+        """
+        lengths = lengths_of(trainer.train_dataset)
+        return cls(doubling_buckets(max(lengths))) if lengths else cls()
 
 
 def _kinds(trainer: TrainerProtocol, engine: Engine | None) -> set[Hashable]:

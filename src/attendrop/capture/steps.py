@@ -32,13 +32,14 @@ from ..random import preserved
 from ..utils.batches import batch_size, tiled
 from ..utils.checks import check_choice
 from .batches import PaddedShapes
+from .buckets import REPAID_AFTER_FORWARDS
 from .draws import StaticMicroBatch
 from .eligibility import reason_against, reason_against_auto, reason_against_evaluation
 from .errors import NotCaptured, RunEagerly
 from .evaluation import CapturedEvaluation, PredictionStep
 from .graphs import Graphs
 from .host import capturable_work
-from .kept import KeptGraphs
+from .kept import KeptGraphs, holds_tensors
 from .losses import NonfiniteFilter
 from .optimizers import OptimizerGraph, replaying_steps
 from .recording import RecordingPlan, evaluations_of_run
@@ -132,7 +133,12 @@ class Steps:
             log(f"Steps are not captured, because {reason}.")
             return
         # With step="captured" everything is captured, also what will not be repaid.
-        plan = RecordingPlan.of(self._trainer, engine) if self._mode == "auto" else RecordingPlan()
+        if self._mode == "captured":
+            plan = RecordingPlan()
+        elif self._kept is not None:
+            plan = RecordingPlan.for_many_runs(self._trainer)
+        else:
+            plan = RecordingPlan.of(self._trainer, engine)
         shapes = PaddedShapes(self._trainer, plan.buckets, self._trainer._train_batch_size)
         self._captured = CapturedSteps(self._trainer, engine, self._make_graphs(shapes), shapes, plan)
         if self._trainer.accelerator.scaler is None:  # a loss scaler reads gradients on the CPU before each step
@@ -195,9 +201,13 @@ class Steps:
             if self._kept is None:
                 self._captured.graphs.clear()
             else:
-                loss = getattr(self._trainer, "compute_loss_func", None)
-                self._kept.end_run([*self._trainer.regularizers, loss])
+                self._kept.end_run(self._own_parts)
             self._captured = self._evaluation = None
+
+    @property
+    def _own_parts(self) -> list[Any]:
+        """What belongs to this Trainer and a graph may read: the methods, and the function of the loss."""
+        return [*self._trainer.regularizers, getattr(self._trainer, "compute_loss_func", None)]
 
     @contextmanager
     def evaluating(self, dataset: Any) -> Iterator[None]:
@@ -215,14 +225,19 @@ class Steps:
             self._evaluation.begin(dataset, evaluations_of_run(self._trainer))
             yield
             return
-        graphs = Graphs(next(self._trainer.model.parameters()).device)
+        kept = None if self._kept is None or any(map(holds_tensors, self._own_parts)) else self._kept
+        if kept is None:
+            graphs, evaluations = Graphs(next(self._trainer.model.parameters()).device), 1
+        else:  # later runs will evaluate on the same data
+            graphs, evaluations = kept.begin_evaluation(self._trainer.model, self._scope), REPAID_AFTER_FORWARDS
         self._evaluation = CapturedEvaluation(self._trainer, graphs)
-        self._evaluation.begin(dataset, 1)
+        self._evaluation.begin(dataset, evaluations)
         try:
             yield
         finally:
             self._evaluation = None
-            graphs.clear()
+            if kept is None:
+                graphs.clear()
 
     @property
     def is_evaluating(self) -> bool:

@@ -34,13 +34,12 @@ def command(
     columns: Annotated[
         list[str] | None, typer.Option(help="Names of the columns of a table without a header line: label,text.")
     ] = None,
-    drop_bad_rows: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
+    drop_bad_rows: Annotated[bool, typer.Option("--drop-bad-rows", help="Leave out rows that cannot be used.")] = False,
     max_length: Annotated[int | None, typer.Option(help="Texts are cut to this number of tokens.")] = None,
 ) -> None:
     with exits_on_interrupt():
         from .. import tasks
-        from ..tasks.lengths import examine_lengths
-        from .terminal import balance_table, data_table
+        from .data_tables import balance_table, data_table
 
     if len(files) > 3:
         raise UserError(f"{len(files)} files are given; give a training file, then a validation and a test file.")
@@ -57,10 +56,10 @@ def command(
         if description.balance:
             console.print(balance_table(description))
         if model is not None and description.unit == "tokens":
-            findings += examine_lengths(description, model, tokenizer)
+            findings += tasks.examine_lengths(description, model, tasks.load_config(model), tokenizer)
     else:
         for part, rows in inspection.rows.items():
-            console.print(f"{part}: {rows:,} rows that can be used")
+            console.print(f"{part}: {rows:,} rows")
     _print(findings)
     if inspection.errors:
         raise typer.Exit(2)

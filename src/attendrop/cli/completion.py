@@ -66,7 +66,7 @@ _VALUES = {
     ),
     "--step": _choices("auto", "eager", "captured"),
     "--quantize": _choices("4bit", "8bit"),
-    "--preset": _choices("paper"),
+    "--preset": _choices("paper", "recommended"),
 }
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from ..errors import UserError, one_line
@@ -73,30 +80,42 @@ def checked_figure(path: str | Path, overwrite: bool) -> Path:
     return figure
 
 
+def timed_bar(screen: Console, *figures: ProgressColumn, transient: bool = False) -> Progress:
+    """A bar with the steps that are done and the time left; nothing is shown where a line cannot be drawn again.
+
+    Args:
+        screen: Where it is shown: not in a file or a pipe, and not in a terminal without escape codes.
+        figures: Columns after the number of steps.
+        transient: Whether it vanishes at the end.
+    """
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        *figures, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=screen, transient=transient,
+        disable=screen.quiet or not screen.is_interactive,
+    )  # fmt: skip
+
+
 @contextmanager
-def progress_bar(title: str, least: int = 1000) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, on the error stream; there is none for few examples or without a terminal.
+def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, which is gone at the end; there is none for few examples.
 
     Args:
         title: What is done.
         least: The number of examples from which on there is a bar.
+        screen: Where it is shown.
     """
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=errors, transient=True,
-        disable=not errors.is_terminal,
-    )  # fmt: skip
-    task = bar.add_task(title, total=None)
+    with ExitStack() as stack:
+        bar = timed_bar(screen, transient=True)
 
-    def update(done: int, total: int) -> None:
-        if total >= least:
-            bar.start()
-            bar.update(task, completed=done, total=total)
+        def update(done: int, total: int) -> None:
+            if total < least:
+                return
+            if not bar.tasks:
+                bar.add_task(title, total=total)
+                stack.enter_context(bar)
+            bar.update(bar.task_ids[0], completed=done)
 
-    try:
         yield update
-    finally:
-        bar.stop()
 
 
 @contextmanager

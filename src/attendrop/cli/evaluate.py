@@ -21,7 +21,7 @@ def command(
         str | None, typer.Option(help="Folder for tables and pictures; by default next to the input file.")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
-    overwrite: Annotated[bool, typer.Option(help="Replace the files of an earlier evaluation.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier evaluation.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,
     columns: file_options.Columns = None,

@@ -11,4 +11,4 @@ Separator = Annotated[str | None, typer.Option(help="Sign between its columns, o
 Columns = Annotated[
     list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
 ]
-DropBadRows = Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")]
+DropBadRows = Annotated[bool, typer.Option("--drop-bad-rows", help="Leave out rows that cannot be used.")]

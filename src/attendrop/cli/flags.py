@@ -107,6 +107,9 @@ _HELP_ALL = inspect.Parameter(
 )
 
 
+_METAVARS: dict[type, str] = {int: "INTEGER", float: "FLOAT", bool: ""}  # what help texts show as the value of a flag
+
+
 def _parameter(setting: Setting) -> inspect.Parameter:
     """The parameter that typer turns into the flag of a setting. Its value is None if the flag is not given."""
     flag = flag_of(setting.name)
@@ -115,7 +118,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     default = setting.default if setting.default not in (None, "", [], False) or has_negation else None
     option = typer.Option(
         f"{flag}/--no-{flag[2:]}" if has_negation else flag,
-        metavar={int: "INTEGER", float: "FLOAT"}.get(setting.type),
+        metavar=_METAVARS.get(setting.type, "TEXT"),
         help=_escaped(setting.help) + (f" [dim]\\[default: {default}][/dim]" if default is not None else ""),
         rich_help_panel=setting.panel,
         show_default=False,

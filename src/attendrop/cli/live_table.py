@@ -79,7 +79,7 @@ class LiveTable:
 
     def __init__(self, rows: list[RunRow]) -> None:
         self.rows = rows
-        self.is_live = console.is_terminal and not console.is_dumb_terminal
+        self.is_live = console.is_interactive
 
     def shown(self) -> AbstractContextManager[Any]:
         """Shows and updates the table inside the context."""

@@ -34,7 +34,7 @@ def command(
     temperature: Annotated[
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,
     columns: file_options.Columns = None,
@@ -92,7 +92,8 @@ def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:
         shares = "" if chance is None else f"  {chance[place]:.2f}"
         parts = [columns[name][place] for name in task.text if name in columns]
         text = " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
-        console.print(f"[bold]{shown(as_text(task, prediction))}[/bold]{shares}  {shown(text)}", soft_wrap=True)
+        answer = as_text(task, prediction) or ("no label" if task.kind == "multilabel" else "(empty)")
+        console.print(f"[bold]{shown(answer)}[/bold]{shares}  {shown(text)}", soft_wrap=True)
 
 
 def _write(columns: dict[str, list[Any]], task: Any, form: str) -> None:

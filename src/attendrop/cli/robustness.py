@@ -34,7 +34,7 @@ def command(
     output: Annotated[
         str | None, typer.Option(help="PNG to write; the numbers go beside it as CSV. [FOLDER/robustness.png]")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the files if they exist.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files if they exist.")] = False,
 ) -> None:
     from ..experiments.folder import read_record
     from ..experiments.robustness import robustness_of_run

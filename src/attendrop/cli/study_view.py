@@ -26,7 +26,7 @@ class StudyView(Watcher):
     """Shows a study while it runs. Without a terminal, one line is printed for each run that has ended."""
 
     def __init__(self) -> None:
-        self.is_live = console.is_terminal and not console.is_dumb_terminal
+        self.is_live = console.is_interactive
 
     def watching(self, status: Callable[[], Status]) -> AbstractContextManager[Any]:
         if not self.is_live:

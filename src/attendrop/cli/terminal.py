@@ -1,4 +1,4 @@
-"""Shows a training run in the terminal: tables of the data, a progress bar, and a summary of the scores."""
+"""Shows a training run in the terminal: its notes, a progress bar, and a summary of the scores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, TextColumn
 from rich.table import Table
 from transformers import TrainerCallback
 
 from ..experiments import Listener, Result
 from ..report.judgement import score_rows
 from ..tasks import Description, Task, modality_of
-from .console import console, plain_table, print_sentence, shown
+from .console import console, plain_table, print_sentence, shown, timed_bar
+from .data_tables import balance_table, data_table
 
 
 class Terminal(Listener):
@@ -45,52 +46,11 @@ class Terminal(Listener):
         return [self.bar]
 
 
-def data_table(description: Description) -> Table:
-    """The number of examples of each part, and their lengths."""
-    lengths_titles: tuple[str, ...] = (
-        f"{description.unit}: median",
-        "95 %",
-        "longest",
-        f"cut at {description.max_length}",
-    )
-    lengths_titles = lengths_titles if description.lengths else ()
-    table = plain_table("part", "examples", *lengths_titles, align_right=True)
-    table.title, table.title_justify = f"{shown(description.task)} ({description.kind})", "left"
-    table.min_width = len(table.title)  # a title is wrapped at the width of the table
-    for part, rows in description.rows.items():
-        cells = [""] * len(lengths_titles)
-        if lengths := description.lengths.get(part):
-            cells = [f"{lengths.median:g}", f"{lengths.percentile95:g}", f"{lengths.longest}"]
-            cells.append(f"{lengths.truncated:.1%}")
-        table.add_row(shown(part), f"{rows:,}", *cells)
-    return table
-
-
-def balance_table(description: Description, most: int = 12) -> Table:
-    """How many examples of each part have each label; of more than `most` labels, only the most frequent."""
-    parts = description.balance
-    table = plain_table("label", *parts, align_right=True)
-    labels = list(description.labels)
-    if len(labels) > most:
-        first = next(iter(parts.values()))
-        labels = sorted(labels, key=lambda label: -first.get(label, 0))[:most]
-    for label in labels:
-        table.add_row(shown(label), *(_share(counts, label) for counts in parts.values()))
-    if len(description.labels) > most:
-        table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))
-    return table
-
-
-def _share(counts: dict[str, int], label: str) -> str:
-    count, total = counts.get(label, 0), max(1, sum(counts.values()))
-    return f"{count:,} ({count / total:.0%})"
-
-
 class ProgressBar(TrainerCallback):
     """A progress bar with loss, development score and remaining time, and one line for each evaluation.
 
     Args:
-        console: Where to print. If it is not a terminal, there is no bar, only the lines.
+        console: Where to print. If it is not a terminal, or one without escape codes, there are only the lines.
     """
 
     def __init__(self, console: Console) -> None:
@@ -101,13 +61,7 @@ class ProgressBar(TrainerCallback):
         self.is_training_over = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not self.console.is_terminal or self.console.quiet:
-            return
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[figures]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=self.console,
-        )  # fmt: skip
+        self.progress = timed_bar(self.console, TextColumn("{task.fields[figures]}"))
         self.progress.start()
         self.task = self.progress.add_task("training", total=state.max_steps, completed=state.global_step, figures="")
 
@@ -187,6 +141,9 @@ def print_summary(result: Result, console: Console) -> None:
     start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
     task = Task.from_dict(result.record["task"])
-    predict = f"predict {folder} {modality_of(task).on_command_line(task)}"
-    following = f"train --model {folder} --task …" if task.kind == "mlm" else predict
-    console.print(f"next: attendrop {following}", soft_wrap=True, markup=False)
+    following = [f"train --model {folder} --task …"]
+    if task.kind != "mlm":
+        examples = modality_of(task).on_command_line(task)
+        following = [f"predict {folder} {examples}", f"predict {folder} --file FILE"]
+    for title, words in zip(("next:", "  or:"), following, strict=False):
+        console.print(f"{title} attendrop {words}", soft_wrap=True, markup=False)

@@ -161,6 +161,7 @@ class Engine:
             loop=self.loop,
             views=self.views,
             columns=self.columns,
+            reads_gradients=any(regularizer.reads_gradients for regularizer in self.regularizers),
         )
         self._micro_batches = 0
         self._rates.check_scaled()

@@ -8,6 +8,8 @@ from typing import Any
 from ..core.schedule import is_method_epoch
 from ..trainer.choice import chosen_at
 
+_MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their number
+
 
 def breaks_ties_by_loss(base: Any) -> Any:
     """Return a subclass of a Trainer class that keeps the smaller validation loss where two scores are equal."""
@@ -80,9 +82,10 @@ def _reason(kept: Mapping[str, Any], history: Sequence[Mapping[str, Any]], name:
     where = f"{_place(kept['epoch'])} of {state.epoch:.4g} was kept"
     if len(equal) == 1 or name == "eval_loss":
         return f"{where}: it has the best validation {shown}, {kept[name]:.4f}"
-    epochs = ", ".join(f"{entry['epoch']:.4g}" for entry in equal)
+    few = len(equal) <= _MOST_NAMED
+    epochs = f"epochs {', '.join(format(e['epoch'], '.4g') for e in equal)}" if few else f"{len(equal)} epochs"
     return (
-        f"{where}: of the epochs {epochs} with the best validation {shown}, {kept[name]:.4f}, it has the smallest "
+        f"{where}: of the {epochs} with the best validation {shown}, {kept[name]:.4f}, it has the smallest "
         f"loss, {kept['eval_loss']:.4f}"
     )
 

@@ -119,7 +119,7 @@ def _check_values(config: RunConfig) -> None:
     if steps is not None and steps != -1:
         check_whole("max_steps", steps, 1, ", or -1 to train for num_train_epochs")
     if config.preset is not None:
-        check_choice("preset", config.preset, ("paper",))
+        check_choice("preset", config.preset, ("paper", "recommended"))
     if config.quantize is not None:
         check_choice("quantize", config.quantize, ("4bit", "8bit"))
     config.read_options()
@@ -168,9 +168,10 @@ def _check_pairs(config: RunConfig) -> None:
                 f"{name} is {getattr(config, name)!r}, and task is {config.task!r}; {name} is for your own files, with "
                 "train_file."
             )
-    if config.train_file and config.data_dir:
+    if config.train_file and config.data_dir and not config.also_eval:
         raise UserError(
-            f"data_dir is {config.data_dir!r}, and train_file is {config.train_file!r}; data_dir is for a task."
+            f"data_dir is {config.data_dir!r}, and train_file is {config.train_file!r}; data_dir is for a task, "
+            "or for those of also_eval."
         )
     for name in ("patience", "load_best_model_at_end"):
         if training.get("eval_strategy") == "no" and name in config.explicit and _value(config, name):

@@ -101,6 +101,7 @@ def run_model(
     tokenizer: Any,
     task: tasks.Task,
     batch_size: int,
+    max_length: int,
     progress: Callable[[int], None] | None = None,
     word_starts: list[list[int]] | None = None,
     graphs: Graphs | None = None,
@@ -115,6 +116,7 @@ def run_model(
         tokenizer: The tokenizer of the model.
         task: The task.
         batch_size: The number of examples in a batch.
+        max_length: The maximum length of a translation in tokens.
         progress: Called with the number of examples after each batch.
         word_starts: Those of the split from `Prepared`, in tagging.
         graphs: Where forward passes are captured; by default on the GPU of the model.
@@ -139,7 +141,7 @@ def run_model(
         batch = rows.batch(examples, forwards.width(length) if is_full else length)
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         if task.kind == "translation":
-            ids = model.generate(**inputs, max_length=task.max_length)
+            ids = model.generate(**inputs, max_length=max_length)
             texts += [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
         else:
             logits = forwards.logits(inputs, length, is_full) if is_captured else model(**inputs).logits

@@ -19,6 +19,7 @@ from ..statistics.calibration import (
     score_interval,
     softmax,
 )
+from ..tasks.findings import shortened
 from ..tasks.metrics import LOWER_IS_BETTER
 from ..tasks.predictions import cell
 from .answers import CLASSES, Answers, f1_of, statistic
@@ -182,6 +183,8 @@ def _warnings(judged: Mapping[str, Any], answers: Answers, split: str) -> list[s
             )
     if answers.task.kind == "regression" and np.ptp(answers.values) < 1e-3 * max(np.ptp(answers.gold), 1e-12):
         found.append(f"the model predicts almost the same number for every example of {split}")
+    if answers.task.kind == "translation" and len(set(answers.values)) == 1 < len(set(answers.gold)):
+        found.append(f"the model writes the same text for every example of {split}: {shortened(answers.values[0])!r}")
     return found
 
 

@@ -85,7 +85,7 @@ class Finished:
             if prepared.keeps_columns
             else Rows(prepared.test, tokenizer, self.task.kind)
         )
-        values = run_model(model, rows, tokenizer, self.task, batch_size, count, starts)
+        values = run_model(model, rows, tokenizer, self.task, batch_size, self.max_length, count, starts)
         return Outputs(self, data, values.reshape(-1) if self.task.kind == "regression" else values, starts)
 
 

@@ -1,6 +1,8 @@
-"""The settings of the papers, for the model families and tasks that they report.
+"""Settings that are known beforehand.
 
-AD-DROP: Table 11 of arXiv 2210.05883 and the layers of its section 4; AttendOut: section 5 of arXiv 2104.04692 v2.
+paper           those of the papers, for the model families and tasks that they report. AD-DROP: Table 11 of arXiv
+                2210.05883 and the layers of its section 4; AttendOut: section 5 of arXiv 2104.04692 v2
+recommended     the method that did best on small data in our own study, docs/verdict.md
 """
 
 from __future__ import annotations
@@ -8,7 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UserError
+from .recipe import WIDTH, width_of
 from .settings import RUN_SETTINGS, RunConfig
+
+# What `recommended` sets: the methods, the learning rate for a model of width 768, and the number of epochs. A test
+# compares it with what benchmarks/verdict/recommend.py computes from the records of the study. None: no study was made.
+RECOMMENDED: tuple[tuple[str, ...], float, float] | None = None
 
 FAMILIES = ("bert", "roberta")
 
@@ -29,15 +36,48 @@ _LARGE = ("glue/mnli", "glue/qnli", "glue/qqp")
 _ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
 
 
-def apply_preset(config: RunConfig, family: str) -> list[str]:
-    """Set the settings of the paper that the user did not set, and return a note for each group of them.
+def apply_preset(config: RunConfig, model: Any) -> list[str]:
+    """Set the settings of a preset that the user did not set, and return a note for each group of them.
 
     The preset itself is then removed from the configuration, because a resumed or repeated run reads the result.
 
     Args:
         config: The configuration of the run, which is changed in place.
-        family: The `model_type` of the model.
+        model: The configuration of the model.
     """
+    return _apply_recommended(config, model) if config.preset == "recommended" else _apply_paper(config, model)
+
+
+def _apply_recommended(config: RunConfig, model: Any) -> list[str]:
+    if RECOMMENDED is None:
+        raise UserError("preset is 'recommended', and there is no recommendation yet; it must be 'paper'.")
+    if config.method:
+        raise UserError(
+            f"preset is 'recommended' and method is {', '.join(config.method)!r}; leave the method out, because the "
+            "preset sets it."
+        )
+    methods, rate, epochs = RECOMMENDED
+    config.method, config.preset = list(methods), None
+    settings = {"num_train_epochs": epochs}
+    if not config.lora:  # adapters have other rates, which the usual rule chooses
+        settings["learning_rate"] = float(f"{rate * WIDTH / width_of(model):.2g}")
+    named = " + ".join(methods) or "no method"
+    listed = _set(config, settings)
+    return [f"preset recommended: {named}{', ' if listed else ''}{listed} (docs/verdict.md says how it was chosen)"]
+
+
+def _set(config: RunConfig, settings: dict[str, Any]) -> str:
+    """Set what the user did not set, and list it."""
+    settings = {name: value for name, value in settings.items() if name not in config.explicit}
+    for name, value in settings.items():
+        if name in RUN_SETTINGS:
+            setattr(config, name, value)
+        else:
+            config.training[name] = value
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _apply_paper(config: RunConfig, model: Any) -> list[str]:
     name = config.method[0].partition(":")[0] if config.method else "addrop"
     if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
         raise UserError(
@@ -52,6 +92,7 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
             f"preset is 'paper' and task is {config.task or config.train_file!r}; AD-DROP's Table 11 has "
             f"{', '.join(_ADDROP)}."
         )
+    family = model.model_type
     if family not in FAMILIES:
         raise UserError(
             f"preset is 'paper' and {config.model!r} is of the family {family!r}; AD-DROP's Table 11 has "
@@ -73,13 +114,7 @@ def apply_preset(config: RunConfig, family: str) -> list[str]:
         "adam_epsilon": 1e-6,
         "train_sampling_strategy": "random",
     }
-    settings = {name: value for name, value in settings.items() if name not in config.explicit}
-    for name, value in settings.items():
-        if name in RUN_SETTINGS:
-            setattr(config, name, value)
-        else:
-            config.training[name] = value
-    listed = ", ".join(f"{name}={value}" for name, value in settings.items())
+    listed = _set(config, settings)
     return [
         f"preset paper: {config.method[0]} (Table 11 of arXiv 2210.05883)",
         f"preset paper: {listed} (Table 11; epochs, patience, constant learning rate, no clipping, ε and shuffled "

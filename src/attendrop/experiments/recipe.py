@@ -62,7 +62,10 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     assert data.train is not None
     examples = len(data.train)
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    epochs, rate = _FIXED.get(data.task.kind) or (epochs_for(examples, batch), rate_for(_width(model), config.lora))
+    epochs, rate = _FIXED.get(data.task.kind) or (
+        epochs_for(examples, batch),
+        rate_for(width_of(model.config), config.lora),
+    )
     chosen: dict[str, float] = {}
     reasons = []
     if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
@@ -73,7 +76,7 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     if "learning_rate" not in config.training:
         chosen["learning_rate"] = rate
         what = "adapters in a model" if config.lora else "a model"
-        reasons.append(f"a learning rate of {rate:g} for {what} of width {_width(model)}")
+        reasons.append(f"a learning rate of {rate:g} for {what} of width {width_of(model.config)}")
     for name, value in chosen.items():
         config.training[name] = value
         setattr(arguments, name, value)
@@ -81,6 +84,11 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     return [f"chosen: {' and '.join(reasons)}; set others with {flags}"] if chosen else []
 
 
-def _width(model: Any) -> int:
-    settings = model.config.get_text_config()
+def width_of(config: Any) -> int:
+    """The size of the hidden states of a model.
+
+    Args:
+        config: The configuration of the model.
+    """
+    settings = config.get_text_config()
     return int(getattr(settings, "hidden_size", None) or getattr(settings, "d_model", None) or WIDTH)

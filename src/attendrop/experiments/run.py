@@ -147,6 +147,9 @@ def prepare_run(
     description = tasks.describe(data, tokenizer, max_length)
     listener.described(description)
     if description.unit == "tokens":
+        if config.train_file:
+            found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+            notes += [f"warning: {finding.text}" for finding in found]
         lengths = description.lengths.get("train")
         tokens = min(max_length, int(lengths.longest)) if lengths else max_length
         notes.append(str(estimate_memory(model, arguments, tokens)))
@@ -163,7 +166,7 @@ def make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer
     """Make the methods of a configuration, after its preset has been applied."""
     if config.preset:
         model = AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
-        for note in apply_preset(config, model.model_type):
+        for note in apply_preset(config, model):
             listener.note(note)
     try:
         return [parse_method(text) for text in config.method]
@@ -228,7 +231,7 @@ class Run:
         is_translation = self.data.task.kind == "translation"
         self.arguments.predict_with_generate = is_translation
         if is_translation:
-            self.arguments.generation_max_length = self.arguments.generation_max_length or self.data.task.max_length
+            self.arguments.generation_max_length = self.arguments.generation_max_length or self.max_length
         callbacks: list[TrainerCallback] = list(self.listener.callbacks())
         if self.config.patience is not None:
             callbacks.append(EarlyStoppingCallback(self.config.patience))

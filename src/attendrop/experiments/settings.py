@@ -43,8 +43,20 @@ CHOSEN: dict[str, str] = {
     "learning_rate": "2e-5 for a model of width 768, more for a smaller one",
 }
 
+# Help texts of training arguments that most runs need, in the place of those of transformers, which are long.
+_HELP: dict[str, str] = {
+    "output_dir": "Folder for the model and its results; by default below runs/.",
+    "per_device_train_batch_size": "Examples in a batch, on each device.",
+    "num_train_epochs": "Passes over the training data.",
+    "learning_rate": "The highest learning rate.",
+    "gradient_accumulation_steps": "Batches that make one step of the optimizer.",
+    "bf16": "Train in bfloat16 mixed precision.",
+    "seed": "Seed of all random numbers.",
+}
+
 # Panels group the settings in `attendrop train --help`.
 RUN, DATA, ADAPTERS, TRAINING = "Run", "Data", "Adapters (LoRA) and quantisation", "Training arguments"
+_PRECISION = dict.fromkeys(("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval"), "Precision")
 
 
 def _metadata(help_text: str, panel: str = RUN) -> dict[str, str]:
@@ -135,7 +147,11 @@ class RunConfig:
     method: list[str] = field(
         default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
     )
-    preset: str | None = _setting(None, "`paper`: the papers' settings for a model family and task they report.")
+    preset: str | None = _setting(
+        None,
+        "`recommended`: the method that did best on small data in our study; `paper`: the papers' settings for a "
+        "model family and task they report.",
+    )
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
@@ -289,8 +305,9 @@ def all_settings() -> dict[str, Setting]:
     for f in dataclasses.fields(Seq2SeqTrainingArguments):
         if f.name not in settings:
             default = CHOSEN.get(f.name, DEFAULTS.get(f.name, _default(f)))
-            help_text = " ".join(str(f.metadata.get("help", "")).split())
-            settings[f.name] = Setting(f.name, _setting_type(hints[f.name]), default, help_text, TRAINING)
+            help_text = _HELP.get(f.name) or " ".join(str(f.metadata.get("help", "")).split())
+            panel = _PRECISION.get(f.name, TRAINING)
+            settings[f.name] = Setting(f.name, _setting_type(hints[f.name]), default, help_text, panel)
     return settings
 
 

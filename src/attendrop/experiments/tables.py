@@ -115,7 +115,7 @@ def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: f
     )
     losses = answers.losses()
     order = np.argsort(-losses, kind="stable")
-    columns[_free("loss", tuple(columns))] = np.round(losses, 4).tolist()
+    columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
     if task.kind in CLASSES and task.kind != "tokens":
         columns[_free("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}

@@ -57,6 +57,7 @@ class ConcreteDropout(Regularizer):
     """
 
     name: ClassVar[str] = "concrete_dropout"
+    reads_gradients: ClassVar[bool] = True
 
     init: float = 0.1
     lr: float = 0.01

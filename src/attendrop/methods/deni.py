@@ -29,12 +29,13 @@ from ..core.schedule import Progress
 from ..core.state import load_optimizer_tensors, optimizer_tensors
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
+from ..model.sites import pretrained_part
 from ..random import key_of
 from ..utils.checks import check_choice, check_number, check_whole
-from ._shared.averages import trained_parameters
+from ._shared.averages import refuse_frozen, trained_parameters
 from ._shared.noise import noise_of
 from ._shared.twin import Twin
-from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded
+from ._shared.weights import draws, reason_against, refuse_sharded
 
 NOISE_ON = ("head", "trained")
 ENSEMBLE = -1  # the round of the delayed ensemble; those of the interpolation are 0, 1, …
@@ -86,10 +87,13 @@ class DENI(TrainsNetworks):
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         refuse_sharded("DENI", model)
-        if self.models > 1 and not any(True for _ in self._noisy(model)):
+        if self.models == 1:
+            return
+        refuse_frozen("DENI", model, seams)
+        if not any(True for _ in self._noisy(model)):
             raise ValueError(
-                f"DENI.noise_on is {self.noise_on!r}, and {seams.name} has no such weights; "
-                + ("it must be 'trained'." if self.noise_on == "head" else "train some of its weights.")
+                f"DENI.noise_on is {self.noise_on!r}, and {seams.name} has no head whose weights are trained; it must "
+                "be 'trained'."
             )
 
     def refuses(self, other: Regularizer) -> str | None:

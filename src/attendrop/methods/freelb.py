@@ -67,6 +67,7 @@ class FreeLB(Regularizer):
     """
 
     name: ClassVar[str] = "freelb"
+    reads_gradients: ClassVar[bool] = True
 
     epsilon: Strength = 0.4
     steps: int = 3

@@ -5,7 +5,8 @@
 
 v are the weights of the head, w those of the pretrained part. A fresh head would send large and random gradients into
 the pretrained part. In the first n steps the pretrained part has no gradient, no weight decay and no state in the
-optimizer, whose moments and counters of these weights begin with step n + 1.
+optimizer, whose moments and counters of these weights begin with step n + 1. The backward ends after the last block in
+these steps, which makes them about three times as fast.
 
 Kumar, Raghunathan, Jones, Ma and Liang, "Fine-Tuning can Distort Pretrained Features and Underperform
 Out-of-Distribution", arXiv 2202.10054.
@@ -15,17 +16,20 @@ for a number of steps, with the model's dropout, and not until it is best.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from math import floor
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
-from ..core.step import Step
+from ..core.step import MicroBatch, Step
+from ..model.plan import Plan
 from ..model.seams import Seams
+from ..model.sites import pretrained_part, unwrapped
 from ..utils.checks import check_number, check_whole
-from ._shared.weights import pretrained_part, reason_against
+from ._shared.weights import reason_against
 
 
 @dataclass
@@ -76,8 +80,33 @@ class LPFT(Regularizer):
     def on_step_begin(self, step: Step) -> None:
         self._probing_steps(step)  # raises an error before the first step
 
+    def _trains_head(self, step: Step) -> bool:
+        """Whether the head is trained alone in this step."""
+        return step.progress.step < self._probing_steps(step)
+
+    def capture_key(self, step: Step) -> Hashable:
+        return self._trains_head(step)
+
+    def plan(self, batch: MicroBatch) -> Plan:
+        step = batch.step
+        if not self._trains_head(step) or not may_end_backward(step):
+            return Plan()
+        return Plan(edits={len(step.seams.blocks) - 1: (Tensor.detach,)})
+
     def on_gradients(self, step: Step) -> None:
         """Drops the gradients of the pretrained part: an optimizer passes over weights that have none."""
-        if step.progress.step < self._probing_steps(step):
+        if self._trains_head(step):
             for parameter in pretrained_part(step.model).parameters():
                 parameter.grad = None
+
+
+def may_end_backward(step: Step) -> bool:
+    """Whether the backward may end after the last block, so that all weights before it get no gradient.
+
+    Not where another method reads gradients there, nor with several processes, of which each waits for the gradients
+    of all weights. And not where weights outside of the transformers model are trained: those of PEFT's prompts come
+    before the blocks.
+    """
+    inside = {id(parameter) for parameter in unwrapped(step.model).parameters()}
+    is_whole = all(id(p) in inside for p in step.model.parameters() if p.requires_grad)
+    return is_whole and not step.reads_gradients and step.loop.world == 1

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
+from ..model.sites import pretrained_part
 from ..utils.checks import check_number
-from ._shared.weights import draws, pretrained_part, reason_against, refuse_sharded, trained_weights
+from ._shared.weights import draws, reason_against, refuse_sharded, trained_weights
 
 
 def noise(uniform: Tensor, deviation: Tensor, strength: float) -> Tensor:

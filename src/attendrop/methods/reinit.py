@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
-from ..model.sites import unwrapped
+from ..model.sites import pretrained_part, unwrapped
 from ..random import preserved
 from ..utils.checks import check_choice, check_whole
-from ._shared.weights import pretrained_part, reason_against, refuse_sharded, trained_weights
+from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
 _FLAG = "_is_hf_initialized"  # transformers initialises no tensor that has it
 

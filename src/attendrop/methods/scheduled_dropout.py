@@ -35,12 +35,18 @@ from ..utils.checks import check_number
 
 def _schedules(curves: Any) -> list[Schedule]:
     try:
-        return [curve if isinstance(curve, Schedule) else Schedule(curve) for curve in curves]
+        return [_schedule(curve) for curve in curves]
     except (TypeError, ValueError):
         raise ValueError(
-            f"ScheduledDropout.curves is {curves!r:.60}; it must have a list of (share of training, probability) "
-            "points for each layer."
+            f"ScheduledDropout.curves is {curves!r:.60}; it must have a probability, or a list of (share of training, "
+            "probability) points, for each layer."
         ) from None
+
+
+def _schedule(curve: Any) -> Schedule:
+    if isinstance(curve, (int, float)):
+        curve = [(0, curve), (1, curve)]
+    return curve if isinstance(curve, Schedule) else Schedule(curve)
 
 
 @dataclass
@@ -51,8 +57,8 @@ class ScheduledDropout(Regularizer):
         start: drop probability of every layer at the start of the training; a number from 0 to 1
         slopes: change of this probability over the whole training, for the first and the last layer; two numbers, with
             evenly spaced values for the layers between them. The probability is cut to 0 … 1
-        curves: instead of start and slopes: for each layer a list of (share of the training, probability) points, with
-            shares rising from 0 to 1; or None
+        curves: instead of start and slopes: for each layer a probability, or a list of (share of the training,
+            probability) points with shares rising from 0 to 1; or None
     """
 
     name: ClassVar[str] = "scheduled_dropout"

@@ -49,6 +49,20 @@ class Site:
         return self.kind == "self" and self.stack == sites[0].stack
 
 
+def pretrained_part(model: nn.Module) -> nn.Module:
+    """The base model, outside of which everything is the head.
+
+    It has the name `base_model_prefix`. In a class without a module of that name, such as Whisper's for sounds, it is
+    the only transformers model among the modules.
+
+    Args:
+        model: a transformers model; PEFT, DDP and torch.compile may wrap it.
+    """
+    inner = unwrapped(model)
+    inside = [module for module in inner.children() if isinstance(module, PreTrainedModel)]
+    return inside[0] if inner.base_model is inner and len(inside) == 1 else inner.base_model
+
+
 def unwrapped(model: nn.Module) -> Any:
     """The transformers model inside of torch.compile, DDP and PEFT, or the only one in a pipeline of modules.
 

@@ -196,15 +196,15 @@ def _bullets(items: Iterable[str]) -> str:
 def _pictures(record: Mapping[str, Any]) -> str:
     """The figures and tables of the validation data that the run wrote."""
     judged = record.get("evaluation", {}).get("validation", {})
-    if "calibration" not in judged:
+    if not judged:
         return ""
+    errors = "\nThe validation examples with the largest loss are in `errors.csv`.\n"
+    if "calibration" not in judged:
+        return errors
     confusion = (
         "![confusion matrix](confusion.png)\n"
         if len(judged.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
         else ""
     )
-    note = record["temperature_note"]
-    return (
-        f"\n{markdown_text(note[:1].upper() + note[1:])}.\n\n{confusion}![reliability diagram](reliability.png)\n\n"
-        "The validation examples with the largest loss are in `errors.csv`.\n"
-    )
+    note = markdown_text(record["temperature_note"])
+    return f"\n{note[:1].upper()}{note[1:]}.\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"

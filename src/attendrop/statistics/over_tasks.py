@@ -66,7 +66,11 @@ class TaskSummary(TaskFigures):
 
 
 def summarize_tasks(
-    methods: Mapping[str, Mapping[str, Floats]], question: Question, draws: int = 4000, seed: int = 0
+    methods: Mapping[str, Mapping[str, Floats]],
+    question: Question,
+    draws: int = 4000,
+    seed: int = 0,
+    only_these: bool = False,
 ) -> dict[str, TaskSummary]:
     """Judge several methods over all tasks; the error rate holds for all methods together (Holm).
 
@@ -76,13 +80,15 @@ def summarize_tasks(
         question: What is asked: delta, direction, confidence, and words for the sentences.
         draws: Number of bootstrap samples.
         seed: Seed of the bootstrap.
+        only_these: Whether the question is about other seeds on these tasks, and not about other tasks; with fewer
+            than three tasks it always is.
     """
     used = {
         name: [np.asarray(of, float) for of in tasks.values() if len(of) >= FEWEST_PAIRS]
         for name, tasks in methods.items()
     }
     left_out = {name: len(tasks) - len(used[name]) for name, tasks in methods.items()}
-    estimates = {name: _estimate(tasks, draws, seed) for name, tasks in used.items() if tasks}
+    estimates = {name: _estimate(tasks, draws, seed, only_these) for name, tasks in used.items() if tasks}
     p = holm([of.tail(0.0) * 2 for of in estimates.values()])
     equivalence = holm([of.tail_within(question.delta) for of in estimates.values()])
     adjusted = dict(zip(estimates, zip(p, equivalence, strict=True), strict=True))
@@ -101,7 +107,8 @@ def summarize_tasks(
                 p_adjusted=adjusted[name][0],
             )
             verdict = verdict_of(estimate.mean, *adjusted[name], question)
-        sentence = explain_over_tasks(name, question, figures, verdict, len(estimates), FEWEST_TASKS)
+        is_about_these = only_these or figures.tasks < FEWEST_TASKS
+        sentence = explain_over_tasks(name, question, figures, verdict, len(estimates), is_about_these)
         summaries[name] = TaskSummary(**vars(figures), verdict=verdict, sentence=sentence)
     return summaries
 
@@ -132,10 +139,10 @@ class _Estimate:
         return float(special.stdtr(self.degrees, -distance / self.error))
 
 
-def _estimate(tasks: list[Floats], draws: int, seed: int) -> _Estimate:
+def _estimate(tasks: list[Floats], draws: int, seed: int, only_these: bool) -> _Estimate:
     count = len(tasks)
     mean = float(np.mean([of.mean() for of in tasks]))
-    if count < FEWEST_TASKS:
+    if only_these or count < FEWEST_TASKS:
         parts = np.array([of.var(ddof=1) / len(of) for of in tasks])
         degrees = np.array([len(of) - 1 for of in tasks])
         total = float(parts.sum())  # degrees of freedom by Welch and Satterthwaite

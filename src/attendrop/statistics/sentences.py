@@ -57,7 +57,7 @@ def explain_too_few(name: str, question: Question, figures: Figures, fewest: int
 
 
 def explain_over_tasks(
-    name: str, question: Question, figures: TaskFigures, verdict: Verdict, methods: int, fewest: int
+    name: str, question: Question, figures: TaskFigures, verdict: Verdict, methods: int, is_about_these: bool
 ) -> str:
     """The verdict over all tasks and its reasons.
 
@@ -67,7 +67,7 @@ def explain_over_tasks(
         figures: The figures of the summary.
         verdict: The verdict.
         methods: Number of methods for which p values are corrected.
-        fewest: The number of tasks from which on the summary is about other tasks too.
+        is_about_these: Whether it is about other seeds on these tasks alone.
     """
     if verdict == "too few seeds":
         return f"No verdict on {name}: no task has enough seeds." + _tasks_left_out(figures)
@@ -75,9 +75,9 @@ def explain_over_tasks(
     text = _outcome(name, question, figures, verdict, interval, corrected, _count(figures.tasks, "task"))
     if verdict == "undecided":
         text += f" {_why_undecided(question, figures, corrected)}"
-    if figures.tasks < fewest:
+    if is_about_these:
         tasks = "this task" if figures.tasks == 1 else f"these {figures.tasks} tasks"
-        text += f" With fewer than {fewest} tasks this is about other seeds on {tasks}, not about other tasks."
+        text += f" This is about other seeds on {tasks}, not about other tasks."
     return text + _tasks_left_out(figures)
 
 

@@ -2,7 +2,8 @@
 
 Between runs it keeps what takes long to make: the tokenised data, the model on its device, the optimizer and the
 captured graphs. A run starts from the pretrained weights, with the head of its seed, and gives the same scores as
-`attendrop train` with the same settings.
+`attendrop train` with the same settings; where steps are captured, up to rounding, because batches are padded to fewer
+lengths.
 """
 
 from __future__ import annotations

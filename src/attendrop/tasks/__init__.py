@@ -11,6 +11,7 @@ from .data import Data, as_corpus, load_task
 from .describe import Description, Lengths, describe
 from .files import ReadOptions
 from .findings import Finding
+from .lengths import examine_lengths
 from .metrics import METRICS
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
@@ -36,6 +37,7 @@ __all__ = [
     "as_text",
     "check_length",
     "describe",
+    "examine_lengths",
     "few_shots",
     "find_task",
     "fraction",

@@ -7,6 +7,7 @@ An obvious choice is made and noted. Where the choice is not obvious, the error 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -68,6 +69,17 @@ def looks_like_text(values: Sequence[Any]) -> bool:
     return sum(isinstance(value, str) and " " in value.strip() for value in present) * 2 > len(present)
 
 
+def likely_texts(table: Table) -> list[str]:
+    """The columns that hold texts."""
+    return [name for name, values in table.columns.items() if looks_like_text(values)]
+
+
+def likely_label(table: Table, texts: Collection[str]) -> str | None:
+    """The column beside the `texts` with the fewest different values; None if there is no other column."""
+    others = [name for name in table.columns if name not in texts]
+    return min(others, key=lambda name: len(set(map(str, table.columns[name]))), default=None)
+
+
 def _header(table: Table) -> str:
     return f"{table.path} has the columns {', '.join(map(shortened, table.columns))}"
 
@@ -117,9 +129,7 @@ def find_text(table: Table, text: str | None) -> tuple[str, list[str]]:
     _check_names(table, text, None, None)
     if text is not None:
         return text, []
-    names = _with_usual_name(table, TEXT_NAMES, list(table.columns)) or [
-        name for name, values in table.columns.items() if looks_like_text(values)
-    ]
+    names = _with_usual_name(table, TEXT_NAMES, list(table.columns)) or likely_texts(table)
     names = list(table.columns) if len(table.columns) == 1 else names
     if len(names) != 1:
         raise UserError(f"{_header(table)}, and it is not clear which of them is the text; name it with --text.")
@@ -224,8 +234,27 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
         return candidates[0]
     if not candidates and texts and len(free) == 1:
         return free[0]
-    reason = f"{' and '.join(candidates)} could each be the label" if candidates else "none is clearly the label"
-    raise UserError(f"{_header(table)}, and {reason}; name it with --label.")
+    if candidates:
+        raise UserError(
+            f"{_header(table)}, and {' and '.join(candidates)} could each be the label; name it with --label."
+        )
+    raise UserError(f"{_header(table)}, and none is clearly {_missing_columns(table, texts)}.")
+
+
+def _missing_columns(table: Table, texts: Sequence[str]) -> str:
+    """What the user has to name, the flags for it, and the columns that it may be."""
+    if not texts and _has_choices(table.columns):
+        return "the label; use --kind choice if they are answers to choose from, or name it with --label"
+    has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
+    likely = likely_texts(table)
+    label = likely_label(table, {*texts, *likely})
+    flags = "" if label is None else f" --label {shlex.quote(shortened(label))}"
+    if not has_text and len(likely) == 1:
+        flags = f" --text {shlex.quote(shortened(likely[0]))}{flags}"
+    perhaps = f", perhaps{flags}" if flags else ""
+    if has_text:
+        return f"the label; name it with --label{perhaps}"
+    return f"the text or the label; name them with --text and --label{perhaps}"
 
 
 def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
@@ -240,9 +269,14 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
     if len(free) == 1:
         return (free[0],)
     hint = "name it with --text (and --text-pair)"
-    if sum(_CHOICE_NAME.fullmatch(name) is not None for name in free) > 1:
+    if _has_choices(free):
         hint = "use --kind choice if they are answers to choose from, or name it with --text (and --text-pair)"
     raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
+
+
+def _has_choices(free: Iterable[str]) -> bool:
+    """Whether several columns are called like the answers of a multiple choice."""
+    return sum(_CHOICE_NAME.fullmatch(name) is not None for name in free) > 1
 
 
 def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) -> list[str]:

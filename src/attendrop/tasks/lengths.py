@@ -6,20 +6,20 @@ from typing import Any
 
 from .describe import Description
 from .findings import WARNING, Finding
-from .models import load_config
 
 _UNLIMITED = 1_000_000  # tokenizers without a limit have a far larger number
 
 
-def examine_lengths(description: Description, model: str, tokenizer: Any) -> list[Finding]:
+def examine_lengths(description: Description, model: str, config: Any, tokenizer: Any) -> list[Finding]:
     """Return a warning for each split with texts that are cut.
 
     Args:
         description: The statistics of the data, with lengths.
         model: The name or the folder of the model.
+        config: Its configuration.
         tokenizer: Its tokenizer.
     """
-    positions = getattr(load_config(model), "max_position_embeddings", None)
+    positions = getattr(config, "max_position_embeddings", None)
     limits = [n for n in (positions, tokenizer.model_max_length) if isinstance(n, int) and 0 < n < _UNLIMITED]
     most = min(limits, default=None)
     findings = []

@@ -126,10 +126,13 @@ def head_modules(model: Any) -> list[str]:
     Args:
         model: A model with a head.
     """
+    from ..model.sites import pretrained_part
+
+    pretrained = pretrained_part(model)
     return [
         name
         for name, module in model.named_children()
-        if name != model.base_model_prefix and any(True for _ in module.parameters())
+        if module is not pretrained and any(True for _ in module.parameters())
     ]
 
 

@@ -44,6 +44,11 @@ def class_name(value: Any) -> str:
     return str(value).strip()
 
 
+def folded(name: str) -> str:
+    """The name of a class without its spaces and the case of its letters."""
+    return "".join(name.split()).casefold()
+
+
 # ---- rows that cannot be used ---------------------------------------------------------------------------------------
 
 
@@ -187,9 +192,9 @@ def label_names(table: Table, task: Task) -> list[Any]:
 
 
 def split_labels(value: Any, task: Task) -> list[Any]:
-    """The labels of one example, as they are written; an empty text has none."""
+    """The labels of one example, without the spaces around them in a text; an empty text has none."""
     if isinstance(value, str):
-        return [name for name in value.split(task.label_separator) if name.strip()]
+        return [name.strip() for name in value.split(task.label_separator) if name.strip()]
     return list(value)
 
 

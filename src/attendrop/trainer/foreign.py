@@ -9,6 +9,7 @@ import importlib.metadata
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -211,7 +212,7 @@ def trains_sentence_transformer(trainer_class: type) -> bool:
 
 
 def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any]) -> type:
-    """The Trainer of setfit, whose embedding phase is regularised. Its head is trained as before.
+    """The Trainer of setfit, whose embedding phase is regularised and can be resumed. Its head is trained as before.
 
     Args:
         trainer_class: setfit's Trainer or a subclass.
@@ -235,7 +236,17 @@ def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any
         )
         self.st_trainer.callback_handler.callbacks = plain.callback_handler.callbacks
 
-    return type(f"Regularized{trainer_class.__name__}", (trainer_class,), {"__init__": __init__})
+    def train(
+        self: Any, args: Any = None, trial: Any = None, resume_from_checkpoint: str | bool | None = None, **kwargs: Any
+    ) -> None:
+        # setfit trains the embeddings by a call of `st_trainer.train` without arguments, and cannot resume by itself.
+        self.st_trainer.train = partial(self.st_trainer.train, resume_from_checkpoint=resume_from_checkpoint)
+        try:
+            base.train(self, args, trial, **kwargs)
+        finally:
+            del self.st_trainer.train
+
+    return type(f"Regularized{trainer_class.__name__}", (trainer_class,), {"__init__": __init__, "train": train})
 
 
 def _reason_against(name: str) -> str:

@@ -115,6 +115,13 @@ class RegularizerMixin(_Base):
             )
         if self.args.gradient_checkpointing:
             refuse_reentrant(self.args.gradient_checkpointing_kwargs)
+        fuses_loss = (self.args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True)
+        readers = [type(method).__name__ for method in self.regularizers if method.reads_predictions]
+        if self.args.use_liger_kernel and fuses_loss and readers:
+            raise ValueError(
+                f"args.use_liger_kernel is True, whose fused loss returns no predictions in training, and {readers[0]} "
+                "reads them; set args.liger_kernel_config to {'fused_linear_cross_entropy': False}."
+            )
         if getattr(self.args, "disable_dropout", False):
             logger.warning(
                 "args.disable_dropout is True: the model's ordinary dropout is off, the regularisers stay on."

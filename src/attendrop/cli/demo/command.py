@@ -19,7 +19,7 @@ def command(
     epochs: Annotated[int, typer.Option(help="Epochs of each run.")] = 4,
     seed: Annotated[int, typer.Option(help="Random seed of all three runs.")] = 42,
     output_dir: Annotated[str, typer.Option(help="Folder for models and figures.")] = "attendrop-demo",
-    overwrite: Annotated[bool, typer.Option(help="Replace an earlier demo in that folder.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier demo in that folder.")] = False,
 ) -> None:
     with exits_on_interrupt():
         from .run import run_demo

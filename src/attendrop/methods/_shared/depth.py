@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from ...model.seams import Seams
-from .weights import pretrained_part
+from ...model.sites import pretrained_part
 
 EMBEDDINGS = -1
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from ...core.regularizer import Regularizer
 from ...core.step import Step
 from ...model.seams import Seams
+from ...model.sites import pretrained_part
 from .averages import refuse_frozen, trained_parameters
-from .weights import end_mixing, pretrained_part, reason_against, refuse_sharded
+from .weights import end_mixing, reason_against, refuse_sharded
 
 
 class RemembersOrigin(Regularizer):

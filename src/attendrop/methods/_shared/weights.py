@@ -28,7 +28,7 @@ from ...core.step import Step
 from ...kernels.draws import uniform
 from ...kernels.weights import mix, unmix
 from ...model.seams import Seams
-from ...model.sites import unwrapped
+from ...model.sites import pretrained_part
 
 PATTERNS = ("column", "element")
 _CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
@@ -75,11 +75,6 @@ class LinearWeight:
     def is_lora_a(self) -> bool:
         """Whether it is the first of the two factors of a low-rank change of a pretrained weight."""
         return ".lora_A." in self.name
-
-
-def pretrained_part(model: nn.Module) -> nn.Module:
-    """The base model (`base_model_prefix`): everything outside of it is the head."""
-    return unwrapped(model).base_model
 
 
 def linear_weights(model: nn.Module) -> list[LinearWeight]:

@@ -35,6 +35,7 @@ from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.distributed import average_gradients, mean_over_processes
 from .._shared.causality import is_causal
 from .._shared.twin import Twin
+from .exploration import draw_active, draw_shifts, learn_from_shifts
 from .generator import Generator, ids_and_mask
 from .policy_gradient import (
     Baseline,
@@ -78,6 +79,10 @@ class AttendOut(TrainsNetworks):
             tells more about each of them
         credit: "mean": all steps of a round get the mean reward; "paired": each step gets the mean reward of its own
             examples with reward_on="cached", otherwise of one of T equal groups of the examples
+        explore: standard deviation of a random shift of each layer's logits, drawn for each round, from which the layer
+            offsets learn; a number from 0; 0: no shift, as in the paper
+        common_dropout: True: both networks draw the same ordinary dropout, and differ in the masks alone; False: they
+            draw their own
         normalize: True: advantages are divided by their running size
         decay: of the moving averages of reward and advantage, a number from 0 to 1
         hold_out: share of the training set that is held out with reward_on="held_out", a number above 0, to 1
@@ -101,6 +106,8 @@ class AttendOut(TrainsNetworks):
     layer_offsets: bool = True
     active: float = 1.0
     credit: str = "mean"
+    explore: float = 0.0
+    common_dropout: bool = True
     normalize: bool = True
     decay: float = 0.9
     hold_out: float = 0.1
@@ -112,7 +119,7 @@ class AttendOut(TrainsNetworks):
             self.reward_on, self.select = "cached", "attacker"
         for name, allowed in (
             ("reward_on", REWARD_ON), ("reward", REWARDS), ("select", SELECTS), ("credit", CREDITS), ("mode", MODES),
-            ("layer_offsets", (True, False)), ("normalize", (True, False)),
+            ("layer_offsets", (True, False)), ("normalize", (True, False)), ("common_dropout", (True, False)),
         ):  # fmt: skip
             check_choice(f"AttendOut.{name}", getattr(self, name), allowed)
         for name, low in (("T", 1), ("monte_carlo", 1), ("samples", 0)):
@@ -120,8 +127,10 @@ class AttendOut(TrainsNetworks):
         for name in ("init_drop", "active", "decay", "hold_out", "noise"):
             is_share = name in ("active", "hold_out")
             check_number(f"AttendOut.{name}", getattr(self, name), 0, 1, is_share, is_below=name == "init_drop")
-        for name in ("generator_lr", "offset_lr", "temperature"):
+        for name in ("generator_lr", "offset_lr", "explore", "temperature"):
             check_number(f"AttendOut.{name}", getattr(self, name), is_above=name == "temperature")
+        if self.explore and not self.layer_offsets:
+            raise ValueError(f"AttendOut.explore is {self.explore}, which teaches the offsets; set layer_offsets=True.")
         self.reset()
 
     def reset(self) -> None:
@@ -194,13 +203,15 @@ class AttendOut(TrainsNetworks):
 
     def on_batch(self, batch: MicroBatch) -> None:
         assert self._twin is not None
-        self._twin.backward(batch)
+        step = batch.step.progress.step
+        own = None if self.common_dropout else key_of(batch.step.seed, step, batch.first_position, "attendout-dropout")
+        self._twin.backward(batch, own)
         is_scored = self.reward_on == "cached"
         if not is_scored and self.init_drop == 0:
             return
         ids, mask = ids_and_mask(batch.examples)
         first_row = batch.first_position * (len(ids) // batch.size)
-        cached = CachedBatch(batch.step.progress.step, first_row, ids.clone(), mask.clone())
+        cached = CachedBatch(step, first_row, ids.clone(), mask.clone())
         if is_scored:
             cached.examples = {name: x.clone() for name, x in batch.examples.items() if isinstance(x, Tensor)}
         self._round.append(cached)
@@ -215,7 +226,10 @@ class AttendOut(TrainsNetworks):
         step = batch.step
         ids, mask = ids_and_mask(batch.examples)
         with torch.no_grad():
-            keep = ~self._actions(self.generator(ids, mask), batch)
+            logits = self.generator(ids, mask)
+            if self.explore:
+                logits = logits + step.values(f"{self.name} shifts", self._shift_values).view(-1, 1, 1, 1)
+            keep = ~self._actions(logits, batch)
         sites = self._sites(step.seams)
         if step.is_captured and self.active < 1:
             keep = keep | (step.values(f"{self.name} active", self._active_values).view(-1, 1, 1, 1) == 0)
@@ -233,15 +247,17 @@ class AttendOut(TrainsNetworks):
     def _active(self, seed: int, step: int) -> list[bool]:
         """Which layers are masked in the round of this optimizer step; the same on all processes."""
         assert self.generator is not None
-        layers = self.generator.layers
-        if self.active >= 1:
-            return [True] * layers
-        draws = torch.Generator().manual_seed(key_of(seed, step // self.T, 0, "attendout-active"))
-        chosen = torch.randperm(layers, generator=draws)[: max(1, round(self.active * layers))].tolist()
-        return [layer in chosen for layer in range(layers)]
+        return draw_active(seed, step // self.T, self.generator.layers, self.active)
 
     def _active_values(self, step: Step) -> Tensor:
         return torch.tensor(self._active(step.seed, step.progress.step), dtype=torch.float32)
+
+    def _shifts(self, seed: int, step: int) -> list[float]:
+        """What is added to the logits of each layer in the round of this optimizer step."""
+        return draw_shifts(seed, step // self.T, self._active(seed, step), self.explore)
+
+    def _shift_values(self, step: Step) -> Tensor:
+        return torch.tensor(self._shifts(step.seed, step.progress.step))
 
     def on_gradients(self, step: Step) -> None:
         assert self._twin is not None
@@ -298,12 +314,15 @@ class AttendOut(TrainsNetworks):
         self._twin.make_equal(step, to_model=winner == "defender")
         mean, error = mean_and_error(rewards.values)
         device = dropped.device  # of all metrics, which are stacked for the log
-        for name, value in (
-            ("reward", mean), ("baseline", self._baseline.mean or 0.0), ("attacker_won", float(winner == "attacker")),
-        ):  # fmt: skip
+        values = {"reward": mean, "reward_error": error, "baseline": self._baseline.mean or 0.0}
+        values["attacker_won"] = float(winner == "attacker")
+        labels = [site.label for site in self._sites(step.seams)]
+        shifts = self._shifts(step.seed, step.progress.step) if self.explore else []
+        values |= {f"shift_{label}": shift for label, shift in zip(labels, shifts, strict=False)}
+        for name, value in values.items():
             step.metrics[f"attendout/{name}"] = torch.full((), value, device=device)
-        for site, p in zip(self._sites(step.seams), dropped, strict=True):
-            step.metrics[f"attendout/drop_probability_{site.label}"] = p
+        for label, p in zip(labels, dropped, strict=True):
+            step.metrics[f"attendout/drop_probability_{label}"] = p
         self.history.append(
             {
                 "step": step.progress.step + 1,
@@ -315,6 +334,7 @@ class AttendOut(TrainsNetworks):
                 "attacker": rewards.attacker.item(),
                 "defender": rewards.defender.item(),
                 "winner": winner,
+                **({"shifts": shifts} if shifts else {}),
             }
         )
 
@@ -325,14 +345,19 @@ class AttendOut(TrainsNetworks):
         self._rounds += 1
         if self.init_drop == 0:
             return torch.zeros(self.generator.layers, device=step.device)
-        keys, weights = {}, {}
+        keys, weights, shifts = {}, {}, {}
         for cached in sorted({batch.step for batch in self._round}):
             words = [key_of(step.seed, cached, layer, self.name) for layer in range(self.generator.layers)]
             keys[cached] = as_keys(words).unsqueeze(1)
             is_active = self._active(step.seed, cached)
             advantage = advantages[min(cached - self._round[0].step, len(advantages) - 1)]
             weights[cached] = [advantage / self.monte_carlo / sum(is_active) * active for active in is_active]
-        dropped = reinforce(self.generator, self._round, keys, weights, step.loop.graphs)
+            if self.explore:
+                shifts[cached] = self._shifts(step.seed, cached)
+        dropped = reinforce(self.generator, self._round, keys, weights, step.loop.graphs, shifts or None)
+        if self.explore:
+            weight = sum(advantages) / len(advantages) / self.monte_carlo
+            learn_from_shifts(self.generator, self._shifts(step.seed, step.progress.step), self.explore, weight)
         if self._round and self._rounds % self.monte_carlo == 0:
             average_gradients(self.generator.parameters(), step.loop.world)
             self._optimizer.step()

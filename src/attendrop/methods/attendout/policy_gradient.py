@@ -123,6 +123,7 @@ def reinforce(
     keys: Mapping[int, Tensor],
     weights: Mapping[int, Sequence[float]],
     graphs: Any,
+    shifts: Mapping[int, Sequence[float]] | None = None,
 ) -> Tensor:
     """Adds the gradient of −Σ_t Σ_layer weight · mean over rows of 1/n² Σ log P(d_t) to that of the generator.
 
@@ -132,9 +133,10 @@ def reinforce(
         keys: the keys of the draws of each optimizer step, int32 [layers, 1] on the CPU.
         weights: one for each layer, of each optimizer step.
         graphs: where the work is captured as CUDA graphs; None: it runs eagerly.
+        shifts: what was added to the logits of each layer when the actions of each step were drawn; None: nothing.
 
     Returns:
-        P(drop) of each layer, the mean over micro-batches: [layers].
+        P(drop) of each layer without the shifts, the mean over micro-batches: [layers].
     """
     device = generator.tokens.device
     total = torch.zeros(generator.layers, device=device)
@@ -144,6 +146,9 @@ def reinforce(
     batches = sorted(cache, key=lambda batch: -_padded_width(generator, batch.ids.shape[1], graphs))
     widths = [_padded_width(generator, batch.ids.shape[1], graphs) for batch in batches for _ in batch.ids]
     rows = _stack_rows(batches, keys, weights, widths[0], generator.causal, device)
+    if shifts is not None:
+        of_rows = torch.tensor([shifts[batch.step] for batch in batches for _ in batch.ids])
+        rows["shifts"] = to_device_async(of_rows.T.contiguous(), device)
     least = max(len(batch.ids) for batch in batches) if device.type == "cuda" else 1
     for start, stop in _chunks(generator, widths, device.type, least):
         width = widths[start]
@@ -160,7 +165,14 @@ def reinforce(
 
 
 def _backward(
-    generator: Generator, ids: Tensor, mask: Tensor, keys: Tensor, positions: Tensor, weights: Tensor, shares: Tensor
+    generator: Generator,
+    ids: Tensor,
+    mask: Tensor,
+    keys: Tensor,
+    positions: Tensor,
+    weights: Tensor,
+    shares: Tensor,
+    shifts: Tensor | None = None,
 ) -> Tensor:
     """The backward of one chunk of rows.
 
@@ -171,16 +183,19 @@ def _backward(
         positions: of the rows in the global batch, [rows].
         weights: of Σ log P(d), [layers, rows].
         shares: of each row in the returned mean, [rows].
+        shifts: of the logits when the actions were drawn, [layers, rows]; None: 0.
 
     Returns:
-        Σ shares · Σ P(drop): [layers].
+        Σ shares · Σ P(drop) without the shifts: [layers].
     """
     logits = generator(ids, mask)
     with torch.no_grad():
         valid = pairs(mask, generator.causal)
-        p = probabilities(logits)
+        p = learned = probabilities(logits)
+        if shifts is not None:
+            p = probabilities(logits + shifts[..., None, None])
         gradient = likelihood_gradient(p, actions(p, keys, positions), valid).mul_(-weights[..., None, None])
-        mean = (p.mul_(valid).sum((2, 3)) * shares).sum(1)
+        mean = (learned.mul_(valid).sum((2, 3)) * shares).sum(1)
     logits.backward(gradient.to(logits.dtype))
     return mean
 

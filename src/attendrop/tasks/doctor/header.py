@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..columns import looks_like_text
+from ..columns import likely_label, likely_texts
 from ..files import Table
 from ..findings import ERROR, WARNING, Finding, shortened
 from ..values import as_number
@@ -42,9 +42,8 @@ def examine_header(table: Table) -> list[Finding]:
 
 def _suggested(table: Table) -> list[str]:
     """Names for the columns: `text` for texts, `label` for the column with the fewest different values."""
-    texts = [name for name, values in table.columns.items() if looks_like_text(values)]
-    others = [name for name in table.columns if name not in texts]
+    texts = likely_texts(table)
     names = dict(zip(texts, ("text", "text_pair"), strict=False))
-    if others:
-        names[min(others, key=lambda name: len(set(map(str, table.columns[name]))))] = "label"
+    if (label := likely_label(table, texts)) is not None:
+        names[label] = "label"
     return [names.get(name, f"column{number}") for number, name in enumerate(table.columns, 1)]

@@ -10,10 +10,11 @@ from typing import Any
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, NOTE, WARNING, Finding, listed, plural
-from ..values import class_name, label_names, split_labels, words_of
+from ..values import class_name, folded, label_names, split_labels, words_of
 
 _LARGE_SHARE = 0.8  # of the rows; a model that always predicts this class looks good
 _FEW_ROWS = 5
+_SIGNS = (",", ";", "|", "/", "+")  # that may stand between several labels
 _PLACEHOLDERS = ("null", "none", "n/a", "na", "#n/a", "?", "-", "unknown")
 
 
@@ -25,6 +26,8 @@ def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
     names = label_names(train, task)
     counts = Counter(names if task.kind == "classification" else chain.from_iterable(names))
     findings = [*_alike(task, train, counts), *_merged(task, train), *_placeholders(task, train, counts)]
+    if task.kind == "classification":
+        findings += _joined(task, train, counts)
     if task.kind != "tokens":
         findings += _balance(task, train, counts)
         findings += _absent(task, tables, counts)
@@ -39,7 +42,7 @@ def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
     """Labels that differ by case or spaces only. They would be learned as two classes."""
     groups: dict[str, list[str]] = {}
     for name in sorted(counts):
-        groups.setdefault("".join(name.split()).casefold(), []).append(name)
+        groups.setdefault(folded(name), []).append(name)
     findings = []
     for spellings in groups.values():
         if len(spellings) > 1:
@@ -75,6 +78,17 @@ def _merged(task: Task, table: Table) -> list[Finding]:
         if several
         else []
     )
+
+
+def _joined(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
+    """Labels such as `a, b`, of which each part is also a label by itself: texts may have several labels."""
+    for sign in _SIGNS:
+        joined = [name for name in counts if sign in name and all(part.strip() in counts for part in name.split(sign))]
+        if joined:
+            rows = plural(sum(counts[name] for name in joined), "row")
+            text = f"{rows} of {table.path} may have several labels in column {task.label!r}, such as {joined[0]!r}"
+            return [Finding(WARNING, f"{text}; read them with --label-separator '{sign}'")]
+    return []
 
 
 def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:

@@ -9,7 +9,7 @@ from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, WARNING, Finding, plural
 from ..modalities import modality_of
-from ..values import as_number, label_names
+from ..values import as_number, folded, label_names
 
 _MOST_SHARED = 0.5  # of the rows of a validation file; with more of them its scores say nothing
 _PLACEHOLDERS = ("nan", "null", "none", "n/a", "na", "#n/a", "?")
@@ -56,7 +56,7 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
         earlier = first.setdefault(key, row)
         if earlier == row:
             continue
-        if labels[row] == labels[earlier]:
+        if _is_same(labels[row], labels[earlier]):
             repeats.append((row, earlier))
         else:
             conflicts.setdefault(key, (row, earlier))
@@ -75,6 +75,11 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
         text = f"{examples} of {table.path} {verb} different labels in different rows"
         findings.append(Finding(WARNING, f"{text} (first: {where})"))
     return findings
+
+
+def _is_same(label: Any, other: Any) -> bool:
+    """Whether two rows have the same label; spellings that differ by case or spaces are an error of their own."""
+    return bool(folded(label) == folded(other) if isinstance(label, str) else label == other)
 
 
 def _shown(task: Task, label: Any) -> str:

@@ -45,6 +45,8 @@ class Text(Modality):
         return _PIPELINE_TAGS[kind]
 
     def on_command_line(self, task: Task) -> str:
+        if task.kind == "choice":
+            return " ".join(['"the context"', *(f'"answer {number}"' for number in range(1, len(task.text)))])
         is_pair = len(task.text) == 2 and task.kind != "translation"
         return f'{self.example} "a second text"' if is_pair else self.example
 

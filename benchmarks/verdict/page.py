@@ -1,0 +1,237 @@
+"""The generated parts of docs/verdict.md and of the README: tables, sentences and the figure.
+
+    python -m benchmarks.verdict.page       # writes all of them; the same as `make tables`
+
+Every number on the page comes from docs/results/verdict/*.csv and frozen.yaml. `benchmarks.tables --check` fails if
+the page and the files disagree.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable
+from statistics import mean, median
+
+from . import answers
+from .judge import (
+    MEMBERS,
+    OUTCOMES,
+    PLAIN,
+    STAGES,
+    UPPER_LINE,
+    by_cell,
+    confirmation_rows,
+    on_tasks,
+    over_cells,
+    over_tasks,
+    sizes,
+)
+from .lines import RECORDS, read
+from .plan import PLAN, TUNE
+from .protocol_gains import Gain, gains
+from .recommend import frozen, primary_size
+from .show import MODELS, NAMES, NOT_YET, amount, examples, interval, methods_of, seconds, table, word
+
+
+def words(name: str) -> str:
+    """The verdict on each method for each outcome, in words."""
+    size = primary_size()
+    if not methods_of(name, size):
+        return NOT_YET
+    lines = [
+        [
+            method,
+            *(word(of.verdict) if (of := over_tasks(name, size, outcome).get(method)) else "" for outcome in OUTCOMES),
+            seconds(name, size, method),
+        ]
+        for method in methods_of(name, size)
+    ]
+    return table(["method", *(NAMES[outcome] for outcome in OUTCOMES), "time"], lines)
+
+
+def numbers(name: str) -> str:
+    """The differences with their intervals."""
+    size = primary_size()
+    if not methods_of(name, size):
+        return NOT_YET
+    lines = [
+        [method, *(interval(outcome, over_tasks(name, size, outcome).get(method)) for outcome in OUTCOMES)]
+        for method in methods_of(name, size)
+    ]
+    return table(["method", *(NAMES[outcome] for outcome in OUTCOMES)], lines)
+
+
+def by_size(name: str) -> str:
+    """Score and log loss for each amount of training data."""
+    found = sizes(name)
+    if len(found) < 2:
+        return NOT_YET
+    columns = [(outcome, size) for outcome in ("score", "loss") for size in found]
+    lines = []
+    for method in methods_of(name, primary_size()):
+        of = {column: over_tasks(name, column[1], column[0]).get(method) for column in columns}
+        lines.append([method, *(f"{interval(c[0], v)} {word(v.verdict)}" if v else "" for c, v in of.items())])
+    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for outcome, size in columns)], lines)
+
+
+def by_task(name: str, outcome: str) -> str:
+    """The difference on each confirmation task at the primary amount of data, and on whole training sets."""
+    found = {**on_tasks(name, primary_size(), outcome), **on_tasks(name, "all", outcome)}
+    if not found:
+        return NOT_YET
+    lines = []
+    for method in methods_of(name, primary_size()):
+        cells = [of.get(method) for of in found.values()]
+        lines.append([method, *(f"{interval(outcome, c)} {word(c.verdict)}" if c else "" for c in cells)])
+    titles = [task if size != "all" else f"{task}, whole" for task, size in found]
+    return table(["method", *titles], lines)
+
+
+def levels(name: str) -> str:
+    """What plain fine-tuning has on each task: the mean over seeds."""
+    lines = []
+    for size in (*sizes(name), "all"):
+        values = {outcome: by_cell(confirmation_rows(name, size), outcome) for outcome in OUTCOMES}
+        for cell in values["score"]:
+            known = {
+                o: [v for v in of.get(cell, {}).get(PLAIN, {}).values() if v is not None] for o, of in values.items()
+            }
+            shown = [amount(o, mean(of), signed=False) if of else "" for o, of in known.items()]
+            lines.append([cell[0], _n(size), str(len(known["score"])), *shown])
+    return table(["task", "n", "seeds", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
+
+
+def _n(size: str) -> str:
+    return "whole" if size == "all" else f"{examples(size):,}"
+
+
+def detectable() -> str:
+    """The smallest effect that would have been seen on one task, the median over methods and tasks."""
+    lines = []
+    for name in MODELS:
+        for size in sizes(name):
+            effects = {
+                outcome: [
+                    effect
+                    for methods in on_tasks(name, size, outcome).values()
+                    for of in methods.values()
+                    if (effect := of.minimum_detectable_effect) is not None
+                ]
+                for outcome in OUTCOMES
+            }
+            shown = [amount(o, median(of), signed=False) if of else "" for o, of in effects.items()]
+            lines.append([MODELS[name], _n(size), *shown])
+    return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
+
+
+def settings() -> str:
+    """The frozen settings."""
+    if not frozen():
+        return NOT_YET
+    lines = []
+    for name, of in frozen().items():
+        scores = of.get("development", {})
+        shown = [f"{scores[key]:.3f}" if key in scores else "not searched" for key in (PLAN["choose_by"], "score")]
+        text = "" if not of["method"] else " + ".join(f"`{one}`" for one in of["method"].split(" + "))
+        training = of["training"]
+        lines.append([name, text, f"{training['learning_rate']:.2g}", f"{training['num_train_epochs']:g}", *shown])
+    return table(
+        ["method", "setting", "learning rate", "epochs", "development loss, scaled", "development score"], lines
+    )
+
+
+def runs() -> str:
+    """How many runs each part has, and how many failed."""
+    minutes = {(row["part"], row["model"]): row["minutes"] for row in _minutes()}
+    lines, total, all_failed = [], 0, 0
+    parts = [TUNE, *STAGES, *(f"ensemble-{stage}" for stage in STAGES), "protocols"]
+    for name in MODELS:
+        for part in parts:
+            rows = read(RECORDS / f"{part}-{name}.csv")
+            if rows:
+                failed = sum(row["status"] != "finished" for row in rows)
+                count = len(rows) * (MEMBERS if part.startswith("ensemble-") else 1)
+                total, all_failed = total + count, all_failed + failed
+                seeds = len({row["seed"] for row in rows})
+                used = minutes.get((part, name), "")
+                lines.append([part, MODELS[name], f"{count:,}", str(failed), str(seeds), used])
+    if not lines:
+        return NOT_YET
+    spent = sum(float(value) for value in minutes.values() if value)
+    lines.append(["together", "", f"{total:,}", str(all_failed), "", f"{spent:g}" if spent else ""])
+    return table(["part", "model", "runs", "failed", "seeds", "GPU minutes"], lines)
+
+
+def _minutes() -> list[dict[str, str]]:
+    """The wall-clock minutes of the GPU, noted by hand: part, model, minutes."""
+    file = RECORDS / "minutes.csv"
+    if not file.is_file():
+        return []
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def upper_line() -> str:
+    """The ensemble of five plain models against one plain model."""
+    lines = []
+    for name in MODELS:
+        for size in (*sizes(name), "all"):
+            rows = confirmation_rows(name, size)
+            judged = {o: over_cells(rows, o, only_these=True, methods=[UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
+            if judged["score"] is not None:
+                shown = [f"{interval(o, of)} {word(of.verdict)}" if of else "" for o, of in judged.items()]
+                lines.append([MODELS[name], _n(size), *shown])
+    return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
+
+
+def protocols() -> str:
+    """What the papers' protocol and the honest one report."""
+    lines = []
+    for name in MODELS:
+        for task, (nothing, ours, _) in gains(name).items():
+            ranges = [
+                f"{_points(m)} ({_points(low)} to {_points(high)})"
+                for m, low, high in zip(nothing.mean, nothing.low, nothing.high, strict=True)
+            ]
+            lines.append([task, "nothing (plain under another name)", *ranges])
+            lines.append([task, "AD-DROP", *map(_points, ours)])
+    titles = ["papers' protocol", "the same, best seed", "what it chose, on untouched examples", "honest protocol"]
+    assert len(titles) == len(Gain._fields)
+    return table(["task", "method", *titles], lines) if lines else NOT_YET
+
+
+def _points(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "verdict-answer": answers.answer,
+    "verdict-recommendation": answers.recommendation,
+    "verdict-preset": answers.chosen_preset,
+    "verdict-majority": answers.majority,
+    "verdict-words": lambda: words("minilm"),
+    "verdict-numbers": lambda: numbers("minilm"),
+    "verdict-words-mpnet": lambda: words("mpnet"),
+    "verdict-numbers-mpnet": lambda: numbers("mpnet"),
+    "verdict-sizes": lambda: by_size("minilm"),
+    "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
+    "verdict-tasks-score": lambda: by_task("minilm", "score"),
+    "verdict-levels": lambda: levels("minilm"),
+    "verdict-detectable": detectable,
+    "verdict-settings": settings,
+    "verdict-runs": runs,
+    "verdict-ensemble": upper_line,
+    "verdict-protocols": protocols,
+    "verdict-expectations": answers.expectations,
+}
+
+
+def main() -> int:
+    from ..tables import main as write_tables
+
+    return write_tables([])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

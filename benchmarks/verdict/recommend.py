@@ -1,0 +1,128 @@
+"""What the study recommends, by rules that were written before its confirmation runs.
+
+A method is acceptable for a goal if it helps in the outcome of the goal over the confirmation tasks (after Holm's
+correction) and does not hurt the score. Of the acceptable methods the one with the smallest development loss is
+recommended, so that no choice rests on the size of a difference on confirmation tasks. A combination, which has no
+development loss, is recommended instead if it is acceptable and better than that method in the same outcome. Without an
+acceptable method, plain fine-tuning is recommended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import yaml
+
+from .judge import PLAIN, confirmation_rows, over_cells, over_tasks, sizes
+from .plan import FROZEN, PLAN
+
+GOALS = {  # outcome -> what a user wants
+    "score": "more right answers",
+    "loss": "probabilities to rely on",
+    "scaled_loss": "probabilities, after temperature scaling",
+}
+WIDTHS = {"minilm": 384, "mpnet": 768}  # of the models, for the learning rate
+MODEL = "minilm"  # on which settings were chosen
+
+
+class Recommended(NamedTuple):
+    """What the preset `recommended` sets.
+
+    Attributes:
+        method: The methods as on the command line; none for plain fine-tuning.
+        rate: The learning rate for a model of width 768; it is inversely proportional to the width.
+        epochs: The number of epochs.
+    """
+
+    method: tuple[str, ...]
+    rate: float
+    epochs: float
+
+
+def frozen() -> dict[str, dict[str, Any]]:
+    """The frozen settings; none before they were chosen."""
+    return yaml.safe_load(FROZEN.read_text(encoding="utf-8")) if FROZEN.is_file() else {}
+
+
+def by_development() -> list[str]:
+    """The methods whose setting was searched, the one with the smallest development loss first."""
+    searched = {name: of["development"] for name, of in frozen().items() if name != PLAIN and "development" in of}
+    return sorted(searched, key=lambda name: searched[name][PLAN["choose_by"]])
+
+
+def primary_size() -> str:
+    """The amount of training data of the stage `confirm`, on which settings were chosen too."""
+    return str(PLAN["stages"]["confirm"]["sizes"][0])
+
+
+def verdict(name: str, size: str, outcome: str, method: str) -> str:
+    """The verdict on a method over the confirmation tasks.
+
+    Args:
+        name: The name of the model in the files.
+        size: The amount of training data.
+        outcome: The outcome.
+        method: The method.
+    """
+    summary = over_tasks(name, size, outcome).get(method)
+    return "not measured" if summary is None else summary.verdict
+
+
+def recommended_for(name: str, size: str, goal: str) -> str:
+    """The method for one goal and amount of training data.
+
+    Args:
+        name: The name of the model in the files.
+        size: The amount of training data.
+        goal: The outcome of the goal.
+    """
+
+    def is_acceptable(method: str) -> bool:
+        return verdict(name, size, goal, method) == "helps" and verdict(name, size, "score", method) != "hurts"
+
+    best = next(filter(is_acceptable, by_development()), PLAIN)
+    combinations = [method for method, of in frozen().items() if "members" in of and is_acceptable(method)]
+    better = over_cells(confirmation_rows(name, size), goal, only_these=True, baseline=best, methods=combinations)
+    return next((method for method, of in better.items() if of.verdict == "helps"), best)
+
+
+def preset_method() -> str:
+    """The method of the preset: the best one on development tasks that helps and nowhere hurts.
+
+    It helps in score or log loss at the amount of data on which settings were chosen, and with no model and at no
+    amount of data that was measured does it hurt one of the two.
+    """
+
+    def is_acceptable(method: str) -> bool:
+        outcomes = ("score", "loss")
+        helps = any(verdict(MODEL, primary_size(), outcome, method) == "helps" for outcome in outcomes)
+        return helps and not any(
+            verdict(name, size, outcome, method) == "hurts"
+            for name in WIDTHS
+            for size in sizes(name)
+            for outcome in outcomes
+        )
+
+    return next(filter(is_acceptable, by_development()), PLAIN)
+
+
+def preset() -> Recommended | None:
+    """What the preset `recommended` should set; None before the study was made."""
+    if PLAIN not in frozen() or not confirmation_rows(MODEL):
+        return None
+    setting = frozen()[preset_method()]
+    rate = setting["training"]["learning_rate"] * WIDTHS[MODEL] / WIDTHS["mpnet"]
+    methods = tuple(setting["method"].split(" + ")) if setting["method"] else ()
+    return Recommended(methods, float(f"{rate:.2g}"), setting["training"]["num_train_epochs"])
+
+
+def boundaries(amounts: list[int]) -> list[int]:
+    """Between which numbers of examples the measured amounts are nearest: geometric means, to one digit.
+
+    Args:
+        amounts: The measured amounts, small ones first.
+    """
+    means = [math.sqrt(one * other) for one, other in itertools.pairwise(amounts)]
+    return [int(float(f"{mean:.1g}")) for mean in means]

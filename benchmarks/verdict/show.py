@@ -1,0 +1,80 @@
+"""How the page of the verdict study shows methods, numbers and verdicts."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from .judge import HIGHER_IS_BETTER, PLAIN, confirmation_rows, over_tasks
+from .recommend import frozen
+
+MODELS = {"minilm": "all-MiniLM-L6-v2", "mpnet": "MPNet-base"}
+NAMES = {
+    "score": "score",
+    "loss": "log loss",
+    "scaled_loss": "log loss, scaled",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "scaled_ece": "calibration error, scaled",
+    "other_accuracy": "accuracy on other data",
+}
+IN_POINTS = (*HIGHER_IS_BETTER, "ece", "scaled_ece")
+OURS = ("addrop", "attendout", "scheduled_dropout", "attention_layerdrop")  # of the two papers of this library
+NOT_YET = "Not measured yet.\n"
+
+
+def table(titles: list[str], lines: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))
+
+
+def amount(outcome: str, value: float | None, signed: bool = True) -> str:
+    """A number as the page shows it: scores and calibration errors in points."""
+    if value is None:
+        return ""
+    text = f"{100 * value:+.1f}" if outcome in IN_POINTS else f"{value:+.3f}"
+    if not float(text):
+        return text[1:]  # no sign before 0
+    return (text if signed else text.lstrip("+")).replace("-", "−")
+
+
+def word(verdict: str) -> str:
+    return f"**{verdict}**" if verdict == "helps" else verdict
+
+
+def interval(outcome: str, figures: object) -> str:
+    """Difference and interval."""
+    bounds = getattr(figures, "interval", None)
+    if bounds is None:
+        return ""
+    low, high = (amount(outcome, bound) for bound in bounds)
+    return f"{amount(outcome, figures.difference)} [{low}, {high}]"  # type: ignore[attr-defined]
+
+
+def examples(size: str) -> int:
+    """The number of training examples with two classes."""
+    return 2 * int(size.partition("=")[2])
+
+
+def methods_of(name: str, size: str) -> list[str]:
+    """The methods, the one with the lowest log loss first; those without one last."""
+    found = over_tasks(name, size, "loss")
+    order = dict.fromkeys([*frozen(), *(row["method"] for row in confirmation_rows(name, size))])
+    known = [method for method in order if method in found and found[method].difference is not None]
+    return sorted(known, key=lambda method: found[method].difference or 0.0)
+
+
+def seconds(name: str, size: str, method: str) -> str:
+    """The median time of a run as a multiple of the median time of a plain run."""
+    times: dict[str, list[float]] = {}
+    for row in confirmation_rows(name, size):
+        if row["seconds"]:
+            times.setdefault(row["method"], []).append(float(row["seconds"]))
+    if not times.get(method) or not times.get(PLAIN):
+        return ""
+    return f"{median(times[method]) / median(times[PLAIN]):.1f} ×"
+
+
+def listed(names: list[str]) -> str:
+    """Names in a sentence."""
+    if len(names) < 2:
+        return "".join(names) or "none"
+    return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,56 @@
+"""Tables of the user's data: the examples of each part, their lengths, and how often each label occurs.
+
+Nothing here imports torch, so that `attendrop check` starts quickly.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from .console import plain_table, shown
+
+if TYPE_CHECKING:
+    from ..tasks import Description
+
+
+def data_table(description: Description) -> Table:
+    """The number of examples of each part, and their lengths."""
+    lengths_titles: tuple[str, ...] = (
+        f"{description.unit}: median",
+        "95 %",
+        "longest",
+        f"cut at {description.max_length}",
+    )
+    lengths_titles = lengths_titles if description.lengths else ()
+    table = plain_table("part", "examples", *lengths_titles, align_right=True)
+    table.title, table.title_justify = f"{shown(description.task)} ({description.kind})", "left"
+    table.min_width = len(table.title)  # a title is wrapped at the width of the table
+    for part, rows in description.rows.items():
+        cells = [""] * len(lengths_titles)
+        if lengths := description.lengths.get(part):
+            cells = [f"{lengths.median:.0f}", f"{lengths.percentile95:.0f}", f"{lengths.longest}"]
+            cells.append(f"{lengths.truncated:.1%}")
+        table.add_row(shown(part), f"{rows:,}", *cells)
+    return table
+
+
+def balance_table(description: Description, most: int = 12) -> Table:
+    """How many examples of each part have each label; of more than `most` labels, only the most frequent."""
+    parts = description.balance
+    table = plain_table("label", *parts, align_right=True)
+    labels = list(description.labels)
+    if len(labels) > most:
+        first = next(iter(parts.values()))
+        labels = sorted(labels, key=lambda label: -first.get(label, 0))[:most]
+    for label in labels:
+        table.add_row(shown(label), *(_share(counts, label) for counts in parts.values()))
+    if len(description.labels) > most:
+        table.add_row(f"… {len(description.labels) - most} more", *[""] * len(parts))
+    return table
+
+
+def _share(counts: dict[str, int], label: str) -> str:
+    count, total = counts.get(label, 0), max(1, sum(counts.values()))
+    return f"{count:,} ({count / total:.0%})"

@@ -1,0 +1,167 @@
+"""The page of the verdict study, made from a small made-up study with known effects."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from attendrop.experiments.presets import RECOMMENDED
+from attendrop.report.page import checked_analysis, render_page
+from benchmarks import tables
+from benchmarks.verdict import answers, figure, judge, page, plan, protocol_gains, protocols, recommend, report
+from benchmarks.verdict.run import COLUMNS
+
+TRAINING = {"learning_rate": 1e-4, "num_train_epochs": 10.0}
+ADDROP = "addrop:p=0.3,q=0.3"
+# method -> its setting, its development loss, and its true effects on score and log loss
+METHODS: dict[str, tuple[str, float | None, float, float]] = {
+    "plain": ("", 0.60, 0.0, 0.0),
+    "mixout": ("mixout:p=0.5", 0.40, -0.05, -0.10),  # the best on development tasks, but it lowers the score
+    "EMA": ("ema:decay=0.99", 0.45, 0.0, -0.10),
+    "AD-DROP": (ADDROP, 0.50, 0.03, -0.05),
+    "LLRD": ("llrd:decay=0.9", 0.55, 0.0, 0.0),
+    "AD-DROP, default": ("addrop", None, 0.0, 0.10),
+    "Two together": (f"{ADDROP} + ema:decay=0.99", None, 0.02, -0.20),
+}
+
+
+def make_rows(name: str, sizes: list[str], count: int) -> Iterator[dict[str, object]]:
+    generator = np.random.default_rng(0)
+    for size in sizes:
+        for task in ("imdb", "glue/mnli", "glue/qqp"):
+            for seed in range(count):
+                score, loss = generator.normal(0.8, 0.02), generator.normal(0.6, 0.05)
+                for method, (setting, _, up, down) in METHODS.items():
+                    if name == "mpnet":
+                        up, down = 0.0, 0.0
+                    own, other = generator.normal(up, 0.003), generator.normal(down, 0.005)
+                    row = {**dict.fromkeys(COLUMNS, ""), "id": f"{size} {task} {seed} {method}", "method": method}
+                    row |= {"setting": setting, "task": task, "size": size, "seed": seed, "status": "finished"}
+                    row |= {"accuracy": score + own, "seconds": 1.0 if method == "plain" else 2.0}
+                    row |= dict.fromkeys(("loss", "scaled_loss", "brier", "ece", "scaled_ece"), loss + other)
+                    yield row
+
+
+def write(file: Path, rows: list[dict[str, object]]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as output:
+        writer = csv.DictWriter(output, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def forget() -> None:
+    for cached in (judge._read, judge.over_tasks, judge.on_tasks):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    frozen: dict[str, dict[str, object]] = {}
+    for name, (setting, loss, *_) in METHODS.items():
+        frozen[name] = {"method": setting, "training": TRAINING}
+        if loss is not None:
+            frozen[name]["development"] = {"loss": loss, "score": 0.8, plan.PLAN["choose_by"]: loss}
+    frozen["Two together"]["members"] = ["AD-DROP", "EMA"]
+    (tmp_path / "frozen.yaml").write_text(yaml.safe_dump(frozen, sort_keys=False), encoding="utf-8")
+    write(tmp_path / "confirm-minilm.csv", list(make_rows("minilm", ["shots=150"], 20)))
+    write(tmp_path / "sizes-minilm.csv", list(make_rows("minilm", ["shots=50"], 20)))
+    write(tmp_path / "confirm-mpnet.csv", list(make_rows("mpnet", ["shots=150"], 10)))
+    for module in (judge, page, answers, protocol_gains):
+        monkeypatch.setattr(module, "RECORDS", tmp_path)
+    monkeypatch.setattr(recommend, "FROZEN", tmp_path / "frozen.yaml")
+    forget()
+    yield tmp_path
+    forget()
+
+
+def rows_of(text: str) -> dict[str, list[str]]:
+    lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in text.splitlines()]
+    return {line[0]: line[1:] for line in lines}
+
+
+def test_the_words_are_those_of_the_planted_effects(study: Path) -> None:
+    found = rows_of(page.TABLES["verdict-words"]())
+    score, loss, seconds = 0, 1, -1
+    assert [found["mixout"][at] for at in (score, loss)] == ["hurts", "**helps**"]
+    assert [found["EMA"][at] for at in (score, loss)] == ["no difference", "**helps**"]
+    assert [found["AD-DROP"][at] for at in (score, loss)] == ["**helps**", "**helps**"]
+    assert [found["AD-DROP, default"][at] for at in (score, loss, seconds)] == ["no difference", "hurts", "2.0 ×"]
+    assert list(found)[2] == "Two together"  # the lowest log loss comes first
+    assert set(rows_of(page.TABLES["verdict-words-mpnet"]())["mixout"][:2]) == {"no difference"}
+    number = rows_of(page.TABLES["verdict-numbers"]())["AD-DROP"]
+    assert number[score].startswith("+3.0 [+2.9, +3.1]")
+    assert number[loss].startswith("−0.05")
+    helping = "Two together (3 of 3) and AD-DROP (3 of 3)"
+    assert f"lower the log loss: {helping}; raise the score: {helping}." in page.TABLES["verdict-majority"]()
+
+
+def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(study: Path) -> None:
+    assert recommend.by_development() == ["mixout", "EMA", "AD-DROP", "LLRD"]
+    assert recommend.recommended_for("minilm", "shots=150", "score") == "AD-DROP"
+    assert recommend.recommended_for("minilm", "shots=150", "loss") == "Two together"  # it is better than EMA
+    assert recommend.recommended_for("mpnet", "shots=150", "loss") == "plain"
+    table = page.TABLES["verdict-recommendation"]()
+    assert "up to 200 (measured: 100)" in table
+    assert "more than 200 (measured: 300)" in table
+    assert f"`{ADDROP}` + `ema:decay=0.99`: log loss −0.20" in table
+    assert recommend.preset() == recommend.Recommended(("ema:decay=0.99",), 5e-5, 10.0)
+
+
+def test_failed_runs_are_counted_and_named(study: Path) -> None:
+    rows = list(make_rows("minilm", ["shots=150"], 20))
+    rows[-1] |= {"status": "failed", "accuracy": "", "loss": ""}
+    write(study / "confirm-minilm.csv", rows)
+    forget()
+    assert "| confirm | all-MiniLM-L6-v2 | 420 | 1 | 20 |" in page.TABLES["verdict-runs"]()
+
+
+def test_the_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:
+    text = figure.draw()
+    assert text.count("<title>") == 2 * (len(METHODS) - 1)
+    assert "mixout: −5.0, hurts" in text
+    assert f'stroke="{figure.COLOURS["hurts"]}"' in text
+
+
+def test_the_report_has_the_same_differences_as_the_page(study: Path) -> None:
+    analysis = report.analysis_of(judge.confirmation_rows("minilm", "shots=150"), "minilm")
+    assert "The verdict: all-MiniLM-L6-v2, 300 training examples" in render_page(checked_analysis(analysis))
+    for cell in analysis["cells"]:
+        if cell["method"] != "plain":
+            found = judge.on_tasks("minilm", "shots=150", "loss")[cell["task"], cell["size"]][cell["method"]]
+            assert cell["outcomes"]["loss"]["comparison"]["difference"] == pytest.approx(found.difference)
+
+
+def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_show(study: Path) -> None:
+    generator = np.random.default_rng(0)
+    rows = []
+    for task, dev in protocols.TASKS.items():
+        for setting in ["", *protocols.SETTINGS]:
+            for seed in range(protocols.METHOD_SEEDS if setting else protocols.PLAIN_SEEDS):
+                sizes = {"dev": dev, "choose": protocols.TO_CHOOSE, "test": 1000}
+                scores = {name: generator.binomial(n, 0.7, 10) / n for name, n in sizes.items()}
+                texts = {name: " ".join(f"{value:.4f}" for value in of) for name, of in scores.items()}
+                method = "AD-DROP" if setting else "plain"
+                named = {"task": task, "method": method, "setting": setting, "seed": seed, "status": "finished"}
+                rows.append({**named, **texts})
+    write(study / "protocols-minilm.csv", rows)
+    for nothing, ours, failed in protocol_gains.gains("minilm").values():
+        assert failed == 0
+        assert nothing.mean.papers > 0.5  # points, without any effect
+        assert nothing.mean.best_seed > nothing.mean.papers
+        assert abs(nothing.mean.untouched) < 0.3 > abs(nothing.mean.honest)
+        assert nothing.low.honest < 0 < nothing.high.honest
+        assert ours.papers > ours.honest
+    assert "nothing (plain under another name)" in page.TABLES["verdict-protocols"]()
+
+
+def test_every_table_of_the_page_exists_and_the_preset_is_what_the_study_recommends() -> None:
+    text = (tables.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
+    marked = {match["name"] for match in tables.MARKED.finditer(text)}
+    assert marked | {"verdict-expectations"} == set(page.TABLES)
+    found = recommend.preset()
+    assert (None if found is None else tuple(found)) == RECOMMENDED
