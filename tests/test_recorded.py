@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TrainingArguments
+from transformers import TrainingArguments, masking_utils
 
 from attendrop import RegularizedTrainer
 from attendrop.methods import method_names
+from attendrop.model.adapters import capturable
 from helpers import zoo
 from helpers.captured import CAPTURED, make_methods
 from helpers.recorded import RecordedGraphs, Tape, recorded_steps  # noqa: F401
@@ -135,3 +136,13 @@ def test_tape_refuses_what_a_graph_cannot_have() -> None:
     x.add_(1)
     tape.replay()
     assert torch.equal(y, x * 2 + x.sum())
+
+
+def test_a_batch_without_padding_has_no_mask_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers makes a mask during a capture, before version 5.18 also for a batch that has none."""
+    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)
+    assert masking_utils.is_tracing(None)
+    with capturable(zoo.make_model("bert")):
+        assert not masking_utils.is_tracing(None)
+        assert masking_utils.is_tracing(torch.ones(2, 3))  # its values cannot be read
+    assert masking_utils.is_tracing(None)

@@ -5,7 +5,7 @@ runs, so that nothing changes; under a plan the same scores go through our atten
 
 `capturable` is for models whose forward does something that a CUDA graph cannot: MPNet and DeBERTa-v2 copy numbers from
 the CPU, and DeBERTa's head for classification looks for labels that are not negative; gradient checkpointing reads the
-state of the random generator.
+state of the random generator. It also lets a batch without padding go without a mask.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, masking_utils
+from transformers.utils import is_tracing
 
 from .attention import projected
 from .dry_run import is_traced
@@ -116,6 +117,7 @@ ADAPTERS: dict[tuple[str, str], type] = {
 def capturable(model: nn.Module) -> Iterator[None]:
     """Inside, the forward of `model` does not read from the CPU or from the device, where an adapter can avoid that."""
     with ExitStack() as stack:
+        stack.enter_context(_replaced(masking_utils, "is_tracing", _cannot_be_read))
         for module in model.modules():
             adapter = _CAPTURABLE.get((type(module).__module__, type(module).__qualname__))
             if adapter is not None:
@@ -124,6 +126,16 @@ def capturable(model: nn.Module) -> Iterator[None]:
             if contexts is not None and isinstance(getattr(module, "_gradient_checkpointing_func", None), partial):
                 stack.enter_context(_random_state_not_read(module, contexts))
         yield
+
+
+def _cannot_be_read(tensor: Tensor | None = None) -> bool:
+    """Whether the values of a tensor cannot be read now. Where there is none, there is nothing to read.
+
+    While a graph is captured, transformers does not look at the values of a padding mask, and makes the whole mask.
+    Before version 5.18 it does so where there is no padding mask, too, and in a form for which PyTorch has no fast
+    attention.
+    """
+    return tensor is not None and is_tracing(tensor)
 
 
 # The contexts of the two forwards of a block under gradient checkpointing.
