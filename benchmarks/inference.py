@@ -102,7 +102,14 @@ def captured(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
 
     def for_shape(batch: Batch) -> Run:
         static, key = graphs.static_batch(batch)
-        return lambda: graphs.run(key, capturable_work(model, lambda: model(**static).logits))
+
+        def run() -> Tensor:
+            found = graphs.run(key, capturable_work(model, lambda: model(**static).logits))
+            if graphs.failure is not None:
+                raise RuntimeError(f"the model was not captured: {graphs.failure}")
+            return found
+
+        return run
 
     return for_shape
 

@@ -12,6 +12,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from attendrop import Plan, bind, prune
+from attendrop.capture.graphs import Graphs
+from attendrop.capture.host import capturable_work
 from attendrop.prune.constant_attention import mean_weights
 from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
@@ -91,6 +93,24 @@ def test_pruned_model_equals_uniform_attention(kind: str, attention: str) -> Non
         assert done.layers == tuple(layers)
         assert_same_numbers(logits(model, batch), expected)
         assert not torch.allclose(stock, expected, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+@torch.no_grad()
+def test_forward_of_a_pruned_model_is_captured(kind: str) -> None:
+    model = sharpened(zoo.make_model(kind)).eval().cuda()
+    prune.prune(model, prunable(model)[1:])
+    graphs, masks = Graphs(torch.device("cuda")), []
+    for seed in (0, 1):  # the second is a replay, with other padding
+        batch = {name: x.cuda() for name, x in zoo.make_batch(kind, seed=seed).items() if name != "labels"}
+        batch["attention_mask"][:, 4 + seed :] = 0
+        static, key = graphs.static_batch(batch)
+        found = graphs.run(key, capturable_work(model, lambda static=static: model(**static).logits))
+        assert graphs.failure is None
+        assert torch.allclose(found, model(**batch).logits, atol=1e-5)
+        masks.append(batch["attention_mask"])
+    assert not torch.equal(*masks)
 
 
 @pytest.mark.usefixtures("float64")

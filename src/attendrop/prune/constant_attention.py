@@ -78,8 +78,9 @@ def mean_weights(mask: Tensor, dtype: torch.dtype, binary: bool = False) -> Tens
         dtype: Of the weights.
         binary: Whether numbers in a mask [B, H, Q, K] are 1 at valid positions instead.
     """
-    # All layers of a forward get the same mask, so the weights are cached on it, until the mask is written to.
-    can_cache = not torch.compiler.is_compiling() and not mask.is_inference()
+    # All layers of a forward get the same mask, so the weights are cached on it, until the mask is written to. A graph
+    # that is captured must compute them itself: it is replayed with other values in the same mask.
+    can_cache = _can_be_read(mask) and not mask.is_inference()
     cached = getattr(mask, "_attendrop_mean_weights", None) if can_cache else None
     if cached is not None and cached[0] == mask._version and cached[1].dtype == dtype:
         return cached[1]
@@ -101,9 +102,14 @@ def _valid_tokens(mask: Tensor, binary: bool) -> Tensor:
         return allowed[:, 0, 0]
     # Every valid token attends to itself. Rows of padding may attend to nothing at all, as in DeBERTa.
     valid = allowed[:, 0].diagonal(dim1=-2, dim2=-1)
-    if not torch.compiler.is_compiling():
+    if _can_be_read(allowed):
         _check_rows(allowed, valid)
     return valid
+
+
+def _can_be_read(x: Tensor) -> bool:
+    """Whether the values of a tensor can be read now: not while a graph is compiled or captured."""
+    return not torch.compiler.is_compiling() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _check_rows(allowed: Tensor, valid: Tensor) -> None:
