@@ -24,24 +24,27 @@ from . import tables
 # device -> part -> (arguments of `python -m`, minutes)
 PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
-        "sizes": (["benchmarks.trainer_steps", "--part", "sizes"], 1.7),
-        "family": (["benchmarks.trainer_steps", "--part", "family"], 2),
+        "sizes": (["benchmarks.trainer_steps", "--part", "sizes"], 1.5),
+        "family": (["benchmarks.trainer_steps", "--part", "family"], 2.5),
         "baselines": (["benchmarks.trainer_steps", "--part", "baselines"], 2),
         "long": (["benchmarks.trainer_steps", "--part", "long"], 1.5),
-        "models": (["benchmarks.trainer_steps", "--part", "models"], 1.5),
+        "models": (["benchmarks.trainer_steps", "--part", "models"], 1.3),
         "profile": (["benchmarks.profile"], 0.3),
         "kernels": (["benchmarks.kernels", "--device", "cuda"], 0.4),
         "bits": (["benchmarks.bits"], 0.5),
         "inference": (
             [
                 *("benchmarks.inference", "--device", "cuda", "--dtype", "bfloat16", "--seconds", "0.3"),
-                *("--sizes", "1x128", "32x128"),
+                *("--sizes", "32x128"),
             ],
             1,
         ),
         "short-runs": (
-            ["benchmarks.whole_runs", "--sizes", "300", "--models", "roberta-base", "--rounds", "2"],
-            1.2,
+            [
+                *("benchmarks.whole_runs", "--sizes", "300", "--models", "roberta-base", "--rounds", "2"),
+                *("--runs", "plain eager", "plain captured", "addrop eager", "addrop captured"),
+            ],
+            1,
         ),
         "runs": (["benchmarks.whole_runs", "--sizes", "1000", "--rounds", "1"], 4),
         "long-runs": (["benchmarks.whole_runs", "--sizes", "3000", "--rounds", "1"], 10),

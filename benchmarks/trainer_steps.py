@@ -340,7 +340,7 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
         2,
         [
             ("roberta-base", "16x47", CAPTURED),
-            ("roberta-base", "16x128", [*CAPTURED, *EAGER, *IGA]),
+            ("roberta-base", "16x128", [*CAPTURED, *EAGER, *IGA[1:]]),
             ("roberta-base", "32x128", CAPTURED),
             ("roberta-base", "64x256", [*CAPTURED, *EAGER]),
         ],
@@ -369,7 +369,7 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
         [
             *((model, "16x128", [*PLAIN, "addrop captured"]) for model in
               ("mpnet-base", "deberta-v3-base", "modernbert-base")),
-            *(("qwen2-0.5b lora", size, [*PLAIN, "addrop captured", "rdrop", "r3f"]) for size in ("8x512", "4x2048")),
+            *(("qwen2-0.5b lora", size, [*PLAIN, "addrop captured", "rdrop"]) for size in ("8x512", "4x2048")),
         ],
     ),
 }  # fmt: skip
