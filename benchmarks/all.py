@@ -25,7 +25,7 @@ from . import tables
 PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
         "sizes": (["benchmarks.trainer_steps", "--part", "sizes"], 1.5),
-        "family": (["benchmarks.trainer_steps", "--part", "family"], 2.5),
+        "family": (["benchmarks.trainer_steps", "--part", "family"], 1.3),
         "baselines": (["benchmarks.trainer_steps", "--part", "baselines"], 2),
         "long": (["benchmarks.trainer_steps", "--part", "long"], 1.5),
         "models": (["benchmarks.trainer_steps", "--part", "models"], 1.3),
