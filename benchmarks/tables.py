@@ -349,7 +349,8 @@ def public_files() -> str:
         said = row["said"].replace("|", "\\|") or "nothing unusual"
         score = f"{row['metric']} {float(row['score']):.3f}"
         beside = f" ({float(row['most frequent']):.3f})" if row["most frequent"] else ""
-        lines.append([row["data set"], row["kind"], f"`{flags}`", said, row["trained on"], score + beside])
+        trained = f"{row['trained on']}, {row.get('steps') or '40'} steps"
+        lines.append([row["data set"], row["kind"], f"`{flags}`", said, trained, score + beside])
     return table(
         ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
     )
