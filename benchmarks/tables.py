@@ -323,8 +323,15 @@ def baselines() -> str:
 
 def examples() -> str:
     """What came out of the examples with real weights."""
-    lines = example_scores.lines(rows("examples-cuda.csv", ("example", "score", "method", "seed")))
-    return table([*example_scores.TITLES, "seconds of a run"], lines) if lines else ""
+    measured = rows("examples-cuda.csv", ("example", "score", "method", "seed"))
+    if not measured:
+        return ""
+    intro = (
+        f"On one {measured[0]['device']}, with the real weights; means over the seeds, and the differences between runs of "
+        "the same\nseed. Seconds are those of a plain and of a regularised run, while the four examples ran beside each "
+        "other.\n\n"
+    )
+    return intro + table([*example_scores.TITLES, "seconds of a run"], example_scores.lines(measured))
 
 
 def family() -> str:
