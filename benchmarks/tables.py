@@ -327,9 +327,9 @@ def examples() -> str:
     if not measured:
         return ""
     intro = (
-        f"On one {measured[0]['device']}, with the real weights: means over the seeds, and the differences between runs "
-        "of the same\n"
-        "seed. Seconds are those of a plain and of a regularised run, while the four examples ran beside each other.\n\n"
+        f"On one {measured[0]['device']}, with the real weights: means over the seeds, and differences between runs of "
+        "the same\n"
+        "seed. Seconds are those of a plain and of a regularised run, while all four examples ran at once.\n\n"
     )
     return intro + table([*example_scores.TITLES, "seconds of a run"], example_scores.lines(measured))
 
