@@ -323,16 +323,30 @@ def baselines() -> str:
 
 def examples() -> str:
     """What came out of the examples with real weights."""
-    lines = example_scores.lines(rows("examples-cuda.csv", ("example", "score", "method", "seed")))
-    return table([*example_scores.TITLES, "seconds of a run"], lines) if lines else ""
+    measured = rows("examples-cuda.csv", ("example", "score", "method", "seed"))
+    if not measured:
+        return ""
+    intro = (
+        f"On one {measured[0]['device']}, with the real weights: means over the seeds, and differences between runs of "
+        "the same\n"
+        "seed. Seconds are those of a plain and of a regularised run, while all four examples ran at once.\n\n"
+    )
+    return intro + table([*example_scores.TITLES, "seconds of a run"], example_scores.lines(measured))
 
 
 def family() -> str:
-    """Captured steps of every method, as multiples of plain ones."""
-    header = ["step", "ms", "spread, %", "× captured plain", "× stock plain", "peak memory, MiB"]
-    names = ("provider", "train ms", "spread", "x captured", "x stock", "peak MiB")
-    measured = rows("trainer-steps-family-cuda.csv", ("provider",))
-    return table(header, [[row[name] for name in names] for row in measured])
+    """Captured steps of the papers' methods, as multiples of plain ones."""
+    from .trainer_steps import PROVIDERS
+
+    header = ["step", "ms", "spread, %", "× captured plain", "floor", "× stock plain", "peak memory, MiB"]
+    return table(
+        header,
+        [
+            [row[name] for name in ("provider", "train ms", "spread", "x captured")]
+            + [f"{PROVIDERS[row['provider']][1]:.2f}", row["x stock"], row["peak MiB"]]
+            for row in rows("trainer-steps-family-cuda.csv", ("provider",))
+        ],
+    )
 
 
 def chosen_defaults() -> str:
