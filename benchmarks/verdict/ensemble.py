@@ -9,6 +9,7 @@ ensemble, with the columns of all other runs, in docs/results/verdict/ensemble-<
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import tempfile
 from collections.abc import Iterator
@@ -22,9 +23,9 @@ from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
 from .judge import MEMBERS, PLAIN, UPPER_LINE
-from .lines import append_lines, make_parser
+from .lines import append_lines
 from .plan import PLAN, TUNE, runs
-from .run import COLUMNS, line, portable_id
+from .run import COLUMNS, line, options_of, portable_id
 
 PART = "ensemble"
 OTHER_HEAD = 100_000  # added to the seed for each further member
@@ -85,9 +86,9 @@ class Ensembles:
 
 
 def main() -> None:
-    parser = make_parser(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", choices=[stage for stage in PLAN["stages"] if stage != TUNE])
-    options = parser.parse_args()
+    options = options_of(parser)
     plain = runs(options.stage, options.data, options.model, [PLAIN])
     wanted = {portable_id(run): members_of(run) for run in plain}
     append_lines(f"{PART}-{options.stage}", COLUMNS, wanted, Ensembles().lines_of, options)

@@ -9,6 +9,7 @@ and 80 seeds of plain fine-tuning. `benchmarks.verdict.protocol_gains` computes 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,9 @@ import pyarrow as pa
 
 from attendrop.study.spec import RunSpec
 from attendrop.study.worker import Worker
+
+from .lines import append_lines
+from .run import options_of
 
 PART = "protocols"
 TASKS = {"glue/rte": 277, "glue/mrpc": 408}  # task -> size of its development set
@@ -132,9 +136,8 @@ def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    from .lines import append_lines, make_parser
-
-    options = make_parser(__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = options_of(parser)
     wanted = {name: [run] for name, run in runs(options.data, options.model).items()}
     append_lines(PART, COLUMNS, wanted, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
 
