@@ -68,7 +68,7 @@ def test_every_epoch_of_a_run_is_scored_on_each_set_and_a_stopped_study_goes_on(
     start(protocols, monkeypatch, data)
     rows = read(data / "out/protocols-tiny.csv")
     assert [(row["method"], row["seed"], row["status"]) for row in rows] == [
-        ("plain", "0", "finished"), ("AD-DROP", "0", "finished"), ("plain", "1", "finished"),
+        ("plain", "0", "finished"), ("plain", "1", "finished"), ("AD-DROP", "0", "finished"),
     ]  # fmt: skip
     run = protocols.runs(str(data), str(data / "model"))[rows[0]["id"]]
     predictions = Worker("cpu").run(run)["predictions"]["validation"]  # of the last epoch

@@ -99,22 +99,22 @@ class ProtocolWorker(Worker):
 
 
 def runs(data: str, model: str) -> dict[str, RunSpec]:
-    """Name of a line -> its run. Those of both tasks and all settings come early.
+    """Name of a line -> its run. Those of one task and setting come together, because they share captured graphs.
 
     Args:
         data: The folder that `benchmarks.verdict.data` made.
         model: The folder of the model.
     """
-    shared = {**SHARED, "data_dir": f"{data}/protocols", "model": model}
+    name, _, value = SIZE.partition("=")
+    shared = {**SHARED, "data_dir": f"{data}/protocols", "model": model, name: value}
     found = {}
-    for seed in range(PLAIN_SEEDS):
-        for task in TASKS:
-            for setting in ["", *(SETTINGS if seed < METHOD_SEEDS else [])]:
-                name, _, value = SIZE.partition("=")
-                own = {**shared, "task": task, name: value, "method": [setting] if setting else []}
-                method = "AD-DROP" if setting else "plain"
-                line = f"{task} {setting or method} {seed}"
-                found[line] = RunSpec({**own, "seed": seed}, method, task, seed, SIZE, resample=True)
+    for task in TASKS:
+        for setting in ("", *SETTINGS):
+            method = "AD-DROP" if setting else "plain"
+            own = {**shared, "task": task, "method": [setting] if setting else []}
+            for seed in range(METHOD_SEEDS if setting else PLAIN_SEEDS):
+                run = RunSpec({**own, "seed": seed}, method, task, seed, SIZE, resample=True)
+                found[f"{task} {setting or method} {seed}"] = run
     return found
 
 
