@@ -14,6 +14,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -355,22 +356,6 @@ def public_files() -> str:
     )
 
 
-def of_attendout(name: str) -> Callable[[], str]:
-    """A table of the AttendOut experiment, which is made in its own package."""
-
-    def made() -> str:
-        from .verdict.attendout.report import TABLES as OF_ATTENDOUT
-
-        return OF_ATTENDOUT[name]()
-
-    return made
-
-
-ATTENDOUT = (
-    "runs", "recipes", "slopes", "search", "judged", "confirmed", "selection", "played", "rewards", "cost",
-)  # fmt: skip
-
-
 def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
@@ -390,7 +375,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-texts": lambda: models(is_long=True),
     "other-models": lambda: models(is_long=False),
     "whole-runs": whole_runs,
-    **{f"attendout-{name}": of_attendout(f"attendout-{name}") for name in ATTENDOUT},
     "defaults": chosen_defaults,
     "public-files": public_files,
     "methods": methods,
@@ -407,12 +391,11 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def generated(name: str) -> str:
-    """The content of a table. Those of the verdict study are made in their own package."""
-    if name.startswith("verdict-"):
-        from .verdict.page import TABLES as OF_THE_VERDICT
-
-        return OF_THE_VERDICT[name]()
-    return TABLES[name]()
+    """The content of a table. Those of the verdict study are made in its own package, which reads this module."""
+    of_the_study = {"verdict": "page", "attendout": "attendout.report"}.get(name.partition("-")[0])
+    if of_the_study is None:
+        return TABLES[name]()
+    return str(import_module(f"benchmarks.verdict.{of_the_study}").TABLES[name]())
 
 
 def renewed(text: str) -> str:
