@@ -3,8 +3,9 @@
     python -m benchmarks.tables             # writes the tables
     python -m benchmarks.tables --check     # writes nothing; exit code 1 if a table is out of date
 
-A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. The figure of the verdict
-study is generated too. If a row was measured several times under the same conditions, the last measurement counts.
+A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. If a row was measured several
+times under the same conditions, the last measurement counts. Whole files are generated too: the figure of the verdict
+study, and the preset that it recommends.
 """
 
 from __future__ import annotations
@@ -360,6 +361,37 @@ def _two(value: str) -> str:
     return f"{float(value):.2f}" if value else ""
 
 
+def attention_with_bits() -> str:
+    """Attention that reads bits, as multiples of PyTorch's flash attention, and AD-DROP's mask, of that as a bias."""
+    found = rows("bits-cuda.csv", ("batch", "length", "provider"), causal="False")
+    sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in found))
+    lines = []
+    for name in dict.fromkeys(row["provider"] for row in found):
+        at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
+        cells = [f"{float(at[s]['microseconds']):.0f} ({_two(at[s]['x first'])})" if s in at else "" for s in sizes]
+        lines.append([name, *cells, at[sizes[-1]]["added MiB"] if sizes[-1] in at else ""])
+    return (
+        table(["µs (× first of its group)", *(f"{b} × {n}" for b, n in sizes), "memory, MiB"], lines) if found else ""
+    )
+
+
+def profile() -> str:
+    """Where the time of a plain step goes, eager and captured."""
+    of = {}
+    for name in ("stock plain", "plain captured"):
+        of[name] = {row["name"]: row for row in rows("profile-cuda.csv", ("name",), provider=name, what="kind")}
+    kinds = list(dict.fromkeys(kind for by in of.values() for kind in by))
+    lines = [
+        [kind, *(cell for by in of.values() for cell in _time_and_calls(by.get(kind)))]
+        for kind in sorted(kinds, key=lambda kind: -float(of["plain captured"].get(kind, {}).get("ms", 0)))
+    ]
+    return table(["kind of kernel", *(f"{name}, {what}" for name in of for what in ("ms", "kernels"))], lines)
+
+
+def _time_and_calls(row: Row | None) -> tuple[str, str]:
+    return ("", "") if row is None else (_two(row["ms"]), f"{float(row['calls']):.0f}" if float(row["calls"]) else "")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "captured": captured,
     "speed": speed,
@@ -370,6 +402,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "baselines": baselines,
     "examples": examples,
     "kernels": kernels,
+    "bits": attention_with_bits,
+    "profile": profile,
     "inference": inference,
     "inference-cuda": lambda: inference("cuda"),
     "long-texts": lambda: models(is_long=True),
@@ -403,13 +437,16 @@ def renewed(text: str) -> str:
     return MARKED.sub(lambda match: match[1] + generated(match["name"]) + match[3], text)
 
 
-def _figure_of_the_verdict() -> str:
-    from .verdict.figure import draw
+# Whole files -> the module and the function that make them.
+FILES = {
+    "docs/images/verdict.svg": ("benchmarks.verdict.figure", "draw"),
+    "src/attendrop/experiments/recommended.py": ("benchmarks.verdict.recommend", "module"),
+}
 
-    return draw()
 
-
-FIGURES: dict[str, Callable[[], str]] = {"docs/images/verdict.svg": _figure_of_the_verdict}
+def _made(file: str) -> str:
+    module, function = FILES[file]
+    return str(getattr(import_module(module), function)())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -417,10 +454,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     stale = []
-    for name in (*PAGES, *FIGURES):
+    for name in (*PAGES, *FILES):
         path = ROOT / name
         before = path.read_text(encoding="utf-8") if path.is_file() else None
-        after = FIGURES[name]() if name in FIGURES else renewed(before or "")
+        after = _made(name) if name in FILES else renewed(before or "")
         if after != before:
             stale.append(name)
             if not options.check:

@@ -547,6 +547,18 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
             assert torch.equal(bits.keep.cpu(), expected.keep.expand(bits.allowed.shape))
 
 
+@needs_triton
+@pytest.mark.parametrize(("queries", "keys"), [(20, 1152), (20, 256), on_gpu(300, 4096)])
+def test_bits_of_rows_without_padding_match_the_reference(queries: int, keys: int) -> None:
+    gradient, value = (x.half() for x in (integers(1, queries, 1, 16), integers(1, 1, keys, 16, seed=1)))
+    valid, positions = valid_of("full", 1, 1, queries, keys), torch.tensor([3])
+    gradient, value, valid, positions = on(DEVICE, gradient, value, valid, positions)
+    rule = rule_of(0.3, 0.4, KEY, positions)
+    expected = kernel.keep_from_gradient(gradient, value, valid, rule, "reference")
+    found = kernel.bits_from_gradient(gradient, value, valid, None, None, rule)
+    assert torch.equal(found.bits().keep, expected)
+
+
 def triton_cut(*given: Any) -> torch.Tensor:
     from attendrop.kernels.attribution_mask import triton
 

@@ -38,11 +38,11 @@ def test_draws_of_several_threads_are_those_of_one(
         seen.add(threading.get_ident())
         return mix(x, buffer)
 
-    mix = reference._mix_numpy
+    mix = reference.mix_numpy
     monkeypatch.setattr(cpu, "_CHUNK", 64)
     monkeypatch.setattr(cpu, "_ALONE", 300)
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(reference, "_mix_numpy", mixed)
+    monkeypatch.setattr(reference, "mix_numpy", mixed)
     positions = torch.tensor([5, 0, 7])
     assert torch.equal(cpu.uniform(9, positions, shape), reference.uniform_torch(9, positions, shape, "cpu"))
     is_large = 3 * math.prod(shape) > 300
@@ -54,6 +54,13 @@ def test_draws_of_several_threads_are_those_of_one(
         assert torch.equal(bernoulli_rows(torch.tensor(p), 9, rows, n), draws < p)
     p = draws[0, 0].item()  # a draw is not below itself
     assert torch.equal(bernoulli_rows(p, 9, rows, n), draws < p)
+
+
+def test_keys_of_several_sites_are_those_of_each() -> None:
+    sites, streams = [-1, 0, 7, 2**31], ["keep", "mixout a.weight", "", "keep"]
+    for seed, step in ((0, 0), (42, 70_000), (2**63 + 5, 1)):
+        expected = [random.key_of(seed, step, site, stream) for site, stream in zip(sites, streams, strict=True)]
+        assert random.keys_of(seed, step, sites, streams).tolist() == random.as_keys(expected).tolist()
 
 
 def test_draws_of_several_keys_match_those_of_each_key() -> None:

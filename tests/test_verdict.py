@@ -10,7 +10,8 @@ import yaml
 
 from attendrop.methods import parse_method
 from benchmarks.verdict import choose, judge, plan
-from benchmarks.verdict.run import COLUMNS, portable_id, read
+from benchmarks.verdict.lines import read
+from benchmarks.verdict.run import COLUMNS, portable_id
 
 
 def test_every_method_has_the_same_number_of_settings_that_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from attendrop.methods import parse_method
-from attendrop.study.engines import make_engine
 from benchmarks.verdict.attendout import plan, report, run
 from benchmarks.verdict.attendout.files import Files
-from benchmarks.verdict.run import append_runs, portable_id, read, remove_failed
+from benchmarks.verdict.lines import Workers, append_lines, read, remove_failed
+from benchmarks.verdict.run import portable_id
 from helpers.wordpiece import make_tokenizer, save_model
 
 EFFECTS = (-0.3, 0.2, 0.2, 0.2, 0.2, 0.2)  # of the rate of each layer on the loss: dropping in the first layer helps
@@ -111,13 +112,14 @@ def test_a_game_is_run_and_its_rounds_are_in_its_line(tmp_path: Path) -> None:
     stage = plan.STAGES[0]._replace(
         tasks=["glue/sst2"], seeds=[3], contenders=lambda rows, task: [plan.Contender(game, plan.GAMES[game])]
     )
-    small = {"shots": 8, "bf16": False, "max_steps": 20}
+    small = {"shots": 8, "bf16": False, "max_steps": 20, "use_cpu": True}
     wanted = plan.runs(stage._replace(recipes=lambda rows: plan.RECIPES[:1]), [], files, str(model), small)
     file = tmp_path / "attendout.csv"
     remove_failed(file, run.COLUMNS)
-    engine = make_engine("local", 0, device="cpu")
+    lines = {portable_id(spec): [spec] for spec in wanted}
+    workers = Workers(0)
     for _ in range(2):  # the second time there is nothing to do
-        assert append_runs(file, run.COLUMNS, wanted, engine, np.inf, lambda record: run.make_line("judge", record))
+        assert append_lines(file, run.COLUMNS, lines, partial(run.line_of, "judge"), workers, np.inf)
     (line,) = read(file)
     assert line["error"] == ""
     rounds = json.loads(line["rounds"])

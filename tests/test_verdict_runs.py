@@ -12,7 +12,8 @@ import yaml
 
 from attendrop.study.worker import Worker
 from benchmarks.verdict import ensemble, plan, protocols
-from benchmarks.verdict.run import portable_id, read
+from benchmarks.verdict.lines import read
+from benchmarks.verdict.run import portable_id
 from helpers.cli_tools import save_encoder, sentences
 
 pytestmark = pytest.mark.xdist_group("study_worker")

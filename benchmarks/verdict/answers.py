@@ -6,9 +6,9 @@ import itertools
 from typing import NamedTuple
 
 from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
+from .lines import RECORDS, read
 from .plan import TUNE
 from .recommend import GOALS, MODEL, boundaries, by_development, frozen, preset, primary_size, recommended_for
-from .run import RECORDS, read
 from .show import MODELS, NAMES, NOT_YET, OURS, amount, examples, interval, listed, methods_of, table
 
 
@@ -156,7 +156,7 @@ def expectations() -> str:
     size = primary_size()
     methods = methods_of(MODEL, size)
     if not methods:
-        return NOT_YET
+        return ""
     rows = sum(of.runs for of in run_counts())
     of = {o: over_tasks(MODEL, size, o) for o in ("score", "loss")}
     helped = {o: [m for m in methods if of[o][m].verdict == "helps"] for o in of}

@@ -25,8 +25,8 @@ from attendrop.methods import parse_method
 from attendrop.study.search_space import with_fields
 
 from .judge import PLAIN
+from .lines import RECORDS, read
 from .plan import FROZEN, PLAN, TUNE, candidates
-from .run import RECORDS, read
 
 HEADER = """\
 # Chosen on the development tasks by `python -m benchmarks.verdict.choose`, before the first confirmation run.

@@ -9,9 +9,9 @@ ensemble, with the columns of all other runs, in docs/results/verdict/ensemble-<
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,9 +23,9 @@ from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
 from .judge import MEMBERS, PLAIN, UPPER_LINE
-from .lines import append_lines
+from .lines import Workers, append_lines, make_parser, remove_failed
 from .plan import PLAN, TUNE, runs
-from .run import COLUMNS, line, options_of, portable_id
+from .run import COLUMNS, line, portable_id
 
 PART = "ensemble"
 OTHER_HEAD = 100_000  # added to the seed for each further member
@@ -86,12 +86,18 @@ class Ensembles:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("stage", choices=[stage for stage in PLAN["stages"] if stage != TUNE])
-    options = options_of(parser)
+    options = parser.parse_args()
     plain = runs(options.stage, options.data, options.model, [PLAIN])
     wanted = {portable_id(run): members_of(run) for run in plain}
-    append_lines(f"{PART}-{options.stage}", COLUMNS, wanted, Ensembles().lines_of, options)
+    file = options.output / f"{PART}-{options.stage}-{options.name}.csv"
+    remove_failed(file, COLUMNS)
+    workers = Workers(options.workers)
+    try:
+        append_lines(file, COLUMNS, wanted, Ensembles().lines_of, workers, time.monotonic() + 60 * options.minutes)
+    finally:
+        workers.close()
 
 
 if __name__ == "__main__":

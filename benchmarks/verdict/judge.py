@@ -10,8 +10,8 @@ from attendrop.statistics.paired import make_pairs
 from attendrop.statistics.verdict import Comparison, Question, judge_family
 from attendrop.study.analysis.outcomes import DELTAS
 
+from .lines import RECORDS, read
 from .plan import PLAN, TUNE
-from .run import RECORDS, read
 
 PLAIN = "plain"
 MEMBERS = 5  # of an ensemble

@@ -1,61 +1,182 @@
-"""Runs specifications whose lines need more than one run, or have an id of their own, and appends the lines.
-
-Started again, it leaves out what has its line.
-"""
+"""Runs specifications and appends lines to a CSV file; started again, it leaves out what has its lines."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
-from attendrop.study.engines import WORKER, make_engine
+from attendrop.study.engines import WORKER, Engine, make_engine
 from attendrop.study.spec import RunSpec
 
-from .run import read, remove_failed
+from ..tables import ROOT
+
+RECORDS = ROOT / "docs" / "results" / "verdict"
+
+TOGETHER = 10  # runs of one setting that one worker gets; enough to repay the capture of their graphs
 
 Record = dict[str, Any]
 Line = dict[str, Any]
 
 
+def make_parser(about: str | None) -> argparse.ArgumentParser:
+    """The flags that all parts of the study share."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="the folder that `benchmarks.verdict.data` made")
+    parser.add_argument("--model", required=True, help="the folder of the model")
+    parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
+    parser.add_argument("--workers", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--minutes", type=float, default=600, help="no run begins after this time")
+    parser.add_argument("--output", type=Path, default=RECORDS, help="folder of the results")
+    return parser
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    """The lines of complete runs; the last line is left out if it was cut."""
+    if not file.is_file():
+        return []
+    text = file.read_text(encoding="utf-8")
+    return list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
+
+
+def remove_failed(file: Path, columns: Sequence[str]) -> None:
+    """Keep the lines of finished runs only, so that all others are run again. The file is created if needed.
+
+    Args:
+        file: The file of the results.
+        columns: Its columns.
+    """
+    finished = [row for row in read(file) if row["status"] == "finished"]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as output:
+        writer = csv.DictWriter(output, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(finished)
+
+
+class Workers:
+    """Worker processes. All runs of one setting go to one of them, which captures their graphs once.
+
+    Args:
+        count: How many; each has one run at a time. 0 = one worker in this process.
+        make_worker: Where the class of the workers is.
+    """
+
+    def __init__(self, count: int, make_worker: str = WORKER) -> None:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker
+        each = min(count, 1)
+        self._engines = [make_engine("local", each, make_worker=make_worker) for _ in range(max(count, 1))]
+
+    def results(self, runs: Iterable[RunSpec], end: float) -> Iterator[Record]:
+        """The records of runs, as they end.
+
+        Args:
+            runs: The runs.
+            end: No run begins after this time (`time.monotonic`).
+        """
+        groups = _groups(runs)
+        waiting: Queue[list[RunSpec]] = Queue()
+        for group in groups:
+            waiting.put(group)
+        found: Queue[Record | BaseException | None] = Queue()
+        for engine in self._engines[: len(groups)]:
+            Thread(target=_work, args=(engine, waiting, found, end), daemon=True).start()
+        at_work = min(len(self._engines), len(groups))
+        while at_work:
+            record = found.get()
+            if isinstance(record, BaseException):
+                raise record
+            if record is None:
+                at_work -= 1
+            else:
+                yield record
+
+    def close(self) -> None:
+        """End the processes."""
+        for engine in self._engines:
+            engine.close()
+
+
+def _groups(runs: Iterable[RunSpec]) -> list[list[RunSpec]]:
+    """Runs with the same setting, at most `TOGETHER` in a group; the first groups of all settings come first."""
+    settings: dict[Any, list[RunSpec]] = {}
+    for run in runs:
+        settings.setdefault(_setting(run), []).append(run)
+    most = max(map(len, settings.values()), default=0)
+    found = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
+    return [group for group in found if group]
+
+
+def _setting(run: RunSpec) -> tuple[str, ...]:
+    """What the runs of a group have in common: everything but their seeds."""
+    seeds = ("seed", "data_seed")
+    own = (f"{name}={value!r}" for name, value in sorted(run.settings.items()) if name not in seeds)
+    return (run.method, run.task, str(run.size), *own)
+
+
+def _work(
+    engine: Engine, waiting: Queue[list[RunSpec]], found: Queue[Record | BaseException | None], end: float
+) -> None:
+    """Run one group after the other, until none is left or the time is over."""
+    group: list[RunSpec] = []
+
+    def next_run() -> RunSpec | None:
+        nonlocal group
+        if time.monotonic() > end:
+            return None
+        if not group:
+            with suppress(Empty):
+                group = list(waiting.get_nowait())
+        return group.pop(0) if group else None
+
+    try:
+        for record in engine.results(next_run):
+            found.put(record)
+    except BaseException as error:
+        found.put(error)
+    finally:
+        found.put(None)
+
+
 def append_lines(
-    part: str,
+    file: Path,
     columns: Sequence[str],
     wanted: Mapping[str, Sequence[RunSpec]],
     lines_of: Callable[[str, Record], Iterable[Line]],
-    options: argparse.Namespace,
-    make_worker: str = WORKER,
-) -> None:
-    """Run what has no line yet.
+    workers: Workers,
+    end: float,
+) -> bool:
+    """Run what has no line yet, and append the lines.
 
     Args:
-        part: The part of the study, which names the file.
-        columns: The columns of the file; `id` and `status` are among them.
+        file: The file of the results.
+        columns: Its columns; `id` and `status` are among them.
         wanted: Id of a line -> the runs that it needs.
         lines_of: Called with the id of the line and the record of each run; returns the lines that are now known.
-        options: The options, from `options_of`.
-        make_worker: Where the class of the workers is.
+        workers: The workers.
+        end: No run begins after this time (`time.monotonic`).
+
+    Returns:
+        Whether all runs were done.
     """
-    file = options.output / f"{part}-{options.name}.csv"
-    remove_failed(file, columns)
     done = {row["id"] for row in read(file)}
-    missing = deque((name, run) for name, runs in wanted.items() if name not in done for run in runs)
-    names = {run.id: name for name, run in missing}
-    total, end = len(missing), time.monotonic() + 60 * options.minutes
-
-    def next_run() -> RunSpec | None:
-        return missing.popleft()[1] if missing and time.monotonic() < end else None
-
-    engine = make_engine("local", options.workers, make_worker=make_worker)
+    names = {run.id: name for name, runs in wanted.items() if name not in done for run in runs}
+    missing = [run for name, runs in wanted.items() if name not in done for run in runs]
+    number = 0
     with file.open("a", newline="", encoding="utf-8") as output:
         writer = csv.DictWriter(output, columns, lineterminator="\n")
-        try:
-            for number, record in enumerate(engine.results(next_run), 1):
-                writer.writerows(lines_of(names[record["id"]], record))
-                output.flush()
-                print(f"{number}/{total} {record['task']} {record['seed']} {record['method']}", flush=True)
-        finally:
-            engine.close()
+        for record in workers.results(missing, end):
+            number += 1
+            for line in lines_of(names[record["id"]], record):
+                writer.writerow(line)
+            output.flush()
+            result = (record.get("error") or {}).get("message") or record["status"]
+            print(f"{number}/{len(missing)} {record['task']} {record['seed']} {record['method']}: {result}", flush=True)
+    return number == len(missing)

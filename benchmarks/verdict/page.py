@@ -25,10 +25,10 @@ from .judge import (
     over_tasks,
     sizes,
 )
+from .lines import RECORDS
 from .plan import PLAN
 from .protocol_gains import Gain, gains
 from .recommend import frozen, primary_size
-from .run import RECORDS
 from .show import MODELS, NAMES, NOT_YET, amount, examples, interval, methods_of, seconds, table, word
 
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .lines import RECORDS, read
 from .protocols import METHOD_SEEDS, PART, PLAIN_SEEDS, SETS, SETTINGS, TASKS
-from .run import RECORDS, read
 
 DRAWS = 2000
 GROUP = 5  # seeds of a setting of the method "nothing", as in many papers

@@ -9,8 +9,8 @@ and 80 seeds of plain fine-tuning. `benchmarks.verdict.protocol_gains` computes 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,9 +21,6 @@ import pyarrow as pa
 from attendrop.study.spec import RunSpec
 from attendrop.study.worker import Worker
 
-from .lines import append_lines
-from .run import options_of
-
 PART = "protocols"
 TASKS = {"glue/rte": 277, "glue/mrpc": 408}  # task -> size of its development set
 POOL, TO_CHOOSE, CHOOSE_POOL, TEST = 1000, 100, 500, 2000  # examples; TEST at most
@@ -31,7 +28,7 @@ PLAIN_SEEDS, METHOD_SEEDS = 80, 9
 SETTINGS = [f"addrop:p={p},q={q},layers=all" for p in (0.3, 0.7) for q in (0.1, 0.3, 0.5, 0.7)]
 SHARED = {
     "max_length": 128,
-    "per_device_train_batch_size": 16,
+    "per_device_train_batch_size": 25,
     "per_device_eval_batch_size": 128,
     "learning_rate": 1e-4,
     "num_train_epochs": 10,
@@ -99,22 +96,22 @@ class ProtocolWorker(Worker):
 
 
 def runs(data: str, model: str) -> dict[str, RunSpec]:
-    """Name of a line -> its run. Those of one task and setting come together, because they share captured graphs.
+    """Name of a line -> its run. Those of both tasks and all settings come early.
 
     Args:
         data: The folder that `benchmarks.verdict.data` made.
         model: The folder of the model.
     """
-    name, _, value = SIZE.partition("=")
-    shared = {**SHARED, "data_dir": f"{data}/protocols", "model": model, name: value}
+    shared = {**SHARED, "data_dir": f"{data}/protocols", "model": model}
     found = {}
-    for task in TASKS:
-        for setting in ("", *SETTINGS):
-            method = "AD-DROP" if setting else "plain"
-            own = {**shared, "task": task, "method": [setting] if setting else []}
-            for seed in range(METHOD_SEEDS if setting else PLAIN_SEEDS):
-                run = RunSpec({**own, "seed": seed}, method, task, seed, SIZE, resample=True)
-                found[f"{task} {setting or method} {seed}"] = run
+    for seed in range(PLAIN_SEEDS):
+        for task in TASKS:
+            for setting in ["", *(SETTINGS if seed < METHOD_SEEDS else [])]:
+                name, _, value = SIZE.partition("=")
+                own = {**shared, "task": task, name: value, "method": [setting] if setting else []}
+                method = "AD-DROP" if setting else "plain"
+                line = f"{task} {setting or method} {seed}"
+                found[line] = RunSpec({**own, "seed": seed}, method, task, seed, SIZE, resample=True)
     return found
 
 
@@ -136,10 +133,17 @@ def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options = options_of(parser)
+    from .lines import Workers, append_lines, make_parser, remove_failed
+
+    options = make_parser(__doc__).parse_args()
     wanted = {name: [run] for name, run in runs(options.data, options.model).items()}
-    append_lines(PART, COLUMNS, wanted, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
+    file = options.output / f"{PART}-{options.name}.csv"
+    remove_failed(file, COLUMNS)
+    workers = Workers(options.workers, "benchmarks.verdict.protocols:ProtocolWorker")
+    try:
+        append_lines(file, COLUMNS, wanted, line_of, workers, time.monotonic() + 60 * options.minutes)
+    finally:
+        workers.close()
 
 
 if __name__ == "__main__":

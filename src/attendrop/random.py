@@ -8,6 +8,7 @@ to save with a checkpoint. A *shared* draw is made for what all processes must a
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random as python_random
 from collections.abc import Iterator, Sequence
@@ -18,15 +19,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .kernels.draws.reference import GOLDEN, WORD, mix, signed
+from .kernels.draws.reference import GOLDEN, WORD, mix, mix_numpy, signed
 
 
 def key_of(seed: int, step: int, site: int, stream: str = "keep") -> int:
     """The 32-bit key of the local draws of one attention site in one optimizer step; `stream` names their purpose."""
-    key = int.from_bytes(hashlib.blake2s(stream.encode(), digest_size=4).digest(), "little")
+    key = _word_of(stream)
     for word in (seed & WORD, seed >> 32 & WORD, step, site):
         key = mix((key + word * GOLDEN + 1) & WORD)
     return key
+
+
+def keys_of(seed: int, step: int, sites: Sequence[int], streams: Sequence[str]) -> np.ndarray:
+    """`key_of` for each site and its stream, int32 as in `as_keys`, in far less time than one after the other."""
+    keys = np.array([_word_of(stream) for stream in streams], dtype=np.uint32)
+    for word in (seed & WORD, seed >> 32 & WORD, step):
+        keys = mix_numpy(keys + np.uint32((word * GOLDEN + 1) & WORD))
+    words = np.array(sites, dtype=np.int64).astype(np.uint32)
+    return mix_numpy(keys + words * np.uint32(GOLDEN) + np.uint32(1)).view(np.int32)
+
+
+@functools.cache
+def _word_of(stream: str) -> int:
+    return int.from_bytes(hashlib.blake2s(stream.encode(), digest_size=4).digest(), "little")
 
 
 def as_keys(words: Sequence[int]) -> Tensor:

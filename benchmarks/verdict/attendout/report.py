@@ -15,7 +15,7 @@ from attendrop.statistics.verdict import Comparison, judge_family
 
 from ...tables import table
 from ..judge import question
-from ..run import RECORDS, read
+from ..lines import RECORDS, read
 from .fits import Fit, fit_rewards, fit_search
 from .plan import CONFIRMATION, DEVELOPMENT, GAMES, LAYERS, NO_MASKS, OF_TASK, PLAIN, Row, finalists, of_stage, rates_of
 

@@ -8,7 +8,6 @@ of earlier ones, by the rules of plan.py.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import json
@@ -20,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from attendrop.statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
-from attendrop.study.engines import make_engine
 
-from ..run import append_runs, options_of, read, remove_failed
+from ..lines import Workers, append_lines, make_parser, read, remove_failed
+from ..run import portable_id
 from .files import Files
 from .plan import CONFIRMATION, DEVELOPMENT, LAYERS, REWARD_SET, STAGES, runs
 
@@ -89,25 +88,30 @@ def _rounds(metrics: dict[str, list[list[float]]]) -> str:
     return json.dumps(found, separators=(",", ":"))
 
 
+def line_of(stage: str, name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The line of a record, for `append_lines`."""
+    return [{**make_line(stage, record), "id": name}]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE: another setting, for trials")
-    options = options_of(parser)
+    options = parser.parse_args()
     file, end = options.output / f"attendout-{options.name}.csv", time.monotonic() + 60 * options.minutes
     settings = {name: json.loads(value) for name, _, value in (text.partition("=") for text in options.set)}
     remove_failed(file, COLUMNS)
-    engine = make_engine("local", options.workers)
+    workers = Workers(options.workers)
     try:
         with tempfile.TemporaryDirectory() as folder:
             files = Files(options.data, folder, REWARD_SET)
             for task in (*DEVELOPMENT, *CONFIRMATION):
                 files.write(task)
             for stage in STAGES:
-                wanted = runs(stage, read(file), files, options.model, settings)
-                if not append_runs(file, COLUMNS, wanted, engine, end, partial(make_line, stage.name)):
+                wanted = {portable_id(run): [run] for run in runs(stage, read(file), files, options.model, settings)}
+                if not append_lines(file, COLUMNS, wanted, partial(line_of, stage.name), workers, end):
                     break
     finally:
-        engine.close()
+        workers.close()
 
 
 if __name__ == "__main__":

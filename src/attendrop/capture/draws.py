@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.step import MicroBatch, Step
 from ..kernels.draws.reference import signed
 from ..model.probe import Probe
-from ..random import key_of
+from ..random import key_of, keys_of
 from .errors import NotCaptured
 
 _SLOTS = 4096  # the number of keys that one run may use
@@ -77,9 +78,10 @@ class DrawKeys:
         now = (step.seed, step.progress.step, self._first_position, len(self._slots), len(self._places))
         if now == self._written:
             return
-        keys = (self._key_now(site, stream) for site, stream in self._slots)
-        words = torch.tensor([self._first_position, *(signed(key) for key in keys)], dtype=torch.int32)
-        self._copy(words, self._table)
+        sites, streams = [site for site, _ in self._slots], [stream for _, stream in self._slots]
+        words = np.empty(1 + len(sites), dtype=np.int32)
+        words[0], words[1:] = self._first_position, keys_of(step.seed, step.progress.step, sites, streams)
+        self._copy(torch.from_numpy(words), self._table)
         if self._functions:
             found = [function(step).flatten().double() for function in self._functions.values()]
             self._copy(torch.cat(found), self._numbers)

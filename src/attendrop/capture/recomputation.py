@@ -36,10 +36,14 @@ class RecomputedDraws:
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
         return torch.cuda.default_generators[index]
 
+    def _offset(self) -> int:
+        """How many numbers have been drawn. The state is a seed and this offset, 8 bytes each."""
+        return int(self._generator.get_state().view(torch.int64)[1])
+
     @contextmanager
     def counting(self) -> Iterator[None]:
         """To be entered for the run before the capture."""
-        self._start = self._generator.get_offset()
+        self._start = self._offset()
         with recomputed_in(self._of_eager_run), advancing():
             yield
 
@@ -68,7 +72,7 @@ class RecomputedDraws:
 
     def _of_eager_run(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         """The contexts of the two forwards of a block."""
-        self._offsets.append(self._generator.get_offset() - self._start)
+        self._offsets.append(self._offset() - self._start)
         return nullcontext(), self._from(self._generator.clone_state())
 
     def _of_captured_run(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -98,6 +98,9 @@ class ChildTuning(Regularizer):
         self._child: dict[str, Tensor] = {}  # True where a weight is trained
         self._weights: list[ChildWeight] = []
         self._before: list[ChildWeight] = []  # those whose values outside of the child are to be restored
+        # Kept, because walking through a model takes longer than a captured step can wait.
+        self._model: nn.Module | None = None
+        self._parameters: list[tuple[str, nn.Parameter]] = []
 
     @property
     def _chooses_child(self) -> bool:
@@ -123,7 +126,9 @@ class ChildTuning(Regularizer):
         return reason_against(self, other)
 
     def on_step_begin(self, step: Step) -> None:
-        refuse_sharded("ChildTuning", step.model)
+        if self._model is not step.model:
+            refuse_sharded("ChildTuning", step.model)
+            self._model, self._parameters = step.model, list(step.model.named_parameters())
         if self._chooses_child and not self._child and step.loop.examples is None:
             raise ValueError(
                 "ChildTuning.variant is 'D', which draws training examples, and the loop provides none; use "
@@ -154,7 +159,7 @@ class ChildTuning(Regularizer):
         self._before = weights
 
     def _mask_at_random(self, step: Step) -> None:
-        gradients = {name: p.grad for name, p in step.model.named_parameters() if p.grad is not None}
+        gradients = {name: p.grad for name, p in self._parameters if p.grad is not None}
 
         def work(step: Step) -> None:
             p = step.strength((self.name, "p"), self.p)

@@ -383,7 +383,10 @@ def _launch(
     is_bits = found.dtype == torch.int16
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(batch, heads, queries, keys)
-    settings = {**_blocks(keys, width, is_half, is_bits), **options}
+    settings = _blocks(keys, width, is_half, is_bits)
+    if all_valid and settings["TILES"] > 1 and keys % 128 == 0 and is_half:
+        settings |= _LONG_ROWS | {"TILES": keys // _LONG_ROWS["N"]}
+    settings |= options
     ranges = None if blocks is None or settings["TILES"] == 1 else blocks.keys
     if all_valid and keys % settings["N"] == 0:  # every tile is full
         kind = ALL
@@ -402,6 +405,13 @@ def _launch(
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
         HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write, **settings,
     )  # fmt: skip
+
+
+# The sizes of a program for rows of several tiles in which all positions are valid. A tile of values is read from the
+# cache again each time that its scores are computed, which limits the speed: more rows at a time read it less often.
+_LONG_ROWS = {"M": 128, "N": 128, "num_warps": 8, "num_stages": 2} | (
+    {"maxnreg": 128} if torch.version.hip is None else {}
+)
 
 
 def _blocks(keys: int, width: int, is_half: bool, is_bits: bool) -> dict[str, int]:

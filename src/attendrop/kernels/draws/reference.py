@@ -31,7 +31,7 @@ def mix(x: int) -> int:
     return x ^ x >> 16
 
 
-def _mix_numpy(x: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
+def mix_numpy(x: np.ndarray, buffer: np.ndarray | None = None) -> np.ndarray:
     """`mix` of uint32, in place; `buffer` is memory for one intermediate result."""
     x ^= np.right_shift(x, np.uint32(16), out=buffer)
     x *= np.uint32(MULTIPLY_1)
@@ -60,9 +60,9 @@ def signed(word: int) -> int:
 def words_numpy(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> np.ndarray:
     """The words that draws are made of: uint32 [..., len(positions), *shape]. The leading axes are those of `key`."""
     x = key.numpy().view(np.uint32) if isinstance(key, Tensor) else np.array(key, dtype=np.uint32)
-    x = _mix_numpy(x + positions.cpu().numpy().astype(np.uint32) * np.uint32(GOLDEN))
+    x = mix_numpy(x + positions.cpu().numpy().astype(np.uint32) * np.uint32(GOLDEN))
     for n in shape:
-        x = _mix_numpy(x[..., None] + np.arange(n, dtype=np.uint32) * np.uint32(GOLDEN))
+        x = mix_numpy(x[..., None] + np.arange(n, dtype=np.uint32) * np.uint32(GOLDEN))
     return x
 
 
@@ -79,7 +79,7 @@ def words_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], de
 def last_axis(x: np.ndarray, out: np.ndarray, buffer: np.ndarray) -> np.ndarray:
     """The words of one more axis, [rows, n], from the words of the axes before it, [rows]."""
     offsets = np.arange(out.shape[-1], dtype=np.uint32) * np.uint32(GOLDEN)
-    return _mix_numpy(np.add(x[:, None], offsets, out=out), buffer)
+    return mix_numpy(np.add(x[:, None], offsets, out=out), buffer)
 
 
 def uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
