@@ -7,8 +7,8 @@ Six small data sets, all runs through the workers of a study. `--data` is a fold
 last epoch on the first examples of the validation data, and is a row of `results/defaults.csv`; the table is printed,
 and written beside that file as Markdown. A best of several means is a little too good by chance; the choice is not.
 
-All runs of a seed come before those of the next one. So a run of this script that is ended early leaves a table of the
-seeds that are complete.
+All runs of a seed come before those of the next one, and the table is made of the seeds that are complete. So
+`--seconds` can end the script early.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import itertools
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,14 +134,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--bf16", action="store_true", help="train and evaluate in bfloat16")
     parser.add_argument("--by", nargs="+", choices=(CHOSEN, GRID), default=[CHOSEN, GRID], help="which points to run")
+    parser.add_argument("--seconds", type=float, help="start no run after this time (default: all runs)")
     parser.add_argument("--output", type=Path, default=RESULTS / "defaults.csv")
     options = parser.parse_args(arguments)
     from attendrop.study.engines import make_engine
 
     waiting, rows, failures = specs(options), list[dict[str, Any]](), 0
+    end = time.monotonic() + (options.seconds or float("inf"))
     engine = make_engine(workers=options.workers, device=options.device)
     try:
-        for record in engine.results(lambda: next(waiting, None)):
+        for record in engine.results(lambda: next(waiting, None) if time.monotonic() < end else None):
             if record["status"] != "finished":
                 failures += 1
                 print(f"{record['task']} with seed {record['seed']} failed: {record['error']}", flush=True)

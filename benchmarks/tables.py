@@ -3,8 +3,9 @@
     python -m benchmarks.tables             # writes the tables
     python -m benchmarks.tables --check     # writes nothing; exit code 1 if a table is out of date
 
-A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. The figure of the verdict
-study is generated too. If a row was measured several times under the same conditions, the last measurement counts.
+A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. If a row was measured several
+times under the same conditions, the last measurement counts. Whole files are generated too: the figure of the verdict
+study, and the preset that it recommends.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -324,16 +326,30 @@ def baselines() -> str:
 
 def examples() -> str:
     """What came out of the examples with real weights."""
-    lines = example_scores.lines(rows("examples-cuda.csv", ("example", "score", "method", "seed")))
-    return table([*example_scores.TITLES, "seconds of a run"], lines) if lines else ""
+    measured = rows("examples-cuda.csv", ("example", "score", "method", "seed"))
+    if not measured:
+        return ""
+    intro = (
+        f"On one {measured[0]['device']}, with the real weights: means over the seeds, and differences between runs of "
+        "the same\n"
+        "seed. Seconds are those of a plain and of a regularised run, while all four examples ran at once.\n\n"
+    )
+    return intro + table([*example_scores.TITLES, "seconds of a run"], example_scores.lines(measured))
 
 
 def family() -> str:
-    """Captured steps of every method, as multiples of plain ones."""
-    header = ["step", "ms", "spread, %", "× captured plain", "aim", "× stock plain", "peak memory, MiB"]
-    names = ("provider", "train ms", "spread", "x captured", "aim", "x stock", "peak MiB")
-    measured = rows("trainer-steps-family-cuda.csv", ("provider",), model="roberta-base")
-    return table(header, [[row[name] for name in names] for row in measured])
+    """Captured steps of the papers' methods, as multiples of plain ones."""
+    from .trainer_steps import PROVIDERS
+
+    header = ["step", "ms", "spread, %", "× captured plain", "aim", "floor", "× stock plain", "peak memory, MiB"]
+    return table(
+        header,
+        [
+            [row[name] for name in ("provider", "train ms", "spread", "x captured", "aim")]
+            + [f"{PROVIDERS[row['provider']][1]:.2f}", row["x stock"], row["peak MiB"]]
+            for row in rows("trainer-steps-family-cuda.csv", ("provider",), model="roberta-base")
+        ],
+    )
 
 
 def chosen_defaults() -> str:
@@ -350,26 +366,11 @@ def public_files() -> str:
         said = row["said"].replace("|", "\\|") or "nothing unusual"
         score = f"{row['metric']} {float(row['score']):.3f}"
         beside = f" ({float(row['most frequent']):.3f})" if row["most frequent"] else ""
-        lines.append([row["data set"], row["kind"], f"`{flags}`", said, row["trained on"], score + beside])
+        trained = f"{row['trained on']}, {row.get('steps') or '40'} steps"
+        lines.append([row["data set"], row["kind"], f"`{flags}`", said, trained, score + beside])
     return table(
         ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
     )
-
-
-def of_attendout(name: str) -> Callable[[], str]:
-    """A table of the AttendOut experiment, which is made in its own package."""
-
-    def made() -> str:
-        from .verdict.attendout.report import TABLES as OF_ATTENDOUT
-
-        return OF_ATTENDOUT[name]()
-
-    return made
-
-
-ATTENDOUT = (
-    "runs", "recipes", "slopes", "search", "judged", "confirmed", "selection", "played", "rewards", "cost",
-)  # fmt: skip
 
 
 def _two(value: str) -> str:
@@ -424,7 +425,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-texts": lambda: models(is_long=True),
     "other-models": lambda: models(is_long=False),
     "whole-runs": whole_runs,
-    **{f"attendout-{name}": of_attendout(f"attendout-{name}") for name in ATTENDOUT},
     "defaults": chosen_defaults,
     "public-files": public_files,
     "methods": methods,
@@ -441,12 +441,11 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def generated(name: str) -> str:
-    """The content of a table. Those of the verdict study are made in their own package."""
-    if name.startswith("verdict-"):
-        from .verdict.page import TABLES as OF_THE_VERDICT
-
-        return OF_THE_VERDICT[name]()
-    return TABLES[name]()
+    """The content of a table. Those of the verdict study are made in its own package, which reads this module."""
+    of_the_study = {"verdict": "page", "attendout": "attendout.report"}.get(name.partition("-")[0])
+    if of_the_study is None:
+        return TABLES[name]()
+    return str(import_module(f"benchmarks.verdict.{of_the_study}").TABLES[name]())
 
 
 def renewed(text: str) -> str:
@@ -454,13 +453,16 @@ def renewed(text: str) -> str:
     return MARKED.sub(lambda match: match[1] + generated(match["name"]) + match[3], text)
 
 
-def _figure_of_the_verdict() -> str:
-    from .verdict.figure import draw
+# Whole files -> the module and the function that make them.
+FILES = {
+    "docs/images/verdict.svg": ("benchmarks.verdict.figure", "draw"),
+    "src/attendrop/experiments/recommended.py": ("benchmarks.verdict.recommend", "module"),
+}
 
-    return draw()
 
-
-FIGURES: dict[str, Callable[[], str]] = {"docs/images/verdict.svg": _figure_of_the_verdict}
+def _made(file: str) -> str:
+    module, function = FILES[file]
+    return str(getattr(import_module(module), function)())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -468,10 +470,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     stale = []
-    for name in (*PAGES, *FIGURES):
+    for name in (*PAGES, *FILES):
         path = ROOT / name
         before = path.read_text(encoding="utf-8") if path.is_file() else None
-        after = FIGURES[name]() if name in FIGURES else renewed(before or "")
+        after = _made(name) if name in FILES else renewed(before or "")
         if after != before:
             stale.append(name)
             if not options.check:

@@ -60,6 +60,7 @@ FINDINGS = {
         "test_predictions_keep_all_columns_in_every_format": "predictions keep all columns",
         "test_tags_are_aligned_with_their_words": "tags are aligned with words",
         "test_numbers_are_rounded_to_a_hundredth_of_the_error": "numbers are rounded sensibly",
+        "test_a_translation_is_judged_text_by_text": "errors.csv of a translation",
         "test_of_equal_scores_the_smallest_loss_is_kept": "ties are broken by the loss",
     },
     "test_figures.py": {
@@ -73,6 +74,8 @@ FINDINGS = {
     },
     "test_terminal.py": {
         "test_help_shows_the_flags_that_matter_and_help_all_shows_every_flag": "the help had a thousand lines",
+        "test_help_cuts_no_flag_in_a_terminal_of_80_columns": "flags were cut",
+        "test_a_bar_is_drawn_only_where_a_line_can_be_drawn_again": "bars in files and in dumb terminals",
         "test_the_shell_completes_commands_flags_and_methods_without_large_libraries": "completion",
         "test_fine_tune_has_the_parameters_of_the_flags": "fine_tune has real parameters",
         "test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook": "a result in a notebook",
@@ -123,6 +126,7 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert epochs_for(1600, 64) == 20
     assert [rate_for(width) for width in (1024, 768, 384, 32)] == [1.5e-5, 2e-5, 4e-5, 1e-4]
     assert rate_for(768, is_lora=True) == 2e-4
+    assert [rate_for(width, "tokens") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
 
 
 def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -> None:

@@ -134,3 +134,9 @@ def test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook(tmp_path: Path) 
     assert "<img" not in html
     assert "a&lt;b" in html
     assert "stopped" in repr(Result(tmp_path, {}, None, False))
+    score = {"value": 0.93751, "low": 0.9, "high": 0.97, "baseline": 0.8}
+    result.record["notes"] = ["treating the task as classification", "warning: 2 rows of a<b repeat"]
+    result.record["evaluation"] = {"validation": {"scores": {"accuracy": score}, "warnings": ["one answer"]}}
+    html = result._repr_html_()
+    assert "<td>0.9375</td><td>0.900 to 0.970</td><td>0.8000</td>" in html
+    assert "<li>2 rows of a&lt;b repeat</li><li>one answer</li>" in html

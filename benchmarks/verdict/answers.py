@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
-from .judge import HIGHER_IS_BETTER, PLAIN, on_tasks, over_tasks, question, sizes
+from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
 from .lines import RECORDS, read
+from .plan import TUNE
 from .recommend import GOALS, MODEL, boundaries, by_development, frozen, preset, primary_size, recommended_for
 from .show import MODELS, NAMES, NOT_YET, OURS, amount, examples, interval, listed, methods_of, table
+
+
+class RunCount(NamedTuple):
+    """How many runs a part of the study has.
+
+    Attributes:
+        part: The part: a stage of the plan, ensembles of a stage, or an experiment of its own.
+        model: The name of the model in the files.
+        runs: The number of runs.
+        failed: The number of lines without a result.
+        seeds: The number of seeds.
+    """
+
+    part: str
+    model: str
+    runs: int
+    failed: int
+    seeds: int
+
+
+def run_counts() -> list[RunCount]:
+    """The parts of the study that were run. An ensemble is several runs."""
+    counts = []
+    for model in MODELS:
+        for part in (TUNE, *STAGES, *(f"ensemble-{stage}" for stage in STAGES), "protocols", "attendout"):
+            rows = read(RECORDS / f"{part}-{model}.csv")
+            failed = sum(row["status"] != "finished" for row in rows)
+            runs = len(rows) * (MEMBERS if part.startswith("ensemble-") else 1)
+            counts.append(RunCount(part, model, runs, failed, len({row["seed"] for row in rows})))
+    return [count for count in counts if count.runs]
 
 
 def recommendation() -> str:
@@ -124,8 +156,8 @@ def expectations() -> str:
     size = primary_size()
     methods = methods_of(MODEL, size)
     if not methods:
-        return NOT_YET
-    rows = sum(len(read(file)) for file in sorted(RECORDS.glob("*-*.csv")))
+        return ""
+    rows = sum(of.runs for of in run_counts())
     of = {o: over_tasks(MODEL, size, o) for o in ("score", "loss")}
     helped = {o: [m for m in methods if of[o][m].verdict == "helps"] for o in of}
     hurt = [m for m in methods if of["score"][m].verdict == "hurts"]

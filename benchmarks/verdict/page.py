@@ -15,10 +15,8 @@ from statistics import mean, median
 
 from . import answers
 from .judge import (
-    MEMBERS,
     OUTCOMES,
     PLAIN,
-    STAGES,
     UPPER_LINE,
     by_cell,
     confirmation_rows,
@@ -27,8 +25,8 @@ from .judge import (
     over_tasks,
     sizes,
 )
-from .lines import RECORDS, read
-from .plan import PLAN, TUNE
+from .lines import RECORDS
+from .plan import PLAN
 from .protocol_gains import Gain, gains
 from .recommend import frozen, primary_size
 from .show import MODELS, NAMES, NOT_YET, amount, examples, interval, methods_of, seconds, table, word
@@ -144,22 +142,16 @@ def settings() -> str:
 def runs() -> str:
     """How many runs each part has, and how many failed."""
     minutes = {(row["part"], row["model"]): row["minutes"] for row in _minutes()}
-    lines, total, all_failed = [], 0, 0
-    parts = [TUNE, *STAGES, *(f"ensemble-{stage}" for stage in STAGES), "protocols"]
-    for name in MODELS:
-        for part in parts:
-            rows = read(RECORDS / f"{part}-{name}.csv")
-            if rows:
-                failed = sum(row["status"] != "finished" for row in rows)
-                count = len(rows) * (MEMBERS if part.startswith("ensemble-") else 1)
-                total, all_failed = total + count, all_failed + failed
-                seeds = len({row["seed"] for row in rows})
-                used = minutes.get((part, name), "")
-                lines.append([part, MODELS[name], f"{count:,}", str(failed), str(seeds), used])
-    if not lines:
+    counts = answers.run_counts()
+    if not counts:
         return NOT_YET
+    lines = [
+        [of.part, MODELS[of.model], f"{of.runs:,}", str(of.failed), str(of.seeds), minutes.get((of.part, of.model), "")]
+        for of in counts
+    ]
+    total, failed = sum(of.runs for of in counts), sum(of.failed for of in counts)
     spent = sum(float(value) for value in minutes.values() if value)
-    lines.append(["together", "", f"{total:,}", str(all_failed), "", f"{spent:g}" if spent else ""])
+    lines.append(["together", "", f"{total:,}", str(failed), "", f"{spent:g}" if spent else ""])
     return table(["part", "model", "runs", "failed", "seeds", "GPU minutes"], lines)
 
 

@@ -35,8 +35,8 @@ def lines() -> tuple[Row, ...]:
 
 
 def amount(outcome: str, value: float) -> str:
-    """A difference as the page shows it: accuracy in points."""
-    text = f"{100 * value:+.1f}" if outcome.endswith("accuracy") else f"{value:+.3f}"
+    """A difference as the page shows it: accuracy in points, rewards, which are small, with one digit more."""
+    text = f"{100 * value:+.1f}" if outcome.endswith("accuracy") else f"{value:+.{4 if outcome == 'reward' else 3}f}"
     return text.replace("-", "−")
 
 

@@ -123,18 +123,14 @@ def quiet_libraries() -> Iterator[None]:
     """Silences the warnings and progress bars of transformers and datasets, and restores their settings at the end."""
     with exits_on_interrupt():
         import datasets
-        from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
-    has_bars, datasets_has_bars = logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+        from ..utils.quiet import quiet_transformers
+
+    has_bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        yield
+        with quiet_transformers():
+            yield
     finally:
-        logging.set_verbosity(verbosity)
         if has_bars:
-            logging.enable_progress_bar()
-        if datasets_has_bars:
             datasets.enable_progress_bars()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.schedule import is_method_epoch
+from ..tasks.findings import plural
 from ..trainer.choice import chosen_at
 
 _MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their number
@@ -65,8 +66,8 @@ def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
     sentences = [_reason(kept, history, name, state)] if kept else [f"{_place(state.epoch)} was kept: it is the last"]
     if patience is not None and state.global_step < state.max_steps:
         sentences.append(
-            f"training stopped early after {_place(state.epoch)}: {patience} evaluations in a row had no better "
-            f"{name.removeprefix('eval_')} (--patience {patience})"
+            f"training stopped early after {_place(state.epoch)}: {plural(patience, 'evaluation')} in a row had no "
+            f"better {name.removeprefix('eval_')} (--patience {patience})"
         )
     epoch, step = (kept["epoch"], kept["step"]) if kept else (state.epoch, state.global_step)
     chosen = chosen_at(state.log_history, "step", step)

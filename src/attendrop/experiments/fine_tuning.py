@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from ..utils.quiet import quiet_transformers
 from .result import Result
 from .run import Listener, train
 from .settings import make_config
@@ -100,4 +101,6 @@ def fine_tune(
         ```
     """
     given = {name: value for name, value in locals().items() if name not in ("listener", "settings")}
-    return train(make_config({**given, **settings}), listener)
+    config = make_config({**given, **settings})
+    with quiet_transformers(hide_warnings=False):  # a bar for each checkpoint would fill a notebook
+        return train(config, listener)

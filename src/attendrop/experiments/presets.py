@@ -11,11 +11,8 @@ from typing import Any
 
 from ..errors import UserError
 from .recipe import WIDTH, width_of
+from .recommended import RECOMMENDED
 from .settings import RUN_SETTINGS, RunConfig
-
-# What `recommended` sets: the methods, the learning rate for a model of width 768, and the number of epochs. A test
-# compares it with what benchmarks/verdict/recommend.py computes from the records of the study. None: no study was made.
-RECOMMENDED: tuple[tuple[str, ...], float, float] | None = None
 
 FAMILIES = ("bert", "roberta")
 

@@ -18,6 +18,7 @@ from .settings import RunConfig
 STEPS = 1000  # that a run has at least, unless this takes more than MOST_EPOCHS
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to the width of the model
+TAGGING_RATE = 5e-5  # a head for each word starts at random, and has many rare classes to learn
 LARGEST_RATE = 1e-4
 LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
 
@@ -36,14 +37,16 @@ def epochs_for(examples: int, batch: int) -> int:
     return min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
 
 
-def rate_for(width: int, is_lora: bool = False) -> float:
+def rate_for(width: int, kind: str = "classification", is_lora: bool = False) -> float:
     """The learning rate for a model.
 
     Args:
         width: The size of its hidden states.
+        kind: The kind of task.
         is_lora: Whether adapters are trained instead of all weights.
     """
-    rate = min(RATE * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
+    base = TAGGING_RATE if kind == "tokens" else RATE
+    rate = min(base * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
     return float(f"{rate:.2g}")
 
 
@@ -62,10 +65,8 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     assert data.train is not None
     examples = len(data.train)
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    epochs, rate = _FIXED.get(data.task.kind) or (
-        epochs_for(examples, batch),
-        rate_for(width_of(model.config), config.lora),
-    )
+    kind, width = data.task.kind, width_of(model.config)
+    epochs, rate = _FIXED.get(kind) or (epochs_for(examples, batch), rate_for(width, kind, config.lora))
     chosen: dict[str, float] = {}
     reasons = []
     if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
@@ -76,7 +77,8 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     if "learning_rate" not in config.training:
         chosen["learning_rate"] = rate
         what = "adapters in a model" if config.lora else "a model"
-        reasons.append(f"a learning rate of {rate:g} for {what} of width {width_of(model.config)}")
+        use = "tagging with " if kind == "tokens" else ""
+        reasons.append(f"a learning rate of {rate:g} for {use}{what} of width {width}")
     for name, value in chosen.items():
         config.training[name] = value
         setattr(arguments, name, value)

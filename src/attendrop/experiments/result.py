@@ -8,6 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..report.judgement import score_rows
+
+_WARNING = "warning: "  # begins the notes that are warnings
+
 
 @dataclass(repr=False)
 class Result:
@@ -33,20 +37,30 @@ class Result:
         scores = ", ".join(f"{name} {_number(value)}" for name, value in self.metrics.items())
         return f"Result({str(self.folder)!r}: {scores})"
 
+    @property
+    def warnings(self) -> list[str]:
+        """What was unusual about the data and about the answers of the model."""
+        notes = [note.removeprefix(_WARNING) for note in self.record.get("notes", []) if note.startswith(_WARNING)]
+        judged = self.record.get("evaluation", {}).values()
+        return [*notes, *(warning for one in judged for warning in one["warnings"])]
+
     def _repr_html_(self) -> str:
-        """What a notebook shows: the scores, and `curves.png` if the run has written it."""
+        """What a notebook shows: the scores, the warnings, and `curves.png` if the run has written it."""
         if not self.finished:
             return f"<p>{escape(repr(self))}</p>"
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{_number(value)}</td></tr>" for name, value in self.metrics.items()
-        )
-        table = f"<table><thead><tr><th>score</th><th>value</th></tr></thead><tbody>{rows}</tbody></table>"
+        scores = score_rows(self.metrics, self.record.get("evaluation", {}))
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in scores)
+        titles = "".join(f"<th>{title}</th>" for title in ("score", "value", "95 % interval", "most frequent answer"))
+        table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
+        warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
         curves = self.folder / "curves.png"
         picture = ""
         if curves.is_file():
             data = base64.b64encode(curves.read_bytes()).decode()
-            picture = f'<img alt="losses and scores during training" src="data:image/png;base64,{data}">'
-        return f"{table}{picture}<p>everything is in <code>{escape(str(self.folder))}</code></p>"
+            style = "max-width: 100%"  # a notebook is narrower than the picture
+            picture = f'<img alt="losses and scores" style="{style}" src="data:image/png;base64,{data}">'
+        listed = f"<p>warnings:</p><ul>{warnings}</ul>" if warnings else ""
+        return f"{table}{listed}{picture}<p>everything is in <code>{escape(str(self.folder))}</code></p>"
 
 
 def _number(value: Any) -> str:

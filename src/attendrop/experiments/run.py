@@ -147,13 +147,13 @@ def prepare_run(
     description = tasks.describe(data, tokenizer, max_length)
     listener.described(description)
     if description.unit == "tokens":
-        if config.train_file:
-            found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
-            notes += [f"warning: {finding.text}" for finding in found]
         lengths = description.lengths.get("train")
         tokens = min(max_length, int(lengths.longest)) if lengths else max_length
         notes.append(str(estimate_memory(model, arguments, tokens)))
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
+    if config.train_file and description.unit == "tokens":
+        found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+        prepared.notes += [f"warning: {finding.text}" for finding in found]
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)

@@ -40,7 +40,7 @@ DEFAULTS: dict[str, Any] = {
 # Settings whose default depends on the data and the model (see `recipe.py`) -> how help texts call it.
 CHOSEN: dict[str, str] = {
     "num_train_epochs": "3 to 20, fewer for more data",
-    "learning_rate": "2e-5 for a model of width 768, more for a smaller one",
+    "learning_rate": "2e-5 for a model of width 768, more for a smaller one and for tagging",
 }
 
 # Help texts of training arguments that most runs need, in the place of those of transformers, which are long.

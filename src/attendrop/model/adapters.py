@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, masking_utils
-from transformers.utils import is_tracing
 
 from .attention import projected
 from .dry_run import is_traced
@@ -117,7 +116,7 @@ ADAPTERS: dict[tuple[str, str], type] = {
 def capturable(model: nn.Module) -> Iterator[None]:
     """Inside, the forward of `model` does not read from the CPU or from the device, where an adapter can avoid that."""
     with ExitStack() as stack:
-        stack.enter_context(_replaced(masking_utils, "is_tracing", _cannot_be_read))
+        stack.enter_context(_masks_left_out())
         for module in model.modules():
             adapter = _CAPTURABLE.get((type(module).__module__, type(module).__qualname__))
             if adapter is not None:
@@ -128,14 +127,14 @@ def capturable(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _cannot_be_read(tensor: Tensor | None = None) -> bool:
-    """Whether the values of a tensor cannot be read now. Where there is none, there is nothing to read.
+def _masks_left_out() -> AbstractContextManager[None]:
+    """While a graph is captured, transformers does not look at the values of a padding mask, and makes the whole mask.
 
-    While a graph is captured, transformers does not look at the values of a padding mask, and makes the whole mask.
     Before version 5.18 it does so where there is no padding mask, too, and in a form for which PyTorch has no fast
-    attention.
+    attention. Inside, nothing counts as traced where there is nothing to read.
     """
-    return tensor is not None and is_tracing(tensor)
+    is_tracing = masking_utils.is_tracing
+    return _replaced(masking_utils, "is_tracing", lambda tensor=None: tensor is not None and is_tracing(tensor))
 
 
 # The contexts of the two forwards of a block under gradient checkpointing.

@@ -7,12 +7,13 @@ model is run only if the user allows it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UserError
+from ..utils.quiet import quiet_transformers
 from .catalogue import Task
 from .hub import error_chain, is_path, offline_if_unreachable
 from .modalities import modality_of
@@ -203,7 +204,7 @@ def load_model(
             **options,
         )
 
-    with _quiet_transformers(hide_progress=Path(source).is_dir()):
+    with quiet_transformers(hide_progress=Path(source).is_dir()):
         model, report = _load(name, load)
     notes += _loading_notes(name, report, old_labels, new_labels)
     if tokenizer is not None:
@@ -244,23 +245,6 @@ def _loading_notes(
                 f"{', '.join(labels)}"
             )
     return notes
-
-
-@contextmanager
-def _quiet_transformers(hide_progress: bool) -> Iterator[None]:
-    """Hide the loading report and, on request, the progress bars of transformers; restore the settings afterwards."""
-    from transformers.utils import logging
-
-    verbosity, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if hide_progress:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if hide_progress and shows_progress:
-            logging.enable_progress_bar()
 
 
 def _locate(name: str | Path) -> str:
