@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
 from .judge import MEMBERS, PLAIN, UPPER_LINE
-from .lines import Workers, append_lines, make_parser, remove_failed
+from .lines import make_parser, run_part
 from .plan import PLAN, TUNE, runs
 from .run import COLUMNS, line, portable_id
 
@@ -91,13 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     plain = runs(options.stage, options.data, options.model, [PLAIN])
     wanted = {portable_id(run): members_of(run) for run in plain}
-    file = options.output / f"{PART}-{options.stage}-{options.name}.csv"
-    remove_failed(file, COLUMNS)
-    workers = Workers(options.workers)
-    try:
-        append_lines(file, COLUMNS, wanted, Ensembles().lines_of, workers, time.monotonic() + 60 * options.minutes)
-    finally:
-        workers.close()
+    run_part(f"{PART}-{options.stage}", COLUMNS, wanted, Ensembles().lines_of, options)
 
 
 if __name__ == "__main__":

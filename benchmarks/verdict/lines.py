@@ -180,3 +180,30 @@ def append_lines(
             result = (record.get("error") or {}).get("message") or record["status"]
             print(f"{number}/{len(missing)} {record['task']} {record['seed']} {record['method']}: {result}", flush=True)
     return number == len(missing)
+
+
+def run_part(
+    part: str,
+    columns: Sequence[str],
+    wanted: Mapping[str, Sequence[RunSpec]],
+    lines_of: Callable[[str, Record], Iterable[Line]],
+    options: argparse.Namespace,
+    make_worker: str = WORKER,
+) -> None:
+    """Run one part of the study, with the options of its command line.
+
+    Args:
+        part: Its name, which names the file.
+        columns: See `append_lines`.
+        wanted: See `append_lines`.
+        lines_of: See `append_lines`.
+        options: The options, from `make_parser`.
+        make_worker: Where the class of the workers is.
+    """
+    file = options.output / f"{part}-{options.name}.csv"
+    remove_failed(file, columns)
+    workers = Workers(options.workers, make_worker)
+    try:
+        append_lines(file, columns, wanted, lines_of, workers, time.monotonic() + 60 * options.minutes)
+    finally:
+        workers.close()

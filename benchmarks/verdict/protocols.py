@@ -10,7 +10,6 @@ and 80 seeds of plain fine-tuning. `benchmarks.verdict.protocol_gains` computes 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,17 +132,11 @@ def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    from .lines import Workers, append_lines, make_parser, remove_failed
+    from .lines import make_parser, run_part
 
     options = make_parser(__doc__).parse_args()
     wanted = {name: [run] for name, run in runs(options.data, options.model).items()}
-    file = options.output / f"{PART}-{options.name}.csv"
-    remove_failed(file, COLUMNS)
-    workers = Workers(options.workers, "benchmarks.verdict.protocols:ProtocolWorker")
-    try:
-        append_lines(file, COLUMNS, wanted, line_of, workers, time.monotonic() + 60 * options.minutes)
-    finally:
-        workers.close()
+    run_part(PART, COLUMNS, wanted, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
 
 
 if __name__ == "__main__":

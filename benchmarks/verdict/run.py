@@ -8,12 +8,11 @@ It may be stopped at any time; started again, it leaves out the runs that have a
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 from attendrop.study.spec import RunSpec
 
-from .lines import Workers, append_lines, make_parser, remove_failed
+from .lines import make_parser, run_part
 from .plan import PLAN, runs
 
 SCORES = ("accuracy", "mcc", "pearson", "macro_f1", "loss", "brier", "ece", "scaled_loss", "scaled_ece")
@@ -70,14 +69,8 @@ def main() -> None:
     parser.add_argument("stage", choices=PLAN["stages"])
     parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
     options = parser.parse_args()
-    file = options.output / f"{options.stage}-{options.name}.csv"
     wanted = {portable_id(run): [run] for run in runs(options.stage, options.data, options.model, options.method)}
-    remove_failed(file, COLUMNS)
-    workers = Workers(options.workers)
-    try:
-        append_lines(file, COLUMNS, wanted, line_of, workers, time.monotonic() + 60 * options.minutes)
-    finally:
-        workers.close()
+    run_part(options.stage, COLUMNS, wanted, line_of, options)
 
 
 if __name__ == "__main__":
