@@ -102,10 +102,10 @@ DATA_SETS = (
         training="--max-length 64",
     ),
     DataSet("CoNLL 2003", "data", ("conll2003/train.parquet", "conll2003/validation.parquet"),
-            train_flags="--label ner_tags", sample="--fraction 0.015"),
+            train_flags="--label ner_tags", sample="--fraction 0.015", training="--max-length 64"),
     DataSet(
         "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"), train_flags="--kind choice",
-        sample="--fraction 0.4",
+        sample="--fraction 0.4", training="--max-length 64",
     ),
 )  # fmt: skip
 
@@ -188,7 +188,7 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
         train = ["train", "--model", str(options.model), "--train-file", names[0]]
         train += shlex.split(data_set.flags) + shlex.split(data_set.train_flags)
         few = [*shlex.split(data_set.sample), *data_set.training.split(), "--max-eval-samples", "200"]
-        said = run([*train, *few, "--output-dir", "run"], folder)
+        said = run([*train, *few, "--output-dir", "run"], folder).replace(str(options.model), options.model.name)
         predict = ["predict", "run", "--file", f"new-{names[-1]}", *shlex.split(data_set.flags)]
         run([*predict, "--output", "predictions.csv"], folder)
         record = json.loads((folder / "run/record.json").read_text(encoding="utf-8"))
