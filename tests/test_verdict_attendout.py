@@ -19,6 +19,7 @@ from benchmarks.verdict.lines import Workers, append_lines, read, remove_failed
 from benchmarks.verdict.run import portable_id
 from helpers.wordpiece import make_tokenizer, save_model
 
+STAGES = [stage for part in plan.PARTS for stage in part]
 EFFECTS = (-0.3, 0.2, 0.2, 0.2, 0.2, 0.2)  # of the rate of each layer on the loss: dropping in the first layer helps
 REWARDS = (0.02, 0.0, 0.0, 0.0, 0.0, -0.02)  # of the shift of each layer on the reward
 
@@ -52,7 +53,7 @@ def rows() -> list[dict[str, str]]:
     """The lines of a whole experiment."""
     files, generator = Files("data", "files", 10), np.random.default_rng(0)
     found: list[dict[str, str]] = []
-    for stage in plan.STAGES:
+    for stage in STAGES:
         found += [made_up_line(stage.name, spec, generator) for spec in plan.runs(stage, found, files, "model")]
     return found
 
@@ -74,7 +75,7 @@ def test_choices_follow_the_planted_effects_and_never_see_a_confirmation_task(ro
     confirmed = {row["method"] for row in rows if row["stage"] == "confirm"}
     assert confirmed == {"plain", best, "AttendOut, exact reward, explore", plan.NO_MASKS}
     changed = [{**row, "scaled_loss": "0"} if row["stage"] == "confirm" else row for row in rows]
-    for stage in plan.STAGES:
+    for stage in STAGES:
         names = [[c.name for c in stage.contenders(of, stage.tasks[0])] for of in (rows, changed)]
         assert names[0] == names[1]
 
@@ -109,7 +110,7 @@ def test_a_game_is_run_and_its_rounds_are_in_its_line(tmp_path: Path) -> None:
     assert len({text for part in sets for text in part}) == 40 + 12
     model = save_model(tmp_path / "model", make_tokenizer(), layers=plan.LAYERS)
     game = "AttendOut, exact reward, explore"
-    stage = plan.STAGES[0]._replace(
+    stage = STAGES[0]._replace(
         tasks=["glue/sst2"], seeds=[3], contenders=lambda rows, task: [plan.Contender(game, plan.GAMES[game])]
     )
     small = {"shots": 8, "bf16": False, "max_steps": 20, "use_cpu": True}
@@ -119,7 +120,9 @@ def test_a_game_is_run_and_its_rounds_are_in_its_line(tmp_path: Path) -> None:
     lines = {portable_id(spec): [spec] for spec in wanted}
     workers = Workers(0)
     for _ in range(2):  # the second time there is nothing to do
-        assert append_lines(file, run.COLUMNS, lines, partial(run.line_of, "judge"), workers, np.inf)
+        assert append_lines(
+            file, run.COLUMNS, lines, partial(run.line_of, dict.fromkeys(lines, "judge")), workers, np.inf
+        )
     (line,) = read(file)
     assert line["error"] == ""
     rounds = json.loads(line["rounds"])

@@ -165,24 +165,28 @@ def _all_rates(rows: list[Row], task: str) -> list[Contender]:
     return [Contender(PLAIN), *map(contender_of, fixed_rates())]
 
 
+# Games come first: they take longest, and then all workers end at about the same time.
 def _judged(rows: list[Row], task: str) -> list[Contender]:
     chosen = [c for role, c in finalists(rows).items() if not role.startswith(OF_TASK) or role == OF_TASK + task]
-    return list(dict.fromkeys([Contender(PLAIN), *chosen, *(Contender(*game) for game in GAMES.items())]))
+    return list(dict.fromkeys([*(Contender(*game) for game in GAMES.items()), *chosen, Contender(PLAIN)]))
 
 
 def _confirmed(rows: list[Row], task: str) -> list[Contender]:
     rates = {c.name: c for role, c in finalists(rows).items() if not role.startswith(OF_TASK)}
     games = (best_of(rows, [name for name in GAMES if name not in CONTROLS]), NO_MASKS)
-    return [Contender(PLAIN), rates[best_of(rows, list(rates))], *(Contender(name, GAMES[name]) for name in games)]
+    return [*(Contender(name, GAMES[name]) for name in games), rates[best_of(rows, list(rates))], Contender(PLAIN)]
 
 
-STAGES = [
-    Stage("recipe", DEVELOPMENT, RECIPE_SEEDS, lambda rows, task: [Contender(PLAIN)], lambda rows: RECIPES),
-    Stage("search", DEVELOPMENT, SEARCH_SEEDS, _all_rates, chosen_recipe),
-    Stage("judge", DEVELOPMENT, SEEDS[0], _judged, chosen_recipe),
-    Stage("confirm", CONFIRMATION, SEEDS[0], _confirmed, chosen_recipe),
-    Stage("judge", DEVELOPMENT, SEEDS[1], _judged, chosen_recipe),
-    Stage("confirm", CONFIRMATION, SEEDS[1], _confirmed, chosen_recipe),
+# Stages of one part run at the same time. A part depends on the lines of the parts before it.
+PARTS = [
+    [Stage("recipe", DEVELOPMENT, RECIPE_SEEDS, lambda rows, task: [Contender(PLAIN)], lambda rows: RECIPES)],
+    [Stage("search", DEVELOPMENT, SEARCH_SEEDS, _all_rates, chosen_recipe)],
+    [Stage("judge", DEVELOPMENT, SEEDS[0], _judged, chosen_recipe)],
+    [
+        Stage("confirm", CONFIRMATION, SEEDS[0], _confirmed, chosen_recipe),
+        Stage("judge", DEVELOPMENT, SEEDS[1], _judged, chosen_recipe),
+        Stage("confirm", CONFIRMATION, SEEDS[1], _confirmed, chosen_recipe),
+    ],
 ]
 
 

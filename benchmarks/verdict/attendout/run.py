@@ -23,7 +23,7 @@ from attendrop.statistics.calibration import brier_score, calibration_error, log
 from ..lines import Workers, append_lines, make_parser, read, remove_failed
 from ..run import portable_id
 from .files import Files
-from .plan import CONFIRMATION, DEVELOPMENT, LAYERS, REWARD_SET, STAGES, runs
+from .plan import CONFIRMATION, DEVELOPMENT, LAYERS, PARTS, REWARD_SET, runs
 
 SCORES = ("accuracy", "loss", "brier", "ece", "scaled_loss", "scaled_ece")  # on the test examples
 DEV_SCORES = ("dev_accuracy", "dev_loss", "dev_scaled_loss")  # on the reward set
@@ -88,9 +88,15 @@ def _rounds(metrics: dict[str, list[list[float]]]) -> str:
     return json.dumps(found, separators=(",", ":"))
 
 
-def line_of(stage: str, name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The line of a record, for `append_lines`."""
-    return [{**make_line(stage, record), "id": name}]
+def line_of(stages: dict[str, str], name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The line of a record, for `append_lines`.
+
+    Args:
+        stages: Id of a line -> the name of its stage.
+        name: The id of the line.
+        record: The record of its run.
+    """
+    return [{**make_line(stages[name], record), "id": name}]
 
 
 def main() -> None:
@@ -106,9 +112,11 @@ def main() -> None:
             files = Files(options.data, folder, REWARD_SET)
             for task in (*DEVELOPMENT, *CONFIRMATION):
                 files.write(task)
-            for stage in STAGES:
-                wanted = {portable_id(run): [run] for run in runs(stage, read(file), files, options.model, settings)}
-                if not append_lines(file, COLUMNS, wanted, partial(line_of, stage.name), workers, end):
+            for part in PARTS:
+                found = [(s.name, run) for s in part for run in runs(s, read(file), files, options.model, settings)]
+                wanted = {portable_id(run): [run] for _, run in found}
+                stages = {portable_id(run): stage for stage, run in found}
+                if not append_lines(file, COLUMNS, wanted, partial(line_of, stages), workers, end):
                     break
     finally:
         workers.close()
