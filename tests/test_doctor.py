@@ -211,6 +211,16 @@ def test_examples_that_are_split_off_and_repeat_training_examples_are_counted(tm
     assert any("10 of 10 validation examples have the text of a training example" in note for note in data.notes)
 
 
+def test_texts_that_occur_again_are_not_split_off(tmp_path: Path) -> None:
+    rows = "".join(f"some words {min(i, 30)},{'ab'[i % 2]}\n" for i in range(40))  # the last ten are alike
+    data = split_validation(load_files(file(tmp_path, "a.csv", f"text,label\n{rows}")), 0.25)
+    assert data.train is not None
+    assert data.validation is not None
+    assert len(data.validation) == 10
+    assert not set(data.train["text"]) & set(data.validation["text"])
+    assert not any("of a training example" in note for note in data.notes)
+
+
 def test_all_errors_of_all_files_are_found_at_once(tmp_path: Path) -> None:
     train = file(tmp_path, "train.csv", sms("ham,", "HAM,see you", "ham,a,b", "c", "spam,d,e"))
     dev = file(tmp_path, "dev.csv", "label,text\nspam,\nham,so\n")

@@ -7,6 +7,8 @@ stratified by class if the label is a class. Examples keep their order.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,9 +77,8 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
     if not 0 < share < 1:
         raise UserError(f"validation_share is {share}; it must be between 0 and 1.")
     train, groups = _training_split(data), _groups(data)
-    sizes = [len(group) for group in groups]
-    quotas = _quotas(sizes, share, [0] * len(sizes), [max(size - 1, 0) for size in sizes])
-    chosen = _draw(groups, quotas, seed)
+    texts = _texts(data, train)
+    chosen = _draw_unique(groups, share, seed, texts)
     if not len(chosen):
         raise UserError(
             f"{data.task.name} has no validation split, and its {len(train)} training examples are too few to split "
@@ -86,7 +87,8 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
     rest = np.setdiff1d(np.arange(len(train)), chosen)
     counts = f"{len(chosen):,} of {len(train):,} training examples"
     notes = [*data.notes, f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"]
-    if repeated := _repeated(data, train, rest, chosen):
+    kept = {texts[i] for i in rest}
+    if repeated := sum(texts[i] in kept for i in chosen):
         notes.append(
             f"warning: {repeated:,} of {plural(len(chosen), 'validation example')} have the "
             f"{modality_of(data.task).noun} of a training example; scores on them are too good"
@@ -94,12 +96,26 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
     return dataclasses.replace(data, train=train.select(rest), validation=train.select(chosen), notes=notes)
 
 
-def _repeated(data: Data, train: Dataset, kept: np.ndarray, chosen: np.ndarray) -> int:
-    """The number of chosen examples whose texts, or files, are also those of an example that is kept."""
+def _texts(data: Data, train: Dataset) -> list[tuple[Hashable, ...]]:
+    """What each example is known by: its texts, or its file."""
     modality = modality_of(data.task)
-    texts = list(zip(*(modality.keys(data.task, train[name][:]) for name in data.task.text), strict=True))
-    known = {texts[i] for i in kept}
-    return sum(texts[i] in known for i in chosen)
+    return list(zip(*(modality.keys(data.task, train[name][:]) for name in data.task.text), strict=True))
+
+
+def _draw_unique(groups: list[np.ndarray], share: float, seed: int, texts: list[tuple[Hashable, ...]]) -> np.ndarray:
+    """Draw a share of the examples, of those whose text occurs once: repeated texts stay in training.
+
+    Where fewer than half of the examples that are needed have such a text, all examples are drawn from.
+    """
+    counts = Counter(texts)
+    sizes = [len(group) for group in groups]
+    unique = [np.array([i for i in group if counts[texts[i]] == 1], dtype=int) for group in groups]
+    for candidates in (unique, groups):
+        most = [min(max(size - 1, 0), len(of)) for size, of in zip(sizes, candidates, strict=True)]
+        quotas = _quotas(sizes, share, [0] * len(sizes), most)
+        if 2 * sum(quotas) >= round(share * sum(sizes)):
+            break
+    return _draw(candidates, quotas, seed)
 
 
 def few_shots(data: Data, shots: int, seed: int = 42) -> Data:
