@@ -73,7 +73,10 @@ def answer() -> str:
     size = primary_size()
     methods = methods_of(MODEL, size)
     if not methods:
-        return NOT_YET
+        return (
+            "The confirmation runs have not been made yet. Parts below that have no numbers say so; the rest of the page "
+            "is the plan.\n"
+        )
     tasks = on_tasks(MODEL, size, "score")
     seeds = min(c.pairs for of in tasks.values() for c in of.values())
     text = (
