@@ -74,8 +74,8 @@ def answer() -> str:
     methods = methods_of(MODEL, size)
     if not methods:
         return (
-            "The confirmation runs have not been made yet. Parts below that have no numbers say so; the rest of the page "
-            "is the plan.\n"
+            "The confirmation runs have not been made yet. Parts below that have no numbers say so; the rest of the "
+            "page is the plan.\n"
         )
     tasks = on_tasks(MODEL, size, "score")
     seeds = min(c.pairs for of in tasks.values() for c in of.values())
