@@ -118,3 +118,25 @@ def test_a_planted_effect_is_found_and_failures_are_counted() -> None:
     over = judge.over_cells(rows, "loss")
     assert over["better"].verdict == "helps"
     assert over["better"].difference == pytest.approx(-0.05, abs=0.01)
+
+
+def test_a_stage_may_have_the_best_methods_alone_and_a_model_its_own_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {"plain": 0.6, "mixout": 0.5, "SAM": 0.4, "EMA": 0.45, "AD-DROP": 0.7}
+    training = {"learning_rate": 1e-4, "num_train_epochs": 16.0}
+    frozen = {
+        name: {"method": "", "training": training, "development": {plan.PLAN["choose_by"]: loss}}
+        for name, loss in losses.items()
+    }
+    frozen |= {name: {"method": "", "training": training} for name in ("Best two together", "AD-DROP, default")}
+    (tmp_path / "frozen.yaml").write_text(yaml.safe_dump(frozen, sort_keys=False), encoding="utf-8")
+    monkeypatch.setattr(plan, "FROZEN", tmp_path / "frozen.yaml")
+    whole = {**plan.PLAN["stages"]["whole"], "best": 2}
+    monkeypatch.setitem(plan.PLAN["stages"], "whole", whole)
+    monkeypatch.setitem(plan.PLAN["models"], "wide", {"rate_factor": 0.5, "seeds": 3})
+    found = plan.runs("whole", "/data", "/model", name="wide")
+    assert {run.method for run in found} == {"plain", "SAM", "EMA", "AD-DROP", "Best two together"}
+    assert {run.settings["learning_rate"] for run in found} == {5e-5}
+    assert {run.settings["num_train_epochs"] for run in found} == {whole["epochs"]}
+    assert {run.seed for run in found} == {0, 1, 2}

@@ -88,7 +88,7 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("stage", choices=[stage for stage in PLAN["stages"] if stage != TUNE])
     options = parser.parse_args()
-    plain = runs(options.stage, options.data, options.model, [PLAIN])
+    plain = runs(options.stage, options.data, options.model, [PLAIN], options.name)
     wanted = {portable_id(run): members_of(run) for run in plain}
     run_part(f"{PART}-{options.stage}", COLUMNS, wanted, Ensembles().lines_of, options)
 

@@ -44,17 +44,28 @@ def candidates(method: str) -> list[Setting]:
     return found
 
 
-def chosen() -> list[Setting]:
-    """The frozen setting of every method."""
+def chosen(best: int | None = None) -> list[Setting]:
+    """The frozen setting of every method.
+
+    Args:
+        best: How many methods are taken besides combinations and those that are always taken: those with the smallest
+            `choose_by` on the development tasks. None = all of them.
+    """
     if not FROZEN.is_file():
         raise SystemExit(
             f"{FROZEN.name} does not exist; run the stage {TUNE!r}, then `python -m benchmarks.verdict.choose`."
         )
     frozen = yaml.safe_load(FROZEN.read_text(encoding="utf-8"))
-    return [Setting(name, fields["method"], fields["training"]) for name, fields in frozen.items()]
+    names = list(frozen)
+    if best is not None:
+        others = [name for name in names if "development" in frozen[name] and name not in PLAN["always"]]
+        others.sort(key=lambda name: frozen[name]["development"][PLAN["choose_by"]])
+        taken = {*PLAN["always"], *PLAN["combinations"], *others[:best]}
+        names = [name for name in names if name in taken]
+    return [Setting(name, frozen[name]["method"], frozen[name]["training"]) for name in names]
 
 
-def runs(stage: str, data: str, model: str, methods: list[str] | None = None) -> list[RunSpec]:
+def runs(stage: str, data: str, model: str, methods: list[str] | None = None, name: str = "minilm") -> list[RunSpec]:
     """The runs of a stage; those of one task and setting come together, because they share captured graphs.
 
     Args:
@@ -62,12 +73,13 @@ def runs(stage: str, data: str, model: str, methods: list[str] | None = None) ->
         data: The folder of the data sets.
         model: The folder of the model.
         methods: Names of methods; None = all of them.
+        name: Name of the model in the plan.
     """
-    plan = PLAN["stages"][stage]
+    plan = {**PLAN["stages"][stage], **PLAN["models"].get(name, {})}
     if stage == TUNE:
-        settings = [s for name in methods or PLAN["methods"] for s in candidates(name)]
+        settings = [s for method in methods or PLAN["methods"] for s in candidates(method)]
     else:
-        settings = [s for s in chosen() if methods is None or s.method in methods]
+        settings = [_changed(s, plan) for s in chosen(plan.get("best")) if methods is None or s.method in methods]
     return [
         _run(setting, task, size, seed, {**PLAN["settings"], "data_dir": data, "model": model})
         for task in plan["tasks"]
@@ -75,6 +87,15 @@ def runs(stage: str, data: str, model: str, methods: list[str] | None = None) ->
         for setting in settings
         for seed in range(plan["first_seed"], plan["first_seed"] + plan["seeds"])
     ]
+
+
+def _changed(setting: Setting, plan: dict[str, Any]) -> Setting:
+    """The setting with the learning rate and the number of epochs of this stage and model."""
+    training = dict(setting.training)
+    training["learning_rate"] *= plan.get("rate_factor", 1)
+    if "epochs" in plan:
+        training["num_train_epochs"] = plan["epochs"]
+    return setting._replace(training=training)
 
 
 def _run(setting: Setting, task: str, size: str, seed: int, shared: dict[str, Any]) -> RunSpec:

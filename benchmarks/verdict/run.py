@@ -69,7 +69,10 @@ def main() -> None:
     parser.add_argument("stage", choices=PLAN["stages"])
     parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
     options = parser.parse_args()
-    wanted = {portable_id(run): [run] for run in runs(options.stage, options.data, options.model, options.method)}
+    wanted = {
+        portable_id(run): [run]
+        for run in runs(options.stage, options.data, options.model, options.method, options.name)
+    }
     run_part(options.stage, COLUMNS, wanted, line_of, options)
 
 
