@@ -149,7 +149,7 @@ class RunConfig:
     )
     preset: str | None = _setting(
         None,
-        "`recommended`: the method that did best on small data in our study; `paper`: the papers' settings for a "
+        "`recommended`: what our study recommends, which is not finished yet; `paper`: the papers' settings for a "
         "model family and task they report.",
     )
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
