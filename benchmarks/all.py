@@ -50,7 +50,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
         "long-runs": (["benchmarks.whole_runs", "--sizes", "3000", "--rounds", "1"], 10),
     },
     "cpu": {
-        "steps": (["benchmarks.steps", "--threads", "2"], 120),
+        "steps": (["benchmarks.steps", "--threads", "2", "--layers", "4", "--batch", "8"], 20),
         "inference": (["benchmarks.inference"], 30),
     },
 }
