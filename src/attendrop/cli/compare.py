@@ -188,7 +188,11 @@ def print_verdicts(analysis: Mapping[str, Any]) -> None:
         title = f"{task}" if size == "all" else f"{task}, {size}"
         table = plain_table(shown(title), *(analysis["metric"] if name == "score" else name for name in outcomes))
         table.columns[0].overflow = "fold"
-        table.columns[0].min_width = min(30, max(len(cell["method"]) for cell in cells))
+        first = min(30, max(len(cell["method"]) for cell in cells))
+        each = (console.width - first) // len(outcomes) - 1
+        table.columns[0].min_width = first
+        for column in table.columns[1:]:
+            column.width = min(max(each, len("(+0.000)")), len("0.0000 (+0.000)"))
         for cell in cells:
             table.add_row(shown(cell["method"]), *(_cell(cell["outcomes"][name], name) for name in outcomes))
         console.print(table)
@@ -220,7 +224,8 @@ def _cell(outcome: Mapping[str, Any], name: str) -> str:
         verdict = {"helps": "cheaper", "hurts": "dearer"}.get(verdict, verdict)
     colour = _COLOURS.get(comparison["verdict"])
     shown_verdict = f"[{colour}]{verdict}[/{colour}]" if colour else f"[dim]{verdict}[/dim]"
-    return f"{mean} ({comparison['difference']:+.3f})\n{shown_verdict}"
+    difference = "" if unit else f" ({comparison['difference']:+.3f})"  # a multiple says it already
+    return f"{mean}{difference}\n{shown_verdict}"
 
 
 def _write_report(analysis: Mapping[str, Any], folder: Path) -> None:
