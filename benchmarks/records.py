@@ -55,6 +55,9 @@ def append(path: Path, rows: list[dict[str, Any]], is_quiet: bool = False) -> No
         print(f"appended to {path}")
 
 
+NOT_YET = "Not measured yet.\n"  # in the place of a table without results
+
+
 def table(titles: list[str], lines: list[list[str]]) -> str:
     """A table in Markdown."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))

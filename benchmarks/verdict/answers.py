@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
+from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
 from .lines import RECORDS, read
 from .plan import TUNE
 from .recommend import GOALS, MODEL, boundaries, by_development, frozen, preset, primary_size, recommended_for
-from .show import MODELS, NAMES, NOT_YET, OURS, amount, examples, interval, listed, methods_of, table
+from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of
 
 
 class RunCount(NamedTuple):

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from statistics import mean, median
 
+from ..records import NOT_YET, table
 from . import answers
 from .judge import (
     OUTCOMES,
@@ -29,7 +30,7 @@ from .lines import RECORDS
 from .plan import PLAN
 from .protocol_gains import Gain, gains
 from .recommend import frozen, primary_size
-from .show import MODELS, NAMES, NOT_YET, amount, examples, interval, methods_of, seconds, table, word
+from .show import MODELS, NAMES, amount, examples, interval, methods_of, seconds, word
 
 
 def words(name: str) -> str:

@@ -19,11 +19,6 @@ NAMES = {
 }
 IN_POINTS = (*HIGHER_IS_BETTER, "ece", "scaled_ece")
 OURS = ("addrop", "attendout", "scheduled_dropout", "attention_layerdrop")  # of the two papers of this library
-NOT_YET = "Not measured yet.\n"
-
-
-def table(titles: list[str], lines: list[list[str]]) -> str:
-    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))
 
 
 def amount(outcome: str, value: float | None, signed: bool = True) -> str:

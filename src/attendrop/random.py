@@ -56,6 +56,11 @@ def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
     return generator
 
 
+def cuda_generator(device: torch.device) -> torch.Generator:
+    """The global generator of a GPU."""
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+
+
 _advances: ContextVar[bool] = ContextVar("advances", default=False)
 
 

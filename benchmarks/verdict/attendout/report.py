@@ -13,14 +13,13 @@ import numpy as np
 from attendrop.statistics.paired import Pairs, make_pairs, t_interval
 from attendrop.statistics.verdict import Comparison, judge_family
 
-from ...tables import table
+from ...records import NOT_YET, table
 from ..judge import question
 from ..lines import RECORDS, read
 from .fits import Fit, fit_rewards, fit_search
 from .plan import CONFIRMATION, DEVELOPMENT, GAMES, LAYERS, NO_MASKS, OF_TASK, PLAIN, Row, finalists, of_stage, rates_of
 
 FILE = "attendout-minilm.csv"
-NOT_YET = "Not measured yet.\n"
 OUTCOMES = {"accuracy": "accuracy", "loss": "log loss", "scaled_loss": "log loss, scaled"}
 Values = dict[str, dict[int, float | None]]  # method -> seed -> value
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.step import MicroBatch, Step
-from ..random import all_preserved
+from ..random import all_preserved, cuda_generator
 from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
@@ -322,11 +322,10 @@ class Graphs:
 
     def _end_failed_capture(self) -> None:
         """After a failed capture, the allocator and the generator of torch still assume that they are capturing."""
-        index = torch.cuda.current_device() if self.device.index is None else self.device.index
-        generator = torch.cuda.default_generators[index]
+        generator: Any = cuda_generator(self.device)
         for repair in (
             lambda: torch.cuda.synchronize(self.device),
-            lambda: torch._C._cuda_endAllocateToPool(index, self._pool),
+            lambda: torch._C._cuda_endAllocateToPool(generator.device.index, self._pool),
             lambda: generator.graphsafe_set_state(generator.clone_state()),
         ):
             with suppress(RuntimeError):  # where it was not capturing

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..model.adapters import recomputed_in
-from ..random import advancing
+from ..random import advancing, cuda_generator
 
 
 class RecomputedDraws:
@@ -33,8 +33,7 @@ class RecomputedDraws:
 
     @property
     def _generator(self) -> Any:
-        index = torch.cuda.current_device() if self._device.index is None else self._device.index
-        return torch.cuda.default_generators[index]
+        return cuda_generator(self._device)
 
     def _offset(self) -> int:
         """How many numbers have been drawn. The state is a seed and this offset, 8 bytes each."""
