@@ -72,7 +72,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write(tmp_path / "confirm-mpnet.csv", list(make_rows("mpnet", ["shots=150"], 10)))
     for module in (judge, page, answers, protocol_gains):
         monkeypatch.setattr(module, "RECORDS", tmp_path)
-    monkeypatch.setattr(recommend, "FROZEN", tmp_path / "frozen.yaml")
+    monkeypatch.setattr(plan, "FROZEN", tmp_path / "frozen.yaml")
     forget()
     yield tmp_path
     forget()
@@ -100,7 +100,7 @@ def test_the_words_are_those_of_the_planted_effects(study: Path) -> None:
 
 
 def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(study: Path) -> None:
-    assert recommend.by_development() == ["mixout", "EMA", "AD-DROP", "LLRD"]
+    assert recommend.best_first() == ["mixout", "EMA", "AD-DROP", "LLRD"]
     assert recommend.recommended_for("minilm", "shots=150", "score") == "AD-DROP"
     assert recommend.recommended_for("minilm", "shots=150", "loss") == "Two together"  # it is better than EMA
     assert recommend.recommended_for("mpnet", "shots=150", "loss") == "plain"

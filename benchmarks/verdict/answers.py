@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
 from .lines import RECORDS, read
-from .plan import TUNE
-from .recommend import GOALS, MODEL, boundaries, by_development, frozen, preset, primary_size, recommended_for
+from .plan import TUNE, frozen
+from .recommend import GOALS, MODEL, best_first, boundaries, preset, primary_size, recommended_for
 from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of
 
 
@@ -165,7 +165,7 @@ def expectations() -> str:
     of = {o: over_tasks(MODEL, size, o) for o in ("score", "loss")}
     helped = {o: [m for m in methods if of[o][m].verdict == "helps"] for o in of}
     hurt = [m for m in methods if of["score"][m].verdict == "hurts"]
-    best = [m for m in by_development() if m in helped["loss"]][:1]
+    best = [m for m in best_first() if m in helped["loss"]][:1]
     counts = [len(helped["loss"]), len(helped["score"]), len(hurt)]
     text = (
         f"In a study of {rows:,} runs ([the verdict](docs/verdict.md)), {len(methods)} methods and settings were "

@@ -26,7 +26,7 @@ from attendrop.study.search_space import with_fields
 
 from .judge import PLAIN
 from .lines import RECORDS, read
-from .plan import FROZEN, PLAN, TUNE, candidates
+from .plan import FROZEN, PLAN, TUNE, by_development, candidates
 
 HEADER = """\
 # Chosen on the development tasks by `python -m benchmarks.verdict.choose`, before the first confirmation run.
@@ -92,9 +92,7 @@ def fixed(frozen: Frozen) -> Frozen:
 
 def combinations(frozen: Frozen) -> Frozen:
     """The methods of each combination together; a combination that nothing can complete is left out."""
-    order = sorted(
-        (name for name in frozen if name != PLAIN), key=lambda name: frozen[name]["development"][PLAN["choose_by"]]
-    )
+    order = [name for name in by_development(frozen) if name != PLAIN]
     found = {}
     for name, wanted in PLAN.get("combinations", {}).items():
         members: list[str] = []

@@ -27,9 +27,9 @@ from .judge import (
     sizes,
 )
 from .lines import RECORDS
-from .plan import PLAN
+from .plan import PLAN, frozen
 from .protocol_gains import Gain, gains
-from .recommend import frozen, primary_size
+from .recommend import primary_size
 from .show import MODELS, NAMES, amount, examples, interval, methods_of, seconds, word
 
 

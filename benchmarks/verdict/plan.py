@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,17 @@ def candidates(method: str) -> list[Setting]:
     return found
 
 
+def frozen() -> dict[str, dict[str, Any]]:
+    """The settings in frozen.yaml by name; none before they were chosen."""
+    return yaml.safe_load(FROZEN.read_text(encoding="utf-8")) if FROZEN.is_file() else {}
+
+
+def by_development(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The names of those that were searched, the one with the smallest `choose_by` on the development tasks first."""
+    searched = {name: of["development"][PLAN["choose_by"]] for name, of in settings.items() if "development" in of}
+    return sorted(searched, key=searched.__getitem__)
+
+
 def chosen(best: int | None = None) -> list[Setting]:
     """The frozen setting of every method.
 
@@ -51,18 +63,17 @@ def chosen(best: int | None = None) -> list[Setting]:
         best: How many methods are taken besides combinations and those that are always taken: those with the smallest
             `choose_by` on the development tasks. None = all of them.
     """
-    if not FROZEN.is_file():
+    settings = frozen()
+    if not settings:
         raise SystemExit(
             f"{FROZEN.name} does not exist; run the stage {TUNE!r}, then `python -m benchmarks.verdict.choose`."
         )
-    frozen = yaml.safe_load(FROZEN.read_text(encoding="utf-8"))
-    names = list(frozen)
+    names = list(settings)
     if best is not None:
-        others = [name for name in names if "development" in frozen[name] and name not in PLAN["always"]]
-        others.sort(key=lambda name: frozen[name]["development"][PLAN["choose_by"]])
+        others = [name for name in by_development(settings) if name not in PLAN["always"]]
         taken = {*PLAN["always"], *PLAN["combinations"], *others[:best]}
         names = [name for name in names if name in taken]
-    return [Setting(name, frozen[name]["method"], frozen[name]["training"]) for name in names]
+    return [Setting(name, settings[name]["method"], settings[name]["training"]) for name in names]
 
 
 def runs(stage: str, data: str, model: str, methods: list[str] | None = None, name: str = "minilm") -> list[RunSpec]:

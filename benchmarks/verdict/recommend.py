@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, NamedTuple
-
-import yaml
+from typing import NamedTuple
 
 from .judge import PLAIN, confirmation_rows, over_cells, over_tasks, sizes
-from .plan import FROZEN, PLAN
+from .plan import PLAN, by_development, frozen
 
 GOALS = {  # outcome -> what a user wants
     "score": "more right answers",
@@ -41,15 +39,9 @@ class Recommended(NamedTuple):
     epochs: float
 
 
-def frozen() -> dict[str, dict[str, Any]]:
-    """The frozen settings; none before they were chosen."""
-    return yaml.safe_load(FROZEN.read_text(encoding="utf-8")) if FROZEN.is_file() else {}
-
-
-def by_development() -> list[str]:
+def best_first() -> list[str]:
     """The methods whose setting was searched, the one with the smallest development loss first."""
-    searched = {name: of["development"] for name, of in frozen().items() if name != PLAIN and "development" in of}
-    return sorted(searched, key=lambda name: searched[name][PLAN["choose_by"]])
+    return [name for name in by_development(frozen()) if name != PLAIN]
 
 
 def primary_size() -> str:
@@ -82,7 +74,7 @@ def recommended_for(name: str, size: str, goal: str) -> str:
     def is_acceptable(method: str) -> bool:
         return verdict(name, size, goal, method) == "helps" and verdict(name, size, "score", method) != "hurts"
 
-    best = next(filter(is_acceptable, by_development()), PLAIN)
+    best = next(filter(is_acceptable, best_first()), PLAIN)
     combinations = [method for method, of in frozen().items() if "members" in of and is_acceptable(method)]
     better = over_cells(confirmation_rows(name, size), goal, only_these=True, baseline=best, methods=combinations)
     return next((method for method, of in better.items() if of.verdict == "helps"), best)
@@ -105,7 +97,7 @@ def preset_method() -> str:
             for outcome in outcomes
         )
 
-    return next(filter(is_acceptable, by_development()), PLAIN)
+    return next(filter(is_acceptable, best_first()), PLAIN)
 
 
 def preset() -> Recommended | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from .judge import HIGHER_IS_BETTER, PLAIN, confirmation_rows, over_tasks
-from .recommend import frozen
+from .plan import frozen
 
 MODELS = {"minilm": "all-MiniLM-L6-v2", "mpnet": "MPNet-base"}
 NAMES = {
