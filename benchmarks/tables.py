@@ -120,17 +120,17 @@ def _cell(row: Row | None) -> str:
 
 def whole_runs() -> str:
     """Seconds of whole runs on few texts."""
-    found = rows("whole-runs-cuda.csv", ("model", "texts", "run"), epochs="10")
+    found = rows("whole-runs-cuda.csv", ("model", "texts", "epochs", "run"))
     if not found:
         return ""
     return (
         "### Whole runs on few texts\n\n"
-        "`train()` with an evaluation after each of 10 epochs; the time includes the recording of the graphs\n"
+        "`train()` with an evaluation after each epoch; the time includes the recording of the graphs\n"
         "(`python -m benchmarks.whole_runs`).\n\n"
     ) + table(
-        ["model", "texts", "run", "seconds", "spread", "× eager", "× stock plain"],
+        ["model", "texts", "epochs", "run", "seconds", "spread", "× eager", "× stock plain"],
         [
-            [row["model"], row["texts"], row["run"], row["seconds"], _percent(row["spread"])]
+            [*(row[column] for column in ("model", "texts", "epochs", "run", "seconds")), _percent(row["spread"])]
             + [_two(row[column]) for column in ("x eager", "x stock")]
             for row in found
         ],
