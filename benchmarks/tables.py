@@ -98,6 +98,8 @@ def models(is_long: bool) -> str:
     if not of:
         return ""
     names = list(dict.fromkeys(name for by in of.values() for name in by))
+    if is_long:
+        of = dict(sorted(of.items(), key=lambda item: int(item[0][1].split()[-1])))
     lines = [
         [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names)]
         for (model, size), by in of.items()
@@ -114,7 +116,7 @@ def models(is_long: bool) -> str:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    spread = f", {_percent(row['spread'])}" if int(row["rounds"]) > 1 else ""
+    spread = f", {found}" if (found := _spread(row)) else ""
     return f"{float(row['train ms']):.1f} ({_two(row['x captured'])}{spread}), {row['peak MiB']}"
 
 
@@ -130,11 +132,16 @@ def whole_runs() -> str:
     ) + table(
         ["model", "texts", "epochs", "run", "seconds", "spread", "× eager", "× stock plain"],
         [
-            [*(row[column] for column in ("model", "texts", "epochs", "run", "seconds")), _percent(row["spread"])]
+            [*(row[column] for column in ("model", "texts", "epochs", "run", "seconds")), _spread(row)]
             + [_two(row[column]) for column in ("x eager", "x stock")]
             for row in found
         ],
     )
+
+
+def _spread(row: Row) -> str:
+    """In percent; nothing where there was one round."""
+    return _percent(row["spread"]) if int(row["rounds"]) > 1 else ""
 
 
 def _percent(value: str | float | None) -> str:
@@ -314,9 +321,9 @@ def baselines() -> str:
         "passes of a\n"
         "step (`benchmarks/floors.py`); it and × plain are multiples of a captured plain step of the same model.\n\n"
     ) + table(
-        ["step", "model", "ms", "spread, %", "× plain", "floor", "should be at most", "peak memory, MiB"],
+        ["step", "model", "ms", "spread", "× plain", "floor", "should be at most", "peak memory, MiB"],
         [
-            [row["provider"], row["model"], row["train ms"], row["spread"]]
+            [row["provider"], row["model"], row["train ms"], _spread(row)]
             + [_two(row[column]) for column in ("x captured", "floor", "aim")]
             + [row["peak MiB"]]
             for row in measured
