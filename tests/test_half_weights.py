@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from attendrop import RegularizedTrainer
 from attendrop.capture import half_weights
 from attendrop.capture.graphs import Graphs
-from attendrop.capture.half_weights import HalfWeights, LinearCopies, write_gradients
+from attendrop.capture.half_weights import Copies, LinearCopies, Trial, write_gradients
 from helpers import zoo
 from helpers.captured import CAPTURED, make_methods
 from helpers.recorded import recorded_steps  # noqa: F401
@@ -35,8 +35,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
 
 def trial_of(work: Callable[[], Any], trained: Iterable[nn.Parameter]) -> LinearCopies:
     """The copies that the work can use."""
-    trial = HalfWeights().trial()
-    with trial:
+    with Trial(Copies()) as trial:
         work()
     return trial.usable(trained)
 
@@ -227,23 +226,24 @@ def test_frozen_weights_may_be_read_often() -> None:
 
 
 def test_memory_is_taken_where_autocast_keeps_its_copies_too() -> None:
-    model, half = Two(), HalfWeights()
+    model, copies = Two(), Copies()
 
-    def usable(work: Callable[[], Any]) -> int:
-        trial = half.trial()
-        with trial:
+    def usable(work: Callable[[], Any]) -> LinearCopies:
+        with Trial(copies) as trial:
             work()
-        return len(trial.usable(list(model.parameters()))._copies)
+        return trial.usable(list(model.parameters()))
 
     with torch.no_grad():
-        assert usable(model) == 0
-    assert usable(lambda: _two_backwards(model)) == 0
-    assert not half._copies  # those of the trial are freed
-    assert usable(lambda: model().backward()) == 4
+        assert not usable(model)._copies
+    assert not usable(lambda: _two_backwards(model))._copies
+    assert not copies  # those of the trial are freed
+    of_a_graph = usable(lambda: model().backward())
     with torch.no_grad():
-        assert usable(model) == 4  # there they are already
-    half.clear()
-    assert not half._copies
+        of_another = usable(model)  # there they are already
+    assert of_another._copies == of_a_graph._copies
+    assert len(copies) == 4
+    del of_a_graph, of_another
+    assert not copies
 
 
 def test_nothing_is_left_behind_after_an_exception() -> None:

@@ -23,7 +23,7 @@ from ..random import all_preserved, cuda_generator
 from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
-from .half_weights import HalfWeights, LinearCopies, write_gradients
+from .half_weights import Copies, LinearCopies, Trial, write_gradients
 from .host import HostWork, draws_only, repeat
 from .recomputation import RecomputedDraws
 
@@ -37,6 +37,7 @@ class _Graph:
         default_factory=list
     )  # numbers drawn on the CPU whose values do not matter
     recomputed: RecomputedDraws | None = None
+    copies: LinearCopies | None = None  # of weights, which it reads
 
 
 class Graphs:
@@ -63,7 +64,7 @@ class Graphs:
         self._loaded: set[Hashable] = set()  # keys of `run_once` whose kernels are loaded
         self._static: dict[Hashable, dict[str, Tensor]] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
-        self._half_weights = HalfWeights()
+        self._copies: Copies = Copies()  # of weights in half precision
         self._parameters: dict[nn.Module, list[nn.Parameter]] = {}  # cached: walking through a model takes a while
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._pool: Any = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
@@ -279,14 +280,14 @@ class Graphs:
                 gradients = self._write_gradients(network, copies, adds)
             self._check_cpu_draws(host, before)
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        return _Graph(graph, outputs, gradients, host.draws, recomputed)
+        return _Graph(graph, outputs, gradients, host.draws, recomputed, copies)
 
     def _run_before_capture(self, function: Callable[[], Any], network: nn.Module | None) -> LinearCopies:
         """Runs the function: lazy initialisation, workspaces, kernels that are compiled on their first call.
 
         Returns the copies from which its linear layers can read.
         """
-        trial = self._half_weights.trial()
+        trial = Trial(self._copies)
         with HostWork(self.device), trial:
             function()
         for parameter, gradient in self._take_gradients(network).items():
@@ -354,7 +355,6 @@ class Graphs:
         """Frees the memory. A gradient that a parameter still has stays valid."""
         self._graphs, self._static, self._gradients, self._parameters = {}, {}, {}, {}
         self._loaded = set()
-        self._half_weights.clear()
 
 
 def _cpu_random_states() -> tuple[Any, ...]:

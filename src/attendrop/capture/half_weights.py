@@ -6,8 +6,9 @@ the weights instead, which stay at their addresses. One operation makes all copi
 the gradients of all copies, converted, to where the optimizer reads them. The numbers are those of autocast, bit for
 bit.
 
-The run before a capture is a trial, in which it is noted what the work does with its weights. Only weights from which
-linear layers alone read, and the trained ones among them once, are read from copies; all others are left to autocast.
+The run before a capture is a trial, in which it is noted what the work does with its weights. A weight is read from its
+copy where only linear layers read it, and, if it gets a gradient, where it is read once. All others are left to
+autocast: tied weights, weights that a method edits or asks for, layers that are called twice, quantised weights.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -31,26 +33,13 @@ _DESCRIPTIONS = frozenset(
     ]
 )
 
-Copies = dict[tuple[nn.Parameter, torch.dtype], Tensor]
-
-
-class HalfWeights:
-    """The copies for all graphs that share their memory. They take two bytes for each weight, as those of autocast."""
-
-    def __init__(self) -> None:
-        self._copies: Copies = {}
-
-    def trial(self) -> Trial:
-        """To be entered for the run before a capture."""
-        return Trial(self._copies)
-
-    def clear(self) -> None:
-        """Frees the memory."""
-        self._copies.clear()
+# The copies of all graphs that share their memory. They live as long as a graph that reads them, and take two bytes for
+# each weight, as those of autocast.
+Copies = WeakValueDictionary[tuple[nn.Parameter, torch.dtype], Tensor]
 
 
 class Trial(TorchFunctionMode):
-    """Notes what the work inside does with its weights.
+    """To be entered for the run before a capture. Notes what the work inside does with its weights.
 
     Linear layers read from copies already, so that those of autocast take no memory beside them.
 
@@ -62,10 +51,9 @@ class Trial(TorchFunctionMode):
         super().__init__()
         self._copies = copies
         self._dtype: torch.dtype | None = None  # of all copies in this work
-        self._new: list[tuple[nn.Parameter, torch.dtype]] = []
         self._read: dict[nn.Parameter, Tensor] = {}  # from copies
         self._used_otherwise: set[nn.Parameter] = set()
-        self._uses: Counter[nn.Parameter] = Counter()  # of weights that require a gradient
+        self._uses: Counter[nn.Parameter] = Counter()
         self._backwards: Counter[nn.Parameter] = Counter()  # how often a gradient of the weight has arrived
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -89,39 +77,36 @@ class Trial(TorchFunctionMode):
         if dtype is None or dtype != self._dtype:
             self._used_otherwise.add(weight)
             return weight
-        if (weight, dtype) not in self._copies:
+        self._uses[weight] += 1
+        copy = self._copies.get((weight, dtype))
+        if copy is None:
             if not is_kept:
                 return weight
-            self._copies[weight, dtype] = torch.empty_like(weight, dtype=dtype, requires_grad=True)
-            self._new.append((weight, dtype))
-        copy = self._copies[weight, dtype]
+            copy = self._copies[weight, dtype] = torch.empty_like(weight, dtype=dtype, requires_grad=True)
         if weight not in self._read:
             with torch.no_grad():
                 copy.copy_(weight)
             self._read[weight] = copy
         if not weight.requires_grad:
             return copy.detach()
-        self._uses[weight] += 1
         found: Tensor = _Copied.apply(weight, copy.detach, self._backwards)
         return found
 
     def usable(self, trained: Iterable[nn.Parameter]) -> LinearCopies:
-        """The copies from which the linear layers of this work can read. Other new ones are freed.
+        """The copies from which the linear layers of this work can read.
 
         Args:
             trained: the weights whose gradients are taken after the work.
         """
         trained = set(trained)
-        found = {
-            weight: copy
-            for weight, copy in self._read.items()
-            if weight not in self._used_otherwise
-            and (not self._backwards[weight] or (weight in trained and self._has_one_gradient(weight)))
-        }
-        for weight, dtype in self._new:
-            if weight not in found:
-                del self._copies[weight, dtype]
-        return LinearCopies(found)
+        return LinearCopies(
+            {
+                weight: copy
+                for weight, copy in self._read.items()
+                if weight not in self._used_otherwise
+                and (not self._backwards[weight] or (weight in trained and self._has_one_gradient(weight)))
+            }
+        )
 
     def _has_one_gradient(self, weight: nn.Parameter) -> bool:
         """Where there are several, autocast may add them up in float32, and a copy would in half precision."""
