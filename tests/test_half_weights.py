@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from attendrop import RegularizedTrainer
 from attendrop.capture import half_weights
 from attendrop.capture.graphs import Graphs
-from attendrop.capture.half_weights import Copies, LinearCopies, Trial, write_gradients
+from attendrop.capture.half_weights import LinearCopies, Trial, write_gradients
 from helpers import zoo
 from helpers.captured import CAPTURED, make_methods
 from helpers.recorded import recorded_steps  # noqa: F401
@@ -35,7 +36,7 @@ def gradients_of(model: nn.Module) -> dict[str, Tensor]:
 
 def trial_of(work: Callable[[], Any], trained: Iterable[nn.Parameter]) -> LinearCopies:
     """The copies that the work can use."""
-    with Trial(Copies()) as trial:
+    with Trial() as trial:
         work()
     return trial.usable(trained)
 
@@ -93,7 +94,7 @@ def test_copies_give_the_bits_of_autocast(kind: str) -> None:
     in_layers = {name for name, _ in model.named_parameters() if name.rpartition(".")[0] in layers}
     in_layers -= names_of([module.weight for module in model.modules() if isinstance(module, nn.Embedding)], model)
     starts = LEFT_OUT[kind]
-    assert in_layers & names_of(copies._copies, model) == {
+    assert in_layers & names_of(copies.weights, model) == {
         n for n in in_layers if not starts or not n.startswith(starts)
     }
 
@@ -184,7 +185,7 @@ def test_weights_that_are_left_to_autocast(work: Callable[[Two], None]) -> None:
     model = Two()
     copies = trial_of(lambda: work(model), list(model.parameters()))
     others = set() if work is _two_backwards else {"other.weight", "other.bias"}
-    assert names_of(copies._copies, model) == others
+    assert names_of(copies.weights, model) == others
 
 
 def test_parameters_that_are_more_than_weights_are_left_to_autocast() -> None:
@@ -196,20 +197,20 @@ def test_parameters_that_are_more_than_weights_are_left_to_autocast() -> None:
     model.one.bias.register_hook(lambda gradient: gradient)
     nn.utils.parametrizations.weight_norm(model.other)
     copies = trial_of(lambda: model().backward(), list(model.parameters()))
-    assert names_of(copies._copies, model) == {"other.bias"}
+    assert names_of(copies.weights, model) == {"other.bias"}
 
 
 def test_gradients_that_nobody_takes_stay_where_they_are() -> None:
     model = Two()
     copies = trial_of(lambda: model().backward(), list(model.other.parameters()))
-    assert names_of(copies._copies, model) == {"other.weight", "other.bias"}
+    assert names_of(copies.weights, model) == {"other.weight", "other.bias"}
 
 
 def test_frozen_weights_may_be_read_often() -> None:
     model = Two().requires_grad_(False)
     model.x.requires_grad_()
     copies = trial_of(lambda: _twice(model), [])
-    assert names_of(copies._copies, model) == {name for name, _ in model.named_parameters()}
+    assert names_of(copies.weights, model) == {name for name, _ in model.named_parameters()}
     model.x.grad = None
     with copies:
         _twice(model)
@@ -219,25 +220,18 @@ def test_frozen_weights_may_be_read_often() -> None:
     assert torch.equal(found, model.x.grad)
 
 
-def test_memory_is_taken_where_autocast_keeps_its_copies_too() -> None:
-    model, copies = Two(), Copies()
-
-    def usable(work: Callable[[], Any]) -> LinearCopies:
-        with Trial(copies) as trial:
-            work()
-        return trial.usable(list(model.parameters()))
-
-    with torch.no_grad():
-        assert not usable(model)._copies
-    assert not usable(lambda: _two_backwards(model))._copies
-    assert not copies  # those of the trial are freed
-    of_a_graph = usable(lambda: model().backward())
-    with torch.no_grad():
-        of_another = usable(model)  # there they are already
-    assert of_another._copies == of_a_graph._copies
-    assert len(copies) == 4
-    del of_a_graph, of_another
-    assert not copies
+def test_copies_are_freed_with_their_gradients() -> None:
+    model = Two()
+    copies = trial_of(lambda: model().backward(), list(model.parameters()))
+    assert not any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters())
+    model.zero_grad()
+    with copies:
+        model().backward()
+        made = [weakref.ref(copy) for copy in copies._copies.values()]
+        assert all(copy().dtype == torch.bfloat16 for copy in made)
+    gradients = copies.take_gradients()
+    assert len(gradients) == len(made) == 4
+    assert not any(copy() for copy in made)
 
 
 def test_nothing_is_left_behind_after_an_exception() -> None:
@@ -253,10 +247,9 @@ def test_nothing_is_left_behind_after_an_exception() -> None:
 
     with pytest.raises(ZeroDivisionError):
         failing()
-    assert all(copy.grad is None for copy in copies._copies.values())
+    assert not copies.take_gradients()
     model().backward()  # by autocast
     assert model.one.weight.grad.dtype == torch.float32
-    assert all(copy.grad is None for copy in copies._copies.values())
 
 
 @pytest.mark.parametrize("adds", [False, True])
@@ -292,8 +285,8 @@ def train(folder: Any, kind: str, name: str, text: str, **options: Any) -> dict[
 def assert_same_with_and_without(folder: Any, monkeypatch: pytest.MonkeyPatch, *setting: str, **options: Any) -> None:
     """Captured steps with copies and without give the same bits; and there are copies."""
     counts: list[int] = []
-    fill = LinearCopies.fill
-    monkeypatch.setattr(LinearCopies, "fill", lambda self: counts.append(len(self._copies)) or fill(self))
+    take = LinearCopies.take_gradients
+    monkeypatch.setattr(LinearCopies, "take_gradients", lambda self: counts.append(len(self.weights)) or take(self))
     found = train(folder, *setting, **options)
     assert max(counts) > 5
     monkeypatch.setattr(half_weights, "LINEAR_FUNCTIONS", ())
@@ -355,7 +348,7 @@ def test_a_use_that_the_trial_does_not_see_adds_to_the_gradient() -> None:
     work()
     expected = gradients_of(model)
     copies = graphs._run_before_capture(work, model)
-    assert names_of(copies._copies, model) == expected.keys()
+    assert names_of(copies.weights, model) == expected.keys()
     with copies:
         work()
     found = graphs._write_gradients(model, copies, adds=False)

@@ -91,7 +91,7 @@ class RecordedGraphs(graphs.Graphs):
             self._gradients[parameter].copy_(gradient)
         # dropout draws on the CPU here, and the tape repeats it; a draw of which nothing is recorded does not matter
         assert self.ignores_cpu_draws or not host.draws
-        return graphs._Graph(tape, outputs, gradients, copies=copies)
+        return graphs._Graph(tape, outputs, gradients)
 
     def run_once(self, key: Any, function: Callable[[], Any], step: Any) -> Any:
         """As of `Graphs`: the first run is eager. The second is recorded; on a CPU that runs the function too."""

@@ -23,7 +23,7 @@ from ..random import all_preserved, cuda_generator
 from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
-from .half_weights import Copies, LinearCopies, Trial, write_gradients
+from .half_weights import LinearCopies, Trial, write_gradients
 from .host import HostWork, draws_only, repeat
 from .recomputation import RecomputedDraws
 
@@ -37,7 +37,6 @@ class _Graph:
         default_factory=list
     )  # numbers drawn on the CPU whose values do not matter
     recomputed: RecomputedDraws | None = None
-    copies: LinearCopies | None = None  # of weights, which it reads
 
 
 class Graphs:
@@ -64,7 +63,6 @@ class Graphs:
         self._loaded: set[Hashable] = set()  # keys of `run_once` whose kernels are loaded
         self._static: dict[Hashable, dict[str, Tensor]] = {}
         self._gradients: dict[nn.Parameter, Tensor] = {}
-        self._copies: Copies = Copies()  # of weights in half precision
         self._parameters: dict[nn.Module, list[nn.Parameter]] = {}  # cached: walking through a model takes a while
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._pool: Any = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
@@ -266,7 +264,7 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            host, recomputed, copies = HostWork(self.device), RecomputedDraws(self.device), LinearCopies({})
+            host, recomputed, copies = HostWork(self.device), RecomputedDraws(self.device), LinearCopies()
             if warm_up:
                 with recomputed.counting():
                     copies = self._run_before_capture(function, network)
@@ -280,15 +278,14 @@ class Graphs:
                 gradients = self._write_gradients(network, copies, adds)
             self._check_cpu_draws(host, before)
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
-        return _Graph(graph, outputs, gradients, host.draws, recomputed, copies)
+        return _Graph(graph, outputs, gradients, host.draws, recomputed)
 
     def _run_before_capture(self, function: Callable[[], Any], network: nn.Module | None) -> LinearCopies:
         """Runs the function: lazy initialisation, workspaces, kernels that are compiled on their first call.
 
-        Returns the copies from which its linear layers can read.
+        Returns copies from which its linear layers can read.
         """
-        trial = Trial(self._copies)
-        with HostWork(self.device), trial:
+        with HostWork(self.device), Trial() as trial:
             function()
         for parameter, gradient in self._take_gradients(network).items():
             if parameter not in self._gradients:
