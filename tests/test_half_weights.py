@@ -206,6 +206,26 @@ def test_gradients_that_nobody_takes_stay_where_they_are() -> None:
     assert names_of(copies.weights, model) == {"other.weight", "other.bias"}
 
 
+def test_reads_without_a_gradient_do_not_count() -> None:
+    """Some methods look at the model's outputs once, in the first step."""
+    model = Two()
+
+    def work() -> None:
+        with torch.no_grad():
+            model()
+        model().backward()
+
+    copies = trial_of(work, list(model.parameters()))
+    assert names_of(copies.weights, model) == {name for name, _ in model.named_parameters()}
+    expected = gradients_of(model)
+    with copies:
+        work()
+    for weight, gradient in copies.take_gradients().items():
+        (name,) = names_of([weight], model)
+        assert torch.equal(gradient.float(), expected.pop(name))
+    assert not expected
+
+
 def test_frozen_weights_may_be_read_often() -> None:
     model = Two().requires_grad_(False)
     model.x.requires_grad_()

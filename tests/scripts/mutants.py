@@ -61,7 +61,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("        if is_kept:\n            self._kept", "        if True:\n            self._kept",
          "half_weights:left_to_autocast"),
         ("dtype is None or dtype != self._dtype:", "dtype is None:", "half_weights:left_to_autocast"),
-        ("    if type(value) is nn.Parameter:\n", "    if isinstance(value, nn.Parameter):\n", "half_weights:more_than"),
+        ("if type(value) is nn.Parameter:", "if isinstance(value, nn.Parameter):", "half_weights:more_than"),
         ("        if kind is not None:\n            self._copies = {}\n", "", "half_weights:exception"),
     ],
     "capture/graphs.py": [

@@ -40,7 +40,7 @@ class Trial(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self._dtype: torch.dtype | None = None  # to which autocast converts weights
-        self._reads: Counter[nn.Parameter] = Counter()  # by linear layers under autocast
+        self._reads: Counter[nn.Parameter] = Counter()  # by linear layers under autocast, with a gradient
         self._kept: set[nn.Parameter] = set()  # whose converted form is in memory until the backward
         self._used_otherwise: set[nn.Parameter] = set()
         self._gradients: Counter[nn.Parameter] = Counter()  # how often one has arrived
@@ -67,6 +67,8 @@ class Trial(TorchFunctionMode):
         self._dtype = self._dtype or dtype
         if dtype is None or dtype != self._dtype:
             self._used_otherwise.add(weight)
+            return
+        if not torch.is_grad_enabled():
             return
         self._reads[weight] += 1
         if is_kept:
