@@ -34,7 +34,7 @@ KINDS: dict[str, str] = {
     "attention": r"fmha|flash|sdpa|attention|(forward|query_gradient|key_value_gradient)_kernel",
     "optimizer": r"adam|sgd_",
     "clipping of gradients": r"lpnorm|l2norm|norm_cleanup|BinaryOpScalarTensor|clip",
-    "copies of gradients": r"multi_tensor_apply.*(Copy|copy)|_foreach_copy",
+    "copies of gradients and weights": r"multi_tensor_apply.*(Copy|copy)|_foreach_copy",
     "matrix products": r"gemm|nvjet|cutlass|xmma|splitk|cublas|addmm|aten::mm\b|aten::bmm|cudnn",
     "masks of AD-DROP": r"attribution_mask|pack_kernel|combine_kernel|mask_of",
     "draws of methods": r"draws_kernel|uniform_kernel|rows_kernel|mix_kernel|gradient_factor",

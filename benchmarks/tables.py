@@ -399,9 +399,9 @@ def attention_with_bits() -> str:
 
 
 def profile() -> str:
-    """Where the time of a plain step goes, eager and captured."""
+    """Where the time of a plain step goes, eager and captured, and captured with a cast in each layer."""
     of = {}
-    for name in ("stock plain", "plain captured"):
+    for name in ("stock plain", "plain captured, casts by layer", "plain captured"):
         of[name] = {row["name"]: row for row in rows("profile-cuda.csv", ("name",), provider=name, what="kind")}
     kinds = list(dict.fromkeys(kind for by in of.values() for kind in by))
     lines = [

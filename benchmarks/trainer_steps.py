@@ -13,9 +13,10 @@ steps, then the median over all windows of all rounds. "spread" is the differenc
 in percent of it. "step ms" is the time from `on_step_begin` to `on_step_end`, with a synchronization at both, so
 without the dataloader: the median over steps. "addrop published" is AD-DROP as in the authors' code (a backward for
 each layer) in a stock Trainer. "addrop captured, bits" has masks that attention reads as bits at every length,
-"addrop captured, biases" at none. A window of AttendOut contains one update of the generator. "faster" is the speed-up
-over "addrop published"; the floor (floors.py) and "aim", the most that a step should take, are multiples of a captured
-plain step of the same model.
+"addrop captured, biases" at none. In steps with "casts by layer" each linear layer converts its own weights to half
+precision. A window of AttendOut contains one update of the generator. "faster" is the speed-up over "addrop published";
+the floor (floors.py) and "aim", the most that a step should take, are multiples of a captured plain step of the same
+model.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
 from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from attendrop import ADDrop, AttendOut, RegularizedTrainer
+from attendrop import ADDrop, AttendOut, RDrop, RegularizedTrainer
+from attendrop.capture import half_weights
 from attendrop.kernels.bits_attention import serving
 from attendrop.methods import parse_method
 
@@ -125,13 +128,13 @@ def published(setting: Setting, **arguments: Any) -> Trainer:
     return Published(setting.make_model("eager"), **arguments)
 
 
-def with_step(step: str, *methods: Callable[[], Any]) -> Make:
+def with_step(step: str, *methods: Callable[[], Any], cls: type[RegularizedTrainer] = RegularizedTrainer) -> Make:
     """A function that creates a trainer with these methods and this kind of step."""
 
     def make(setting: Setting, **arguments: Any) -> Trainer:
         possible = step if setting.device == "cuda" else "auto"
         regularizers = [method() for method in methods]
-        return RegularizedTrainer(setting.make_model(), regularizers=regularizers, step=possible, **arguments)
+        return cls(setting.make_model(), regularizers=regularizers, step=possible, **arguments)
 
     return make
 
@@ -155,6 +158,14 @@ def addrop_with_bits_from(shortest: int) -> Make:
     return make
 
 
+class AutocastsWeights(RegularizedTrainer):
+    """Its captured steps leave all weights to autocast."""
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with patch.object(half_weights, "LINEAR_FUNCTIONS", ()):
+            return super().train(*args, **kwargs)
+
+
 def addrop(**fields: Any) -> ADDrop:
     return ADDrop(layers="all", cross_tuning=False, **fields)
 
@@ -167,6 +178,7 @@ def integrated(steps: int, rule: str) -> Callable[[], ADDrop]:
     return lambda: addrop(attribution="iga", ig_steps=steps, ig_rule=rule)
 
 
+BY_LAYER = "casts by layer"
 # name -> (function that creates the trainer, floor in multiples of a plain step)
 PROVIDERS: dict[str, tuple[Make, float]] = {
     "stock plain": (stock, floor_of()),
@@ -179,6 +191,9 @@ PROVIDERS: dict[str, tuple[Make, float]] = {
     "addrop published": (published, floor_as_published()),
     "attendout captured": (with_step("captured", attendout), floor_of(attendout())),
     "attendout eager": (with_step("eager", attendout), floor_of(attendout())),
+    f"plain captured, {BY_LAYER}": (with_step("captured", cls=AutocastsWeights), floor_of()),
+    f"addrop captured, {BY_LAYER}": (with_step("captured", addrop, cls=AutocastsWeights), floor_of(addrop())),
+    f"rdrop, {BY_LAYER}": (with_step("captured", RDrop, cls=AutocastsWeights), floor_of(RDrop())),
     **{
         f"addrop iga captured, {name}": (with_step("captured", method), floor_of(method()))
         for name, method in {"20-step sum": integrated(20, "sum"), "5 gauss nodes": integrated(5, "gauss")}.items()
@@ -327,7 +342,7 @@ def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, 
 
 PLAIN = ["stock plain", "plain captured"]
 IGA = [name for name in PROVIDERS if "iga" in name]
-FORMS = ["addrop captured, bits", "addrop captured, biases"]
+FORMS = ["addrop captured, bits", "addrop captured, biases", *(name for name in PROVIDERS if BY_LAYER in name)]
 ONLY_LONG = ["addrop first layer captured"]
 AT_EVERY_SIZE = [name for name in PROVIDERS if name not in (*AIMS, *IGA, *ONLY_LONG, *FORMS)]
 EAGER = ["addrop eager", "addrop published", "attendout eager"]

@@ -79,25 +79,14 @@ class RecordedGraphs(graphs.Graphs):
     recorded = 0  # how many, in all objects
 
     def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> Any:
-        def take() -> list[tuple[nn.Parameter, torch.Tensor]]:
-            taken = [(p, p.grad) for p in self._trained(network) if p.grad is not None]
-            for parameter, _ in taken:
-                parameter.grad = None
-            return taken
-
         RecordedGraphs.recorded += 1
-        with HostWork(self.device):
-            function()
-        for parameter, gradient in take():
-            self._gradients.setdefault(parameter, torch.empty_like(gradient))
         assert warm_up, "a recording runs its function, which must not run twice here"
+        copies = self._run_before_capture(function, network)
         before = {parameter: gradient.clone() for parameter, gradient in self._gradients.items()}
-        with Tape() as tape, HostWork(self.device) as host:
-            outputs = function()
-            taken = take()
-            gradients = [(parameter, self._gradients[parameter]) for parameter, _ in taken]
-            for (_, into), (_, new) in zip(gradients, taken, strict=True):
-                into.add_(new) if adds else into.copy_(new)
+        with Tape() as tape:
+            with HostWork(self.device) as host, copies:
+                outputs = function()
+            gradients = self._write_gradients(network, copies, adds)
         for parameter, gradient in before.items():
             self._gradients[parameter].copy_(gradient)
         # dropout draws on the CPU here, and the tape repeats it; a draw of which nothing is recorded does not matter

@@ -23,6 +23,7 @@ from ..random import all_preserved, cuda_generator
 from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
+from .half_weights import LinearCopies, Trial, write_gradients
 from .host import HostWork, draws_only, repeat
 from .recomputation import RecomputedDraws
 
@@ -260,39 +261,55 @@ class Graphs:
         return None
 
     def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> _Graph:
-        def take_gradients() -> list[tuple[nn.Parameter, Tensor]]:
-            taken = []
-            for parameter in self._trained(network):
-                if parameter.grad is not None:
-                    taken.append((parameter, parameter.grad))
-                    parameter.grad = None
-            return taken
-
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            host, recomputed = HostWork(self.device), RecomputedDraws(self.device)
+            host, recomputed, copies = HostWork(self.device), RecomputedDraws(self.device), LinearCopies()
             if warm_up:
-                with HostWork(self.device), recomputed.counting():
-                    function()  # lazy initialisation, workspaces, kernels that are compiled on their first call
-            for parameter, gradient in take_gradients():
-                if parameter not in self._gradients:
-                    self._gradients[parameter] = torch.empty_like(gradient)
+                with recomputed.counting():
+                    copies = self._run_before_capture(function, network)
+                copies.load_kernels()
             before = _cpu_random_states()
             recomputed.register(graph)
             # Other threads, such as the one that pins batches, may use CUDA meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                with host, recomputed.capturing():
+                with host, recomputed.capturing(), copies:
                     outputs = function()
-                taken = take_gradients()
-                gradients = [(parameter, self._gradients[parameter]) for parameter, _ in taken]
-                if taken:
-                    into, new = [gradient for _, gradient in gradients], [gradient for _, gradient in taken]
-                    (torch._foreach_add_ if adds else torch._foreach_copy_)(into, new)
-                del taken
+                gradients = self._write_gradients(network, copies, adds)
             self._check_cpu_draws(host, before)
         torch.cuda.current_stream(self.device).wait_stream(self._stream)
         return _Graph(graph, outputs, gradients, host.draws, recomputed)
+
+    def _run_before_capture(self, function: Callable[[], Any], network: nn.Module | None) -> LinearCopies:
+        """Runs the function: lazy initialisation, workspaces, kernels that are compiled on their first call.
+
+        Returns copies from which its linear layers can read.
+        """
+        with HostWork(self.device), Trial() as trial:
+            function()
+        for parameter, gradient in self._take_gradients(network).items():
+            if parameter not in self._gradients:
+                self._gradients[parameter] = torch.empty_like(gradient)
+        return trial.usable(self._trained(network))
+
+    def _take_gradients(self, network: nn.Module | None) -> dict[nn.Parameter, Tensor]:
+        taken = {}
+        for parameter in self._trained(network):
+            if parameter.grad is not None:
+                taken[parameter] = parameter.grad
+                parameter.grad = None
+        return taken
+
+    def _write_gradients(
+        self, network: nn.Module | None, copies: LinearCopies, adds: bool
+    ) -> list[tuple[nn.Parameter, Tensor]]:
+        """Writes the gradients that a function has left to where the optimizer reads them."""
+        of_weights, of_copies = self._take_gradients(network), copies.take_gradients()
+        for parameter in of_weights.keys() & of_copies.keys():  # it is used in a way that the trial does not see
+            of_weights[parameter] = of_weights[parameter] + of_copies.pop(parameter)
+        write_gradients(self._gradients, of_weights, adds)
+        write_gradients(self._gradients, of_copies, adds)
+        return [(parameter, self._gradients[parameter]) for parameter in (*of_weights, *of_copies)]
 
     def _check_cpu_draws(self, host: HostWork, before: tuple[Any, ...]) -> None:
         """Refuses work that draws random numbers on the CPU, unless their values do not matter."""
