@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attendrop import ASAM, EMA, SAM, SMART, SWA, ADDrop, ChildTuning, Engine, FreeLB, Loop, Mixout
-from attendrop.methods._shared.ascent import climbed
+from attendrop.kernels.all_weights import climb, restore
 from helpers import zoo
 from helpers.precision import assert_same_gradients, assert_same_numbers
 
@@ -75,14 +75,16 @@ def test_first_pass_draws_the_dropout_of_the_second() -> None:
 
 @pytest.mark.usefixtures("float64")
 def test_gradient_that_is_zero_or_not_finite_moves_nothing() -> None:
-    weights = [torch.ones(3), torch.ones(2, 2)]
+    weights, trained = ([torch.ones(3), torch.ones(2, 2)] for _ in range(2))
+    is_moved = torch.tensor(False)
     for bad in (0.0, float("inf"), float("nan")):
-        gradients = [torch.zeros(3), torch.full((2, 2), bad)]
-        for found, weight in zip(climbed(weights, gradients, None, 0.5), weights, strict=True):
-            assert torch.equal(found, weight)
-    found = climbed(weights, [torch.tensor([3.0, 0.0, 0.0]), torch.full((2, 2), 2.0)], None, 0.5)
-    assert_same_numbers(found[0], torch.tensor([1.3, 1.0, 1.0]))
-    assert_same_numbers(found[1], torch.full((2, 2), 1.2))
+        climb(weights, trained, [torch.zeros(3), torch.full((2, 2), bad)], 0.5, None, is_moved)
+        assert all(map(torch.equal, weights, trained))
+    climb(weights, trained, [torch.tensor([3.0, 0.0, 0.0]), torch.full((2, 2), 2.0)], 0.5, None, is_moved)
+    assert_same_numbers(weights[0], torch.tensor([1.3, 1.0, 1.0]))
+    assert_same_numbers(weights[1], torch.full((2, 2), 1.2))
+    restore(weights, trained, is_moved)
+    assert all(torch.equal(x, torch.ones_like(x)) for x in weights)
 
 
 def test_interrupted_step_leaves_the_trained_weights() -> None:

@@ -1,0 +1,74 @@
+"""The specification: passes over all weights of a model, tensor by tensor in plain torch.
+
+Numbers of half precision are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float | Tensor) -> None:
+    """a ← a + share · (w − a)"""
+    for mean, weight in zip(averages, weights, strict=True):
+        mean.lerp_(weight.to(mean.dtype), share.to(mean.dtype) if isinstance(share, Tensor) else share)
+
+
+def pull(
+    gradients: Sequence[Tensor], weights: Sequence[Tensor], targets: Sequence[Tensor] | None, strength: float | Tensor
+) -> None:
+    """g ← g + strength · (w − u)"""
+    for number, (gradient, weight) in enumerate(zip(gradients, weights, strict=True)):
+        away = _wide(weight) if targets is None else _wide(weight) - targets[number]
+        gradient.copy_(gradient + strength * away)
+
+
+def climb(
+    weights: Sequence[Tensor],
+    trained: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    rho: float | Tensor,
+    eta: float | None,
+    is_moved: Tensor,
+) -> None:
+    """Keeps W in `trained`, and writes W + e over it."""
+    torch._foreach_copy_(list(trained), list(weights))
+    scaled = (_scaled(weight, gradient, eta) for weight, gradient in zip(trained, gradients, strict=True))
+    factor = step_factor(torch.stack([x.square().sum() for x in scaled]), rho)
+    for weight, before, gradient in zip(weights, trained, gradients, strict=True):
+        step = factor * _scaled(before, _scaled(before, gradient, eta), eta)
+        weight.copy_(torch.where(factor == 0, _wide(before), _wide(before) + step))
+    is_moved.fill_(True)
+
+
+def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
+    """Writes `trained` over the weights where they have been moved."""
+    if is_moved.device.type == "cpu" and not is_moved:
+        return
+    for weight, before in zip(weights, trained, strict=True):
+        weight.copy_(torch.where(is_moved, before, weight))
+    is_moved.fill_(False)
+
+
+def step_factor(squares: Tensor, rho: float | Tensor) -> Tensor:
+    """ρ / ‖T g‖; 0 where the norm is zero or not finite.
+
+    Args:
+        squares: parts of the sum of the squares of T g.
+        rho: ρ.
+    """
+    norm = squares.sum().sqrt()
+    is_usable = norm.isfinite() & (norm > 0)
+    return torch.where(is_usable, rho / norm.masked_fill(~is_usable, 1), 0)
+
+
+def _scaled(weight: Tensor, x: Tensor, eta: float | None) -> Tensor:
+    """T x"""
+    return _wide(x) if eta is None else (_wide(weight).abs() + eta) * x
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
