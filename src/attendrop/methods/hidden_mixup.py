@@ -29,6 +29,54 @@ from ._shared.predictions import predictions_of
 HEADS = ("classification", "multilabel", "regression")
 
 
+class _Mixed(torch.autograd.Function):
+    """(1 − s_i) x_i + s_i x_π(i), with a backward of few kernels: it collects by π⁻¹ what the forward distributed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, partners: Tensor, back: Tensor, shares: Tensor, shares_back: Tensor) -> Tensor:
+        ctx.save_for_backward(back, shares, shares_back)
+        return torch.lerp(x, x.index_select(0, partners), shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back, shares, shares_back = ctx.saved_tensors
+        (gradient,) = gradients
+        kept = torch.addcmul(gradient, gradient, shares, value=-1)
+        return torch.addcmul(kept, gradient.index_select(0, back), shares_back), None, None, None, None
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The rows that are mixed at each place.
+
+    Args:
+        partners: π, [rows].
+        back: π⁻¹.
+        shares: s, the share of the partner at each place, row and token: [places, rows, tokens, 1].
+        shares_back: s of the rows that each row is the partner of.
+    """
+
+    partners: Tensor
+    back: Tensor
+    shares: Tensor
+    shares_back: Tensor
+
+    @classmethod
+    def of(cls, partners: Tensor, shares: Tensor) -> Pairs:
+        back = partners.argsort()
+        return cls(partners, back, shares, shares.index_select(1, back))
+
+    def mix(self, place: int) -> Edit:
+        """The edit of hidden states, [rows, tokens, d], at a place."""
+
+        def edit(x: Tensor) -> Tensor:
+            shares, shares_back = (each[place].to(x.dtype) for each in (self.shares, self.shares_back))
+            mixed: Tensor = _Mixed.apply(x, self.partners, self.back, shares, shares_back)
+            return mixed
+
+        return edit
+
+
 @dataclass
 class HiddenMixup(Regularizer):
     """Mixup of hidden states.
@@ -85,18 +133,14 @@ class HiddenMixup(Regularizer):
         step = batch.step
         if value_at(self.alpha, step.progress) == 0:
             return Plan()
-        shares, partners = self._shares(step), self._partners(batch)
+        partners = self._partners(batch)
         real = real_keys(step.model, step.seams.sites[0], batch.examples)
-        both = (real & real[partners]).unsqueeze(-1)
-
-        def mix(share: Tensor) -> Edit:
-            def edit(x: Tensor) -> Tensor:
-                views = [view + share.to(x.dtype) * both * (view[partners] - view) for view in x.chunk(step.views)]
-                return torch.cat(views)
-
-            return edit
-
-        return Plan(edits={block - 1: (mix(share),) for block, share in enumerate(shares)})
+        both = (real & real[partners]).repeat(step.views, 1).unsqueeze(-1)
+        # The same pairs in each view.
+        first = torch.arange(step.views, device=partners.device).unsqueeze(-1) * len(partners)
+        pairs = Pairs.of((partners + first).flatten(), self._shares(step).view(-1, 1, 1, 1) * both)
+        count = 1 + len(step.seams.blocks)
+        return Plan(edits={number - 1: (pairs.mix(number),) for number in range(count)})
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
