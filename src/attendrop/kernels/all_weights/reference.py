@@ -22,8 +22,8 @@ def pull(
 ) -> None:
     """g ← g + strength · (w − u)"""
     for number, (gradient, weight) in enumerate(zip(gradients, weights, strict=True)):
-        away = _wide(weight) if targets is None else _wide(weight) - targets[number]
-        gradient.copy_(gradient + strength * away)
+        pulled = strength * _wide(weight) if targets is None else (_wide(weight) - targets[number]).mul_(strength)
+        gradient.copy_(pulled.add_(gradient))
 
 
 def climb(
@@ -36,20 +36,28 @@ def climb(
 ) -> None:
     """Keeps W in `trained`, and writes W + e over it."""
     torch._foreach_copy_(list(trained), list(weights))
-    scaled = (_scaled(weight, gradient, eta) for weight, gradient in zip(trained, gradients, strict=True))
-    factor = step_factor(torch.stack([x.square().sum() for x in scaled]), rho)
+    norms = []
+    for weight, gradient in zip(trained, gradients, strict=True):
+        scale = _scale(weight, eta)
+        norms.append((_wide(gradient) if scale is None else scale.mul_(gradient)).norm())
+    factor = step_factor(torch.stack(norms).square(), rho)
     for weight, before, gradient in zip(weights, trained, gradients, strict=True):
-        step = factor * _scaled(before, _scaled(before, gradient, eta), eta)
-        weight.copy_(torch.where(factor == 0, _wide(before), _wide(before) + step))
+        step, scale = factor * _wide(gradient), _scale(before, eta)
+        if scale is not None:
+            step.mul_(scale).mul_(scale)
+        step.masked_fill_(factor == 0, 0)  # the gradient may not be finite
+        weight.copy_(step.add_(before))
     is_moved.fill_(True)
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
     """Writes `trained` over the weights where they have been moved."""
-    if is_moved.device.type == "cpu" and not is_moved:
-        return
-    for weight, before in zip(weights, trained, strict=True):
-        weight.copy_(torch.where(is_moved, before, weight))
+    if is_moved.device.type == "cpu":
+        if is_moved:
+            torch._foreach_copy_(list(weights), list(trained))
+    else:  # without waiting for the device
+        for weight, before in zip(weights, trained, strict=True):
+            weight.copy_(torch.where(is_moved, before, weight))
     is_moved.fill_(False)
 
 
@@ -65,9 +73,9 @@ def step_factor(squares: Tensor, rho: float | Tensor) -> Tensor:
     return torch.where(is_usable, rho / norm.masked_fill(~is_usable, 1), 0)
 
 
-def _scaled(weight: Tensor, x: Tensor, eta: float | None) -> Tensor:
-    """T x"""
-    return _wide(x) if eta is None else (_wide(weight).abs() + eta) * x
+def _scale(weight: Tensor, eta: float | None) -> Tensor | None:
+    """T; None: 1."""
+    return None if eta is None else _wide(weight).abs().add_(eta)
 
 
 def _wide(x: Tensor) -> Tensor:
