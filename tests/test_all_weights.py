@@ -40,7 +40,9 @@ def both(run: Any) -> tuple[list[Tensor], list[Tensor]]:
 def assert_close(found: list[Tensor], expected: list[Tensor]) -> None:
     # a product and a sum may be rounded once or twice
     for x, y in zip(found, expected, strict=True):
-        torch.testing.assert_close(x, y, rtol=4 * torch.finfo(y.dtype).eps, atol=1e-6)
+        torch.testing.assert_close(
+            x, y, rtol=4 * torch.finfo(y.dtype).eps, atol=8 * min(1e-7, torch.finfo(y.dtype).eps)
+        )
 
 
 def number(value: float, in_memory: bool) -> float | Tensor:
@@ -48,17 +50,21 @@ def number(value: float, in_memory: bool) -> float | Tensor:
 
 
 @needs_triton
-@pytest.mark.parametrize(("share", "in_memory"), [(0.01, False), (0.7, True)])
-def test_averages_are_those_of_the_reference(share: float, in_memory: bool) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "share", "in_memory"), [(HALF, 0.01, False), (HALF, 0.7, True), (torch.float64, 0.1, False)]
+)
+def test_averages_are_those_of_the_reference(dtype: torch.dtype, share: float, in_memory: bool) -> None:
+    wide = torch.promote_types(dtype, torch.float32)
+
     def run(module: ModuleType) -> list[Tensor]:
-        averages = tensors()
-        module.average(averages, tensors(HALF, seed=1), number(share, in_memory))
+        averages = tensors(wide)
+        module.average(averages, tensors(dtype, seed=1), number(share, in_memory))
         return averages
 
     found, expected = both(run)
     assert_close(found, expected)
-    weights = tensors(HALF, seed=1)
-    assert_close(found, [(1 - share) * a + share * w.float() for a, w in zip(tensors(), weights, strict=True)])
+    before, weights = tensors(wide), tensors(dtype, seed=1)
+    assert_close(found, [(1 - share) * a + share * w.to(a.dtype) for a, w in zip(before, weights, strict=True)])
 
 
 @needs_triton

@@ -16,7 +16,7 @@ from torch import Tensor
 from .. import has_triton
 from . import reference
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float | Tensor) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,12 @@ from .reference import step_factor
 
 TILE = 2048  # numbers that a program works on at a time
 CHUNK = 8 * TILE  # numbers of a program
-_DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_DTYPES = {
+    torch.float64: tl.float64,
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
 
 
 @triton.jit
@@ -49,8 +55,8 @@ def _load(ptr, there):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _average_tile(mean_ptr, weight_ptr, share, there):  # type: ignore[no-untyped-def]
-    mean = _load(mean_ptr, there).to(tl.float32)
-    weight = _load(weight_ptr, there).to(tl.float32)
+    mean = _load(mean_ptr, there).to(share.dtype)
+    weight = _load(weight_ptr, there).to(share.dtype)
     away = weight - mean
     found = tl.where(share < 0.5, mean + share * away, weight - away * (1 - share))  # as torch.lerp
     tl.store(mean_ptr, found.to(mean_ptr.dtype.element_ty), mask=there)
@@ -58,14 +64,13 @@ def _average_tile(mean_ptr, weight_ptr, share, there):  # type: ignore[no-untype
 
 @triton.jit
 def average_kernel(  # type: ignore[no-untyped-def]
-    table_ptr, COUNT, share_ptr, share, OF_MEAN: tl.constexpr, OF_WEIGHT: tl.constexpr,
+    table_ptr, COUNT, share_ptr, OF_MEAN: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     tensor, size, first = _chunk(table_ptr, COUNT, PLACES, CHUNK)
     mean_ptr = _pointer(table_ptr, 0, tensor, COUNT, OF_MEAN)
     weight_ptr = _pointer(table_ptr, 1, tensor, COUNT, OF_WEIGHT)
-    if share_ptr is not None:
-        share = tl.load(share_ptr)
+    share = tl.load(share_ptr)
     for start in range(0, CHUNK, TILE):
         at = first + start + tl.arange(0, TILE)
         if first + start + TILE <= size:
@@ -77,15 +82,15 @@ def average_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def _pull_tile(gradient_ptr, weight_ptr, target_ptr, strength, there, HAS_TARGET: tl.constexpr):  # type: ignore[no-untyped-def]
     gradient = _load(gradient_ptr, there)
-    away = _load(weight_ptr, there).to(tl.float32)
+    away = _load(weight_ptr, there).to(strength.dtype)
     if HAS_TARGET:
-        away -= _load(target_ptr, there).to(tl.float32)
-    tl.store(gradient_ptr, (gradient.to(tl.float32) + strength * away).to(gradient.dtype), mask=there)
+        away -= _load(target_ptr, there).to(strength.dtype)
+    tl.store(gradient_ptr, (gradient.to(strength.dtype) + strength * away).to(gradient.dtype), mask=there)
 
 
 @triton.jit
 def pull_kernel(  # type: ignore[no-untyped-def]
-    table_ptr, COUNT, strength_ptr, strength, HAS_TARGET: tl.constexpr,
+    table_ptr, COUNT, strength_ptr, HAS_TARGET: tl.constexpr,
     OF_GRADIENT: tl.constexpr, OF_WEIGHT: tl.constexpr, OF_TARGET: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -93,8 +98,7 @@ def pull_kernel(  # type: ignore[no-untyped-def]
     gradient_ptr = _pointer(table_ptr, 0, tensor, COUNT, OF_GRADIENT)
     weight_ptr = _pointer(table_ptr, 1, tensor, COUNT, OF_WEIGHT)
     target_ptr = _pointer(table_ptr, 2 if HAS_TARGET else 1, tensor, COUNT, OF_TARGET)
-    if strength_ptr is not None:
-        strength = tl.load(strength_ptr)
+    strength = tl.load(strength_ptr)
     for start in range(0, CHUNK, TILE):
         at = first + start + tl.arange(0, TILE)
         if first + start + TILE <= size:
@@ -106,22 +110,23 @@ def pull_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def _squares(weight_ptr, gradient_ptr, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
     """(T g)²"""
-    scaled = _load(gradient_ptr, there).to(tl.float32)
+    scaled = _load(gradient_ptr, there).to(eta.dtype)
     if HAS_SCALE:
-        scaled *= tl.abs(_load(weight_ptr, there).to(tl.float32)) + eta
+        scaled *= tl.abs(_load(weight_ptr, there).to(eta.dtype)) + eta
     return scaled * scaled
 
 
 @triton.jit
 def squares_kernel(  # type: ignore[no-untyped-def]
-    table_ptr, COUNT, squares_ptr, eta, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
+    table_ptr, COUNT, squares_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The sum of the squares of T g over a chunk."""
     tensor, size, first = _chunk(table_ptr, COUNT, PLACES, CHUNK)
     weight_ptr = _pointer(table_ptr, 0, tensor, COUNT, OF_WEIGHT)
     gradient_ptr = _pointer(table_ptr, 2, tensor, COUNT, OF_WEIGHT)
-    total = tl.zeros([TILE], tl.float32)
+    eta = tl.load(eta_ptr)
+    total = tl.zeros([TILE], eta.dtype)
     for start in range(0, CHUNK, TILE):
         at = first + start + tl.arange(0, TILE)
         if first + start + TILE <= size:
@@ -134,8 +139,8 @@ def squares_kernel(  # type: ignore[no-untyped-def]
 @triton.jit
 def _climb_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
     weight = _load(weight_ptr, there)
-    step = factor * _load(gradient_ptr, there).to(tl.float32)
-    wide = weight.to(tl.float32)
+    step = factor * _load(gradient_ptr, there).to(factor.dtype)
+    wide = weight.to(factor.dtype)
     if HAS_SCALE:
         scale = tl.abs(wide) + eta
         step = step * scale * scale
@@ -146,14 +151,14 @@ def _climb_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_S
 
 @triton.jit
 def climb_kernel(  # type: ignore[no-untyped-def]
-    table_ptr, COUNT, factor_ptr, eta, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
+    table_ptr, COUNT, factor_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     tensor, size, first = _chunk(table_ptr, COUNT, PLACES, CHUNK)
     weight_ptr = _pointer(table_ptr, 0, tensor, COUNT, OF_WEIGHT)
     trained_ptr = _pointer(table_ptr, 1, tensor, COUNT, OF_WEIGHT)
     gradient_ptr = _pointer(table_ptr, 2, tensor, COUNT, OF_WEIGHT)
-    factor = tl.load(factor_ptr)
+    factor, eta = tl.load(factor_ptr), tl.load(eta_ptr)
     for start in range(0, CHUNK, TILE):
         at = first + start + tl.arange(0, TILE)
         if first + start + TILE <= size:
@@ -184,8 +189,20 @@ class _Lists(NamedTuple):
 
     grid: tuple[int]
     table: Tensor
+    wide: torch.dtype  # the precision of the computation
     dtypes: list[Any]
     sizes: dict[str, Any]
+
+    @property
+    def arguments(self) -> tuple[Tensor, int]:
+        """The first arguments of a kernel."""
+        return self.table, self.table.shape[1]
+
+    def number(self, x: float | Tensor) -> Tensor:
+        """A number on the device, in the precision of the computation."""
+        return (
+            x.to(self.wide) if isinstance(x, Tensor) else torch.full((), x, dtype=self.wide, device=self.table.device)
+        )
 
 
 def _by_dtypes(*lists: Sequence[Tensor]) -> Iterator[_Lists]:
@@ -195,12 +212,14 @@ def _by_dtypes(*lists: Sequence[Tensor]) -> Iterator[_Lists]:
         groups[tuple(x.dtype for x in tensors)].append(tensors)
     for dtypes, rows in groups.items():
         counts = [row[0].numel() for row in rows]
-        chunks = torch.tensor([triton.cdiv(count, CHUNK) for count in counts]).cumsum(0).tolist()
+        chunks = list(accumulate(triton.cdiv(count, CHUNK) for count in counts))
         addresses = [[x.data_ptr() for x in column] for column in zip(*rows, strict=True)]
         if chunks[-1]:
             table = table_of([counts, chunks, *addresses], rows[0][0].device)
-            sizes = {"PLACES": max(16, triton.next_power_of_2(len(rows))), "CHUNK": CHUNK, "TILE": TILE, "num_warps": 8}
-            yield _Lists((chunks[-1],), table, [_DTYPES[dtype] for dtype in dtypes], sizes)
+            wide = torch.float64 if torch.float64 in dtypes else torch.float32
+            places = max(16, triton.next_power_of_2(len(rows)))
+            sizes = {"PLACES": places, "CHUNK": CHUNK, "TILE": TILE, "num_warps": 8}
+            yield _Lists((chunks[-1],), table, wide, [_DTYPES[dtype] for dtype in dtypes], sizes)
 
 
 def table_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
@@ -216,18 +235,17 @@ def table_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
 
 
 def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float | Tensor) -> None:
-    for grid, table, dtypes, sizes in _by_dtypes(averages, weights):
-        average_kernel[grid](table, table.shape[1], *_number(share), *dtypes, **sizes)
+    for each in _by_dtypes(averages, weights):
+        average_kernel[each.grid](*each.arguments, each.number(share), *each.dtypes, **each.sizes)
 
 
 def pull(
     gradients: Sequence[Tensor], weights: Sequence[Tensor], targets: Sequence[Tensor] | None, strength: float | Tensor
 ) -> None:
     lists = [gradients, weights] if targets is None else [gradients, weights, targets]
-    for grid, table, dtypes, sizes in _by_dtypes(*lists):
-        pull_kernel[grid](
-            table, table.shape[1], *_number(strength), targets is not None, dtypes[0], dtypes[1], dtypes[-1], **sizes
-        )
+    for each in _by_dtypes(*lists):
+        kinds = targets is not None, *each.dtypes[:2], each.dtypes[-1]
+        pull_kernel[each.grid](*each.arguments, each.number(strength), *kinds, **each.sizes)
 
 
 def climb(
@@ -239,21 +257,18 @@ def climb(
     is_moved: Tensor,
 ) -> None:
     lists, found = list(_by_dtypes(weights, trained, gradients)), []
-    scale = eta or 0.0, eta is not None
-    for grid, table, dtypes, sizes in lists:
-        found.append(torch.empty(grid, device=table.device))
-        squares_kernel[grid](table, table.shape[1], found[-1], *scale, dtypes[0], **sizes)
+    for each in lists:
+        found.append(torch.empty(each.grid, dtype=each.wide, device=is_moved.device))
+        kinds = eta is not None, each.dtypes[0]
+        squares_kernel[each.grid](*each.arguments, found[-1], each.number(eta or 0.0), *kinds, **each.sizes)
     factor = step_factor(torch.cat(found), rho)
-    for grid, table, dtypes, sizes in lists:
-        climb_kernel[grid](table, table.shape[1], factor, *scale, dtypes[0], **sizes)
+    for each in lists:
+        kinds = eta is not None, each.dtypes[0]
+        climb_kernel[each.grid](*each.arguments, each.number(factor), each.number(eta or 0.0), *kinds, **each.sizes)
     is_moved.fill_(True)
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
-    for grid, table, dtypes, sizes in _by_dtypes(weights, trained):
-        restore_kernel[grid](table, table.shape[1], is_moved.view(torch.uint8), dtypes[0], **sizes)
+    for each in _by_dtypes(weights, trained):
+        restore_kernel[each.grid](*each.arguments, is_moved.view(torch.uint8), each.dtypes[0], **each.sizes)
     is_moved.fill_(False)
-
-
-def _number(x: float | Tensor) -> tuple[Tensor | None, float]:
-    return (x, 0.0) if isinstance(x, Tensor) else (None, float(x))
