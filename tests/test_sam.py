@@ -87,6 +87,28 @@ def test_gradient_that_is_zero_or_not_finite_moves_nothing() -> None:
     assert all(torch.equal(x, torch.ones_like(x)) for x in weights)
 
 
+def test_plan_that_runs_again_starts_from_the_trained_weights() -> None:
+    """A captured plan first runs as a trial. In the next step the optimizer has changed the trained weights."""
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    with Engine(model, [SAM(0.3)], steps_per_epoch=2) as engine:
+        for _ in range(2):
+            before = copy.deepcopy(model.state_dict())
+            micro_batch = engine.begin_micro_batch(batch)
+            engine.on_batch(micro_batch)
+            found = []
+            for _ in range(2):
+                engine.plan(micro_batch)
+                found.append(copy.deepcopy(model.state_dict()))
+            assert all(map(torch.equal, found[0].values(), found[1].values()))
+            assert not all(map(torch.equal, found[0].values(), before.values()))
+            engine.before_optimizer()
+            assert all(map(torch.equal, model.state_dict().values(), before.values()))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.01)
+            engine.after_optimizer()
+
+
 def test_interrupted_step_leaves_the_trained_weights() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     before = copy.deepcopy(model.state_dict())
