@@ -196,7 +196,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("step.mul_(scale).mul_(scale)", "step.mul_(scale)", "asam:hand"),
         ("_wide(weight).abs().add_(eta)", "_wide(weight).abs()", "asam:hand"),
         ("        step.masked_fill_(factor == 0, 0)", "        pass", "sam:finite"),
-        ("            torch._foreach_copy_(list(weights), list(trained))\n", "            pass\n", "sam asam"),
+        ("torch.where(is_moved, before, weight, out=weight)", "pass", "sam asam"),
         ("mean.lerp_(weight.to(mean.dtype), share.to(mean.dtype) if isinstance(share, Tensor) else share)",
          "mean.copy_(weight)", "ema swa"),
         (".mul_(strength)\n", "\n", "l2_sp"),

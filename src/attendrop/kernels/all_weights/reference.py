@@ -52,12 +52,8 @@ def climb(
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
     """Writes `trained` over the weights where they have been moved."""
-    if is_moved.device.type == "cpu":
-        if is_moved:
-            torch._foreach_copy_(list(weights), list(trained))
-    else:  # without waiting for the device
-        for weight, before in zip(weights, trained, strict=True):
-            weight.copy_(torch.where(is_moved, before, weight))
+    for weight, before in zip(weights, trained, strict=True):
+        torch.where(is_moved, before, weight, out=weight)  # the value of the flag is not read: a graph could not
     is_moved.fill_(False)
 
 
