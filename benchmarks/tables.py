@@ -99,6 +99,8 @@ def models(is_long: bool) -> str:
     if not of:
         return ""
     names = list(dict.fromkeys(name for by in of.values() for name in by))
+    if is_long:
+        of = dict(sorted(of.items(), key=lambda item: int(item[0][1].split()[-1])))
     lines = [
         [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names)]
         for (model, size), by in of.items()
@@ -115,27 +117,32 @@ def models(is_long: bool) -> str:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    spread = f", {_percent(row['spread'])}" if int(row["rounds"]) > 1 else ""
+    spread = f", {found}" if (found := _spread(row)) else ""
     return f"{float(row['train ms']):.1f} ({_two(row['x captured'])}{spread}), {row['peak MiB']}"
 
 
 def whole_runs() -> str:
     """Seconds of whole runs on few texts."""
-    found = rows("whole-runs-cuda.csv", ("model", "texts", "run"), epochs="10")
+    found = rows("whole-runs-cuda.csv", ("model", "texts", "epochs", "run"))
     if not found:
         return ""
     return (
         "### Whole runs on few texts\n\n"
-        "`train()` with an evaluation after each of 10 epochs; the time includes the recording of the graphs\n"
+        "`train()` with an evaluation after each epoch; the time includes the recording of the graphs\n"
         "(`python -m benchmarks.whole_runs`).\n\n"
     ) + table(
-        ["model", "texts", "run", "seconds", "spread", "× eager", "× stock plain"],
+        ["model", "texts", "epochs", "run", "seconds", "spread", "× eager", "× stock plain"],
         [
-            [row["model"], row["texts"], row["run"], row["seconds"], _percent(row["spread"])]
+            [*(row[column] for column in ("model", "texts", "epochs", "run", "seconds")), _spread(row)]
             + [_two(row[column]) for column in ("x eager", "x stock")]
             for row in found
         ],
     )
+
+
+def _spread(row: Row) -> str:
+    """In percent; nothing where there was one round."""
+    return _percent(row["spread"]) if int(row["rounds"]) > 1 else ""
 
 
 def _percent(value: str | float | None) -> str:
@@ -320,13 +327,13 @@ def baselines() -> str:
         "the bandwidth of the card's memory.\n\n"
     ) + table(
         [
-            *("step", "model", "ms", "spread, %", "× plain", "floor", "over weights", "should be at most"),
+            *("step", "model", "ms", "spread", "× plain", "floor", "over weights", "should be at most"),
             "peak memory, MiB",
         ],
         [
             [
-                *(row[column] for column in ("provider", "model", "train ms", "spread")),
-                *(_two(row[column]) for column in ("x captured", "floor")),
+                *(row[column] for column in ("provider", "model", "train ms")),
+                *(_spread(row), _two(row["x captured"]), _two(row["floor"])),
                 str(weight_passes_of(row["provider"]) or ""),
                 *(_two(row["aim"]), row["peak MiB"]),
             ]

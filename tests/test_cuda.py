@@ -12,7 +12,7 @@ from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
 from helpers import zoo
 from helpers.data import SGD, largest_difference, weights_of
-from helpers.trainers import make_trainer
+from helpers.trainers import KINDS, make_trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -76,3 +76,15 @@ def test_sft_trainer_with_liger_kernels_trains_as_without(tmp_path) -> None:
     methods = [DropHead(0.5), RDrop(alpha=3.0), NEFTune()]
     plain, with_liger = trained(None), trained(methods, use_liger_kernel=True)
     assert largest_difference(trained(methods), with_liger) < largest_difference(plain, with_liger) / 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trainers_of_other_libraries_train(kind: str, tmp_path) -> None:
+    def trained(methods: list) -> dict[str, torch.Tensor]:
+        trainer = make_trainer(kind, tmp_path, methods, max_steps=3, use_cpu=False, **SGD)
+        trainer.train()
+        return weights_of(trainer.model)
+
+    plain = trained([])
+    assert all(bool(weight.isfinite().all()) for weight in plain.values())
+    assert largest_difference(plain, trained([ADDrop(p=0.5, q=0.5, layers="all", cross_tuning=False)])) > 1e-6

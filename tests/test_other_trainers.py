@@ -31,6 +31,7 @@ from attendrop import (
     attribute,
     regularized,
 )  # fmt: skip
+from attendrop.capture.steps import Steps
 from attendrop.model.attribution import attribute_loop_loss, attributions
 from helpers.data import SGD, largest_difference, make_arguments, same_bits, weights_of
 from helpers.oracles import LiteralAttention
@@ -90,6 +91,17 @@ def test_training(kind: str, tmp_path: Path) -> None:
     half = make_trainer(kind, tmp_path / "whole", [ADDrop(**ON, layers="all")], **saving)
     forget(half.model)
     assert same_bits(dropped, trained(half, resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4")))
+
+
+@pytest.mark.parametrize("kind", ["sentence", "cross_encoder"])
+def test_loader_of_a_run_whose_steps_may_be_captured(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collator that notes padding has the attributes that the library's own loader reads."""
+    trainer = make_trainer(kind, tmp_path, [ADDrop(**ON)], max_steps=2)
+    expected = next(iter(trainer.get_train_dataloader())).keys()
+    monkeypatch.setattr(Steps, "may_capture", True)
+    assert next(iter(trainer.get_train_dataloader())).keys() >= expected
 
 
 def test_setfit_trains_its_body_with_regularizers(tmp_path: Path) -> None:

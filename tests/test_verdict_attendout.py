@@ -113,7 +113,7 @@ def test_a_game_is_run_and_its_rounds_are_in_its_line(tmp_path: Path) -> None:
     stage = STAGES[0]._replace(
         tasks=["glue/sst2"], seeds=[3], contenders=lambda rows, task: [plan.Contender(game, plan.GAMES[game])]
     )
-    small = {"shots": 8, "bf16": False, "max_steps": 20, "use_cpu": True}
+    small = {"shots": 8, "tf32": None, "max_steps": 20, "use_cpu": True}
     wanted = plan.runs(stage._replace(recipes=lambda rows: plan.RECIPES[:1]), [], files, str(model), small)
     file = tmp_path / "attendout.csv"
     remove_failed(file, run.COLUMNS)

@@ -68,7 +68,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     frozen["Two together"]["members"] = ["AD-DROP", "EMA"]
     (tmp_path / "frozen.yaml").write_text(yaml.safe_dump(frozen, sort_keys=False), encoding="utf-8")
     write(tmp_path / "confirm-minilm.csv", list(make_rows("minilm", ["shots=150"], 20)))
-    write(tmp_path / "sizes-minilm.csv", list(make_rows("minilm", ["shots=50"], 20)))
+    write(tmp_path / "fewer-minilm.csv", list(make_rows("minilm", ["shots=50"], 20)))
     write(tmp_path / "confirm-mpnet.csv", list(make_rows("mpnet", ["shots=150"], 10)))
     for module in (judge, page, answers, protocol_gains):
         monkeypatch.setattr(module, "RECORDS", tmp_path)

@@ -104,6 +104,8 @@ def _changed(setting: Setting, plan: dict[str, Any]) -> Setting:
     """The setting with the learning rate and the number of epochs of this stage and model."""
     training = dict(setting.training)
     training["learning_rate"] *= plan.get("rate_factor", 1)
+    if "epochs_factor" in plan:
+        training["num_train_epochs"] *= plan["epochs_factor"]
     if "epochs" in plan:
         training["num_train_epochs"] = plan["epochs"]
     return setting._replace(training=training)

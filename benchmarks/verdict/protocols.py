@@ -32,7 +32,7 @@ SHARED = {
     "learning_rate": 1e-4,
     "num_train_epochs": 10,
     "eval_strategy": "epoch",
-    "bf16": True,
+    "tf32": True,
 }
 SIZE = "fraction=0.3"  # of the pool: 300 examples, drawn anew with every seed
 SETS = ("dev", "choose", "test")

@@ -33,12 +33,19 @@ MASK_FREE_FROM = 1024
 class NotesPadding:
     """A collator that adds to each batch whether it has no padding; `take_note` removes the note.
 
+    It has the attributes of the collator that makes the batches, because Trainers of other libraries read them.
+
     Args:
         collator: makes the batches.
     """
 
     def __init__(self, collator: Callable[[Any], Any]) -> None:
         self._collator = collator
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_collator":  # while it is unpickled in a process that loads data
+            raise AttributeError(name)
+        return getattr(self._collator, name)
 
     def __call__(self, examples: Any) -> Any:
         batch = self._collator(examples)
