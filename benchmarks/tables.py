@@ -342,6 +342,18 @@ def baselines() -> str:
     )
 
 
+def weight_passes() -> str:
+    """Passes over all weights, beside the same by torch's functions for lists."""
+    measured = {row["provider"]: row for row in rows("weight-passes-cuda.csv", ("provider",))}
+    lines = []
+    for name, row in measured.items():
+        foreach = measured.get(f"{name}, foreach")
+        if "foreach" not in name:
+            moved = f"{int(row['GB/s']) / 1000:.1f}" if row["GB/s"] != "0" else ""
+            lines.append([name, row["passes"], row["microseconds"], moved, foreach["microseconds"] if foreach else ""])
+    return table(["pass over all weights", "read or written", "µs", "TB/s", "µs by torch's foreach"], lines)
+
+
 def examples() -> str:
     """What came out of the examples with real weights."""
     measured = rows("examples-cuda.csv", ("example", "score", "method", "seed"))
@@ -434,6 +446,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps-cpu-family": lambda: steps_on_a_cpu("8", "4"),
     "family": family,
     "baselines": baselines,
+    "weight-passes": weight_passes,
     "examples": examples,
     "kernels": kernels,
     "bits": attention_with_bits,

@@ -5,6 +5,7 @@ Numbers of half precision are computed in float32 and rounded once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -65,8 +66,7 @@ def step_factor(squares: Tensor, rho: float | Tensor) -> Tensor:
         rho: ρ.
     """
     norm = squares.sum().sqrt()
-    is_usable = norm.isfinite() & (norm > 0)
-    return torch.where(is_usable, rho / norm.masked_fill(~is_usable, 1), 0)
+    return torch.where((norm > 0) & (norm < math.inf), rho / norm, 0)  # a norm that is not a number is neither
 
 
 def _scale(weight: Tensor, eta: float | None) -> Tensor | None:

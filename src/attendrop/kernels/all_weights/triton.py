@@ -18,8 +18,8 @@ from torch import Tensor
 
 from .reference import step_factor
 
-TILE = 2048  # numbers that a program works on at a time
-CHUNK = 8 * TILE  # numbers of a program
+TILE = 1024  # numbers that a program works on at a time
+CHUNK = 16 * TILE  # numbers of a program
 _DTYPES = {
     torch.float64: tl.float64,
     torch.float32: tl.float32,

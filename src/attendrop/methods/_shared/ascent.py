@@ -44,9 +44,10 @@ class _Weights(NamedTuple):
 
     def are(self, weights: list[Tensor]) -> bool:
         """Whether these are the weights, on the same device as before."""
-        if [id(x) for x in weights] != [id(x) for x in self.weights]:
+        if len(weights) != len(self.weights):
             return False
-        return all(x.device == y.device for x, y in zip(weights, self.trained, strict=True))
+        known = zip(weights, self.weights, self.trained, strict=True)
+        return all(x is y and x.device == z.device for x, y, z in known)
 
 
 class ClimbsWeights(EditsWeights):
@@ -57,6 +58,8 @@ class ClimbsWeights(EditsWeights):
     def reset(self) -> None:
         self._model: nn.Module | None = None  # the model whose weights may be W + e
         self._all: _Weights | None = None
+        # Kept, because walking through a model takes longer than a captured step can wait.
+        self._parameters: tuple[nn.Module, list[nn.Parameter]] | None = None
 
     @property
     def scale_offset(self) -> float | None:
@@ -89,7 +92,9 @@ class ClimbsWeights(EditsWeights):
         self.restore_weights()  # a step that was interrupted has left other weights
         if value_at(self.rho, step.progress) == 0:
             return
-        weights: list[Tensor] = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
+        if self._parameters is None or self._parameters[0] is not step.model:
+            self._parameters = step.model, list(step.model.parameters())
+        weights: list[Tensor] = [parameter for parameter in self._parameters[1] if parameter.requires_grad]
         if self._all is None or not self._all.are(weights):
             refuse_sharded(type(self).__name__, step.model)
             self._all = _Weights.of(weights)
