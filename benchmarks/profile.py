@@ -38,7 +38,7 @@ KINDS: dict[str, str] = {
     "copies of gradients": r"multi_tensor_apply.*(Copy|copy)|_foreach_copy",
     "matrix products": r"gemm|nvjet|cutlass|xmma|splitk|cublas|addmm|aten::mm\b|aten::bmm|cudnn",
     "masks of AD-DROP": r"attribution_mask|pack_kernel|combine_kernel|mask_of",
-    "draws of methods": r"draws_kernel|uniform_kernel|rows_kernel|mix_kernel|gradient_factor",
+    "draws of methods": r"draws_kernel|uniform_kernel|\brows_kernel|mix_kernel|gradient_factor",
     "LayerNorm": r"layer_?norm|GammaBeta",
     "GELU": r"gelu",
     "dropout": r"dropout|masked_scale|bernoulli",

@@ -191,6 +191,9 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         (".sum(1).abs().sum(0)", ".abs().sum(1).sum(0)", "headmask"),
         ("return min(count, heads - 1)", "return min(count, heads)", "headmask"),
     ],
+    "kernels/mixed_rows/api.py": [
+        ("(gradient, back, shares, shares_back), None", "(gradient, back, shares, shares), None", "hidden_mixup"),
+    ],
     "kernels/all_weights/reference.py": [
         ("torch.stack(norms).square()", "torch.stack(norms)", "sam:hand"),
         ("step.mul_(scale).mul_(scale)", "step.mul_(scale)", "asam:hand"),
@@ -226,7 +229,6 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "methods/hidden_mixup.py": [
         ("return self._shares(step).sum() * (replace", "return (replace", "hidden_mixup"),
-        ("gradient.index_select(0, back), shares_back)", "gradient.index_select(0, back), shares)", "hidden_mixup"),
         ("back = partners.argsort()", "back = partners", "hidden_mixup"),
     ],
     "methods/hiddenkey.py": [

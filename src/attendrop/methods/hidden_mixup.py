@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
 from ..core.step import MicroBatch, Step
+from ..kernels.mixed_rows import mixed_rows
 from ..model.objective import head_of
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams
@@ -27,22 +28,6 @@ from ..model.tokens import real_keys
 from ._shared.predictions import predictions_of
 
 HEADS = ("classification", "multilabel", "regression")
-
-
-class _Mixed(torch.autograd.Function):
-    """(1 − s_i) x_i + s_i x_π(i), with a backward of few kernels: it collects by π⁻¹ what the forward distributed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, partners: Tensor, back: Tensor, shares: Tensor, shares_back: Tensor) -> Tensor:
-        ctx.save_for_backward(back, shares, shares_back)
-        return torch.lerp(x, x.index_select(0, partners), shares)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back, shares, shares_back = ctx.saved_tensors
-        (gradient,) = gradients
-        kept = torch.addcmul(gradient, gradient, shares, value=-1)
-        return torch.addcmul(kept, gradient.index_select(0, back), shares_back), None, None, None, None
 
 
 @dataclass(frozen=True)
@@ -68,13 +53,7 @@ class Pairs:
 
     def mix(self, place: int) -> Edit:
         """The edit of hidden states, [rows, tokens, d], at a place."""
-
-        def edit(x: Tensor) -> Tensor:
-            shares, shares_back = (each[place].to(x.dtype) for each in (self.shares, self.shares_back))
-            mixed: Tensor = _Mixed.apply(x, self.partners, self.back, shares, shares_back)
-            return mixed
-
-        return edit
+        return lambda x: mixed_rows(x, self.partners, self.back, self.shares[place], self.shares_back[place])
 
 
 @dataclass
