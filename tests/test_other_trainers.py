@@ -94,9 +94,7 @@ def test_training(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sentence", "cross_encoder"])
-def test_loader_of_a_run_whose_steps_may_be_captured(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loader_of_steps_that_may_be_captured(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The collator that notes padding has the attributes that the library's own loader reads."""
     trainer = make_trainer(kind, tmp_path, [ADDrop(**ON)], max_steps=2)
     expected = next(iter(trainer.get_train_dataloader())).keys()

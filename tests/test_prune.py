@@ -669,7 +669,7 @@ def test_impossible_scores_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------------ ONNX
 
 
-@pytest.mark.parametrize("kind", ["bert", "t5", "vit"])
+@pytest.mark.parametrize("kind", ["bert", pytest.param("t5", marks=pytest.mark.slow), "vit"])
 def test_exported_onnx_model_runs_on_other_sizes(kind: str, tmp_path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

@@ -59,7 +59,8 @@ def assert_same(one: Found, other: Found) -> None:
         ("addrop", 12),  # two steps after the second checkpoint, in the middle of the epoch that is AD-DROP's
         # the second checkpoint is two steps into the third round
         pytest.param("dev", 12, marks=pytest.mark.slow),
-        ("cached", 7),  # the first checkpoint is one step into the second round of an update that takes two
+        # the first checkpoint is one step into the second round of an update that takes two
+        pytest.param("cached", 7, marks=pytest.mark.slow),
     ],
 )
 def test_killed_run_resumes_exactly(tmp_path: Path, method: str, killed_in: int) -> None:

@@ -87,7 +87,7 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
     assert best["runs"] == [spec.id for spec in own]
 
 
-@pytest.mark.parametrize("sampler", ["random", "qmc", "tpe"])
+@pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "qmc", "tpe"])
 def test_same_seed_tries_the_same_settings(sampler: str, tmp_path: Path) -> None:
     found = []
     for number, seed in enumerate((1, 1, 2)):

@@ -75,6 +75,7 @@ def test_splits_are_stratified_and_never_contain_the_development_set(settings: d
     assert dev["text"][:] == data.validation["text"][:]
 
 
+@pytest.mark.slow
 def test_records_show_that_the_development_set_was_used_last(settings: dict[str, Any], tmp_path: Path) -> None:
     config = make_tune_config({**settings, "method": ["rdrop"]}, trials=2, repeats=2, final_seeds=1)
     tuner = tune(config, tmp_path, WorkerEngine())
