@@ -32,6 +32,7 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
         "profile": (["benchmarks.profile"], 0.3),
         "kernels": (["benchmarks.kernels", "--device", "cuda"], 0.4),
         "bits": (["benchmarks.bits"], 0.5),
+        "weights": (["benchmarks.weight_passes"], 0.3),
         "inference": (
             [
                 *("benchmarks.inference", "--device", "cuda", "--dtype", "bfloat16", "--seconds", "0.3"),

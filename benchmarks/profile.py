@@ -31,13 +31,14 @@ _RANGES = ("Optimizer.", "ProfilerStep")  # names of ranges, which contain kerne
 
 # The first pattern that a kernel's name has decides its kind.
 KINDS: dict[str, str] = {
+    "passes over all weights": r"(average|pull|squares|climb|restore)_kernel",
     "attention": r"fmha|flash|sdpa|attention|(forward|query_gradient|key_value_gradient)_kernel",
     "optimizer": r"adam|sgd_",
     "clipping of gradients": r"lpnorm|l2norm|norm_cleanup|BinaryOpScalarTensor|clip",
     "copies of gradients and weights": r"multi_tensor_apply.*(Copy|copy)|_foreach_copy",
     "matrix products": r"gemm|nvjet|cutlass|xmma|splitk|cublas|addmm|aten::mm\b|aten::bmm|cudnn",
     "masks of AD-DROP": r"attribution_mask|pack_kernel|combine_kernel|mask_of",
-    "draws of methods": r"draws_kernel|uniform_kernel|rows_kernel|mix_kernel|gradient_factor",
+    "draws of methods": r"draws_kernel|uniform_kernel|\brows_kernel|mix_kernel|gradient_factor",
     "LayerNorm": r"layer_?norm|GammaBeta",
     "GELU": r"gelu",
     "dropout": r"dropout|masked_scale|bernoulli",

@@ -24,6 +24,7 @@ import yaml
 from attendrop.methods import method_names
 
 from . import defaults, example_scores
+from .floors import weight_passes_of
 from .records import RESULTS, table
 
 ROOT = Path(__file__).parent.parent
@@ -319,16 +320,38 @@ def baselines() -> str:
         "### Averages, fine-tuning baselines and further methods\n\n"
         "`python -m benchmarks.trainer_steps --part baselines`, at the same shapes. The floor is derived from the "
         "passes of a\n"
-        "step (`benchmarks/floors.py`); it and × plain are multiples of a captured plain step of the same model.\n\n"
+        "step (`benchmarks/floors.py`); it and × plain are multiples of a captured plain step of the same model. "
+        '"over weights"\n'
+        "is how often a step reads or writes a number for each weight, which the floor does not count: 0.12 ms each "
+        "time at\n"
+        "the bandwidth of the card's memory.\n\n"
     ) + table(
-        ["step", "model", "ms", "spread", "× plain", "floor", "should be at most", "peak memory, MiB"],
         [
-            [row["provider"], row["model"], row["train ms"], _spread(row)]
-            + [_two(row[column]) for column in ("x captured", "floor", "aim")]
-            + [row["peak MiB"]]
+            *("step", "model", "ms", "spread", "× plain", "floor", "over weights", "should be at most"),
+            "peak memory, MiB",
+        ],
+        [
+            [
+                *(row[column] for column in ("provider", "model", "train ms")),
+                *(_spread(row), _two(row["x captured"]), _two(row["floor"])),
+                str(weight_passes_of(row["provider"]) or ""),
+                *(_two(row["aim"]), row["peak MiB"]),
+            ]
             for row in measured
         ],
     )
+
+
+def weight_passes() -> str:
+    """Passes over all weights, beside the same by torch's functions for lists."""
+    measured = {row["provider"]: row for row in rows("weight-passes-cuda.csv", ("provider",))}
+    lines = []
+    for name, row in measured.items():
+        foreach = measured.get(f"{name}, foreach")
+        if "foreach" not in name:
+            moved = f"{int(row['GB/s']) / 1000:.1f}" if row["GB/s"] != "0" else ""
+            lines.append([name, row["passes"], row["microseconds"], moved, foreach["microseconds"] if foreach else ""])
+    return table(["pass over all weights", "read or written", "µs", "TB/s", "µs by torch's foreach"], lines)
 
 
 def examples() -> str:
@@ -423,6 +446,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps-cpu-family": lambda: steps_on_a_cpu("8", "4"),
     "family": family,
     "baselines": baselines,
+    "weight-passes": weight_passes,
     "examples": examples,
     "kernels": kernels,
     "bits": attention_with_bits,

@@ -15,8 +15,8 @@ from torch.utils.flop_counter import flop_registry
 from attendrop import RegularizedTrainer, parse_method
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
-from benchmarks import example_scores, inference, records, shapes, tables, trainer_steps, whole_runs
-from benchmarks.floors import floor_of
+from benchmarks import example_scores, inference, records, shapes, tables, trainer_steps, weight_passes, whole_runs
+from benchmarks.floors import floor_of, weight_passes_of
 from helpers.data import make_arguments
 
 TINY = ["--layers", "2", "--width", "64", "--seconds", "0", "--sizes", "1x8", "3x12"]
@@ -113,6 +113,18 @@ def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkey
         assert [row[column] for row in rows] == wanted
         assert all(row["rounds"] == "2" and float(row["spread"]) >= 0 for row in rows)
     assert float(rows[1]["x eager"]) > 0
+
+
+def test_benchmark_of_passes_over_weights_writes_complete_rows(tmp_path: Path) -> None:
+    weight_passes.main(["--model", "tiny", "--device", "cpu", "--calls", "1", "--output", str(tmp_path / "passes.csv")])
+    with (tmp_path / "passes.csv").open(encoding="utf-8") as lines:
+        rows = {row["provider"]: row for row in csv.DictReader(lines)}
+    assert all(float(row["microseconds"]) > 0 for row in rows.values())
+    passes = {name: int(row["passes"]) for name, row in rows.items()}
+    assert passes["average"] == weight_passes_of("ema") == weight_passes_of("swa:start=0")
+    assert passes["pull"] == weight_passes_of("l2_sp")
+    assert passes["climb of SAM"] + passes["restore"] == weight_passes_of("sam")
+    assert passes["climb of ASAM"] + passes["restore"] == weight_passes_of("asam")
 
 
 class Products(TorchDispatchMode):

@@ -20,7 +20,7 @@ from helpers.precision import assert_same_gradients, assert_same_numbers
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", ["bert", "multilabel", "regression", "vit"])
 def test_step_matches_states_and_losses_mixed_by_hand(kind: str, step: int) -> None:
-    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind, size=4)
+    model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind, size=6)
     literal = copy.deepcopy(model)
     method = HiddenMixup(1.0)
     with Engine(model, [method], seed=5) as engine:
@@ -32,8 +32,8 @@ def test_step_matches_states_and_losses_mixed_by_hand(kind: str, step: int) -> N
     chosen, share = int(shares.argmax()), float(shares.max())
     assert int((shares > 0).sum()) == 1
     assert 0 < share < 1
-    draws = uniform(key_of(5, step, 0, "hidden_mixup"), torch.arange(4), (1, 1, 1)).flatten().tolist()
-    partners = sorted(range(4), key=lambda i: draws[i])
+    draws = uniform(key_of(5, step, 0, "hidden_mixup"), torch.arange(6), (1, 1, 1)).flatten().tolist()
+    partners = sorted(range(6), key=lambda i: draws[i])
 
     def mix(x: torch.Tensor) -> torch.Tensor:
         rows = []

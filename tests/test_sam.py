@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attendrop import ASAM, EMA, SAM, SMART, SWA, ADDrop, ChildTuning, Engine, FreeLB, Loop, Mixout
-from attendrop.methods._shared.ascent import climbed
+from attendrop.kernels.all_weights import climb, restore
 from helpers import zoo
 from helpers.precision import assert_same_gradients, assert_same_numbers
 
@@ -75,14 +75,38 @@ def test_first_pass_draws_the_dropout_of_the_second() -> None:
 
 @pytest.mark.usefixtures("float64")
 def test_gradient_that_is_zero_or_not_finite_moves_nothing() -> None:
-    weights = [torch.ones(3), torch.ones(2, 2)]
+    weights, trained = ([torch.ones(3), torch.ones(2, 2)] for _ in range(2))
+    is_moved = torch.tensor(False)
     for bad in (0.0, float("inf"), float("nan")):
-        gradients = [torch.zeros(3), torch.full((2, 2), bad)]
-        for found, weight in zip(climbed(weights, gradients, None, 0.5), weights, strict=True):
-            assert torch.equal(found, weight)
-    found = climbed(weights, [torch.tensor([3.0, 0.0, 0.0]), torch.full((2, 2), 2.0)], None, 0.5)
-    assert_same_numbers(found[0], torch.tensor([1.3, 1.0, 1.0]))
-    assert_same_numbers(found[1], torch.full((2, 2), 1.2))
+        climb(weights, trained, [torch.zeros(3), torch.full((2, 2), bad)], 0.5, None, is_moved)
+        assert all(map(torch.equal, weights, trained))
+    climb(weights, trained, [torch.tensor([3.0, 0.0, 0.0]), torch.full((2, 2), 2.0)], 0.5, None, is_moved)
+    assert_same_numbers(weights[0], torch.tensor([1.3, 1.0, 1.0]))
+    assert_same_numbers(weights[1], torch.full((2, 2), 1.2))
+    restore(weights, trained, is_moved)
+    assert all(torch.equal(x, torch.ones_like(x)) for x in weights)
+
+
+def test_plan_that_runs_again_starts_from_the_trained_weights() -> None:
+    """A captured plan first runs as a trial. In the next step the optimizer has changed the trained weights."""
+    model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
+    with Engine(model, [SAM(0.3)], steps_per_epoch=2) as engine:
+        for _ in range(2):
+            before = copy.deepcopy(model.state_dict())
+            micro_batch = engine.begin_micro_batch(batch)
+            engine.on_batch(micro_batch)
+            found = []
+            for _ in range(2):
+                engine.plan(micro_batch)
+                found.append(copy.deepcopy(model.state_dict()))
+            assert all(map(torch.equal, found[0].values(), found[1].values()))
+            assert not all(map(torch.equal, found[0].values(), before.values()))
+            engine.before_optimizer()
+            assert all(map(torch.equal, model.state_dict().values(), before.values()))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.01)
+            engine.after_optimizer()
 
 
 def test_interrupted_step_leaves_the_trained_weights() -> None:

@@ -210,17 +210,26 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         (".sum(1).abs().sum(0)", ".abs().sum(1).sum(0)", "headmask"),
         ("return min(count, heads - 1)", "return min(count, heads)", "headmask"),
     ],
+    "kernels/mixed_rows/api.py": [
+        ("(gradient, back, shares, shares_back), None", "(gradient, back, shares, shares), None", "hidden_mixup"),
+    ],
+    "kernels/all_weights/reference.py": [
+        ("torch.stack(norms).square()", "torch.stack(norms)", "sam:hand"),
+        ("step.mul_(scale).mul_(scale)", "step.mul_(scale)", "asam:hand"),
+        ("_wide(weight).abs().add_(eta)", "_wide(weight).abs()", "asam:hand"),
+        ("        step.masked_fill_(factor == 0, 0)", "        pass", "sam:finite"),
+        ("torch.where(is_moved, before, weight, out=weight)", "pass", "sam asam"),
+        ("mean.lerp_(weight.to(mean.dtype), share.to(mean.dtype) if isinstance(share, Tensor) else share)",
+         "mean.copy_(weight)", "ema swa"),
+        (".mul_(strength)\n", "\n", "l2_sp"),
+        ("    is_moved.fill_(False)", "    pass", "sam:again"),
+    ],
     "methods/_shared/ascent.py": [
-        ("torch._foreach_norm(scaled)).norm()", "torch._foreach_norm(scaled)).sum()", "sam:hand"),
-        ("steps = scaled if scales is None else [t * g", "steps = scaled if scales is None else [g", "asam:hand"),
-        ("            self._is_changed = False\n", "            self._is_changed = True\n", "sam:trained"),
+        ("            restore(weights, trained, is_moved)\n        probe",
+         "            pass\n        probe", "sam:again"),
     ],
     "methods/_shared/averages.py": [
-        ("average.lerp_(parameter.to(average.dtype), _like(share, average))", "average.copy_(parameter)", "ema swa"),
         ("torch.promote_types(parameter.dtype, torch.float32)", "parameter.dtype", "ema"),
-    ],
-    "methods/asam.py": [
-        ("weight.abs() + self.eta", "weight.abs()", "asam:hand"),
     ],
     "methods/confidence_penalty.py": [
         ("* predictions.mean((log_p.exp()", "* -predictions.mean((log_p.exp()", "confidence_penalty"),
@@ -239,6 +248,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "methods/hidden_mixup.py": [
         ("return self._shares(step).sum() * (replace", "return (replace", "hidden_mixup"),
+        ("back = partners.argsort()", "back = partners", "hidden_mixup"),
     ],
     "methods/hiddenkey.py": [
         ('p_key, "column", 1', 'p_key, "element", 1', "hiddenkey"),
@@ -247,7 +257,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("return [-1, *(block", "return [*(block", "hype"),
     ],
     "methods/l2_sp.py": [
-        ("self.alpha * (parameter - target)", "self.alpha * parameter", "l2_sp"),
+        ("(pretrained, self.alpha), (head, self.beta)", "(pretrained, self.alpha), (head, self.alpha)", "l2_sp"),
     ],
     "methods/label_smoothing.py": [
         ("(uniform - predictions.loss())", "uniform", "label_smoothing"),
@@ -264,7 +274,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("return 0.5 * weight * pair_of", "return weight * pair_of", "hiddencut:manual"),
     ],
     "methods/lora_dropout.py": [
-        ("torch.arange(step.views, device=x.device)", "torch.zeros(step.views, dtype=torch.long, device=x.device)",
+        ("torch.arange(step.views, device=step.device)", "torch.zeros(step.views, dtype=torch.long)",
          "lora_dropout:adapters"),
         ("as_factors(draws, p) if self.rescale", "draws >= p if self.rescale", "lora_dropout:adapters"),
     ],

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from torch import Tensor
-
 from ..core.schedule import Strength, as_strength
 from ..utils.checks import check_number
 from ._shared.ascent import ClimbsWeights
@@ -42,5 +40,6 @@ class ASAM(ClimbsWeights):
         check_number("ASAM.eta", self.eta)
         self.reset()
 
-    def scales(self, weights: list[Tensor]) -> list[Tensor]:
-        return [weight.abs() + self.eta for weight in weights]
+    @property
+    def scale_offset(self) -> float:
+        return self.eta

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, value_at
 from ..core.step import MicroBatch, Step
+from ..kernels.mixed_rows import mixed_rows
 from ..model.objective import head_of
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams
@@ -27,6 +28,32 @@ from ..model.tokens import real_keys
 from ._shared.predictions import predictions_of
 
 HEADS = ("classification", "multilabel", "regression")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The rows that are mixed at each place.
+
+    Args:
+        partners: π, [rows].
+        back: π⁻¹.
+        shares: s, the share of the partner at each place, row and token: [places, rows, tokens, 1].
+        shares_back: s of the rows that each row is the partner of.
+    """
+
+    partners: Tensor
+    back: Tensor
+    shares: Tensor
+    shares_back: Tensor
+
+    @classmethod
+    def of(cls, partners: Tensor, shares: Tensor) -> Pairs:
+        back = partners.argsort()
+        return cls(partners, back, shares, shares.index_select(1, back))
+
+    def mix(self, place: int) -> Edit:
+        """The edit of hidden states, [rows, tokens, d], at a place."""
+        return lambda x: mixed_rows(x, self.partners, self.back, self.shares[place], self.shares_back[place])
 
 
 @dataclass
@@ -85,18 +112,14 @@ class HiddenMixup(Regularizer):
         step = batch.step
         if value_at(self.alpha, step.progress) == 0:
             return Plan()
-        shares, partners = self._shares(step), self._partners(batch)
+        partners = self._partners(batch)
         real = real_keys(step.model, step.seams.sites[0], batch.examples)
-        both = (real & real[partners]).unsqueeze(-1)
-
-        def mix(share: Tensor) -> Edit:
-            def edit(x: Tensor) -> Tensor:
-                views = [view + share.to(x.dtype) * both * (view[partners] - view) for view in x.chunk(step.views)]
-                return torch.cat(views)
-
-            return edit
-
-        return Plan(edits={block - 1: (mix(share),) for block, share in enumerate(shares)})
+        both = (real & real[partners]).repeat(step.views, 1).unsqueeze(-1)
+        # The same pairs in each view.
+        first = torch.arange(step.views, device=partners.device).unsqueeze(-1) * len(partners)
+        pairs = Pairs.of((partners + first).flatten(), self._shares(step).view(-1, 1, 1, 1) * both)
+        count = 1 + len(step.seams.blocks)
+        return Plan(edits={number - 1: (pairs.mix(number),) for number in range(count)})
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step

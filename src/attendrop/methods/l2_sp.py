@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.step import Step
+from ..kernels.all_weights import pull
 from ..utils.checks import check_number
-from ._shared.averages import trained_parameters
 from ._shared.origin import RemembersOrigin
 from ._shared.weights import in_graph
 
@@ -54,18 +54,19 @@ class L2SP(RemembersOrigin):
             return
         targets = self.remember(step)
         # A weight without a gradient has not been used in this step, and the optimizer leaves it as it is.
-        used = [(p, p.grad, targets.get(name)) for name, p in trained_parameters(step.model).items()]
-        weights = [(p, gradient, target) for p, gradient, target in used if gradient is not None]
+        used = [(name, p, p.grad) for name, p in self.trained(step.model).items() if p.grad is not None]
+        pretrained = [(gradient, p, targets[name]) for name, p, gradient in used if name in targets]
+        head = [(gradient, p) for name, p, gradient in used if name not in targets]
 
         def work(step: Step) -> None:
             scale = step.number((self.name, "scale"), lambda step: step.loop.gradient_scale)
-            for parameter, gradient, target in weights:
-                pull = self.beta * parameter if target is None else self.alpha * (parameter - target)
-                gradient.add_((pull * scale).to(gradient.dtype))
+            for rows, strength in ((pretrained, self.alpha), (head, self.beta)):
+                if rows:
+                    gradients, weights, *targets = zip(*rows, strict=True)
+                    pull(gradients, weights, targets[0] if targets else None, strength * scale)
 
-        tensors = [tensor for weight in weights for tensor in weight if tensor is not None]
-        in_graph(step, (self.name, "pull"), tensors, work)
+        in_graph(step, (self.name, "pull"), [x for row in (*pretrained, *head) for x in row], work)
         if step.measure:
-            distances = [(p - target).float().square().sum() for p, _, target in weights if target is not None]
+            distances = [(p - target).float().square().sum() for _, p, target in pretrained]
             if distances:
                 step.metrics["l2_sp/distance"] = torch.stack(distances).sum().sqrt()

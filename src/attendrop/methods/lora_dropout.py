@@ -30,22 +30,29 @@ from ..utils.checks import check_choice, check_whole
 
 
 @dataclass(frozen=True)
-class Factors:
-    """The names of the two factors of a low-rank change."""
+class Factor:
+    """One of the two factors of a low-rank change.
 
-    a: str
-    b: str
+    Args:
+        name: the name of the module.
+        width: of what is dropped: the inputs of A, the outputs of B.
+    """
+
+    name: str
+    width: int
 
 
-def lora_factors(model: nn.Module) -> list[Factors]:
+def lora_factors(model: nn.Module) -> list[tuple[Factor, Factor]]:
     """The trained factors of all LoRA layers, in the order of the modules; of peft's ordinary linear layers alone."""
     modules = dict(model.named_modules())
     found = []
-    for name, module in modules.items():
+    for name, a in modules.items():
         layer, separator, adapter = name.partition(".lora_A.")
-        if separator and isinstance(module, nn.Linear) and module.weight.requires_grad:
-            found.append(Factors(name, f"{layer}.lora_B.{adapter}"))
-    return [pair for pair in found if isinstance(modules.get(pair.b), nn.Linear)]
+        other = f"{layer}.lora_B.{adapter}"
+        b = modules.get(other)
+        if separator and isinstance(a, nn.Linear) and isinstance(b, nn.Linear) and a.weight.requires_grad:
+            found.append((Factor(name, a.in_features), Factor(other, b.out_features)))
+    return found
 
 
 def variant_of(model: nn.Module) -> str | None:
@@ -76,7 +83,7 @@ class LoRADropout(Regularizer):
         self.reset()
 
     def reset(self) -> None:
-        self._factors: list[Factors] = []
+        self._factors: list[tuple[Factor, Factor]] = []
 
     @property
     def views(self) -> int:
@@ -95,7 +102,7 @@ class LoRADropout(Regularizer):
                 f"{variant} of {seams.name} is a variant of LoRA such as DoRA, for which LoRADropout is not defined; "
                 "use peft's ordinary LoraConfig."
             )
-        seams.open_linear(model, [name for pair in self._factors for name in (pair.a, pair.b)])
+        seams.open_linear(model, [factor.name for pair in self._factors for factor in pair])
 
     def refuses(self, other: Regularizer) -> str | None:
         if 2 < self.views != other.views > 1:
@@ -114,18 +121,42 @@ class LoRADropout(Regularizer):
             return Plan()
         p = step.strength(f"{self.name} p", self.p)
         return Plan(
-            linear_inputs={pair.a: (self._drop(step, site, "A", p),) for site, pair in enumerate(self._factors)},
-            linear_outputs={pair.b: (self._drop(step, site, "B", p),) for site, pair in enumerate(self._factors)},
+            linear_inputs=self._edits(step, "A", [a for a, _ in self._factors], p),
+            linear_outputs=self._edits(step, "B", [b for _, b in self._factors], p),
         )
 
-    def _drop(self, step: Step, site: int, factor: str, p: float | Tensor) -> Edit:
-        """An edit that multiplies x, [views · rows, ..., d], by one mask of width d for each view."""
-        key = step.key(site, f"{self.name} {factor}")
+    def _edits(self, step: Step, stream: str, factors: list[Factor], p: float | Tensor) -> dict[str, tuple[Edit, ...]]:
+        """The edit of each factor, by its name. Masks of the same width are drawn at once."""
+        edits: dict[str, tuple[Edit, ...]] = {}
+        views = torch.arange(step.views, device=step.device)
+        for width in {factor.width: None for factor in factors}:
+            sites = [site for site, factor in enumerate(factors) if factor.width == width]
+            keys = step.keys(sites, f"{self.name} {stream}", step.device)
+            draws = uniform(keys, views, (width,), step.device)  # [sites, views, width]
+            masks = Masks(as_factors(draws, p) if self.rescale else draws >= p)
+            edits |= {factors[site].name: (masks.drop(number),) for number, site in enumerate(sites)}
+        return edits
 
-        def drop(x: Tensor) -> Tensor:
-            views = torch.arange(step.views, device=x.device)
-            draws = uniform(key, views, (x.shape[-1],), x.device)
-            mask = as_factors(draws, p) if self.rescale else draws >= p
-            return (x.reshape(step.views, -1, x.shape[-1]) * mask.unsqueeze(1).to(x.dtype)).view(x.shape)
 
-        return drop
+class Masks:
+    """Masks for several factors.
+
+    Args:
+        values: [factors, views, width].
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values.unsqueeze(2)
+        self._converted: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # all at once
+
+    def drop(self, number: int) -> Edit:
+        """An edit that multiplies x, [views · rows, ..., width], by the masks of a factor."""
+
+        def edit(x: Tensor) -> Tensor:
+            kind = x.device, x.dtype
+            if kind not in self._converted:
+                self._converted[kind] = self._values.to(*kind)
+            mask = self._converted[kind][number]
+            return (x.reshape(len(mask), -1, x.shape[-1]) * mask).view(x.shape)
+
+        return edit

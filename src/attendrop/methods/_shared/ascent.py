@@ -12,6 +12,7 @@ and does the same on its accelerators. So nothing has to be kept for accumulatio
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,35 +20,34 @@ from torch import Tensor, nn
 from ...core.regularizer import Regularizer
 from ...core.schedule import Strength, largest, value_at
 from ...core.step import Loop, MicroBatch, Step
+from ...kernels.all_weights import climb, restore
 from ...model.plan import Plan
 from ...model.seams import Seams
 from .averages import refuse_frozen
-from .weights import EditsWeights, reason_against, refuse_sharded
+from .weights import EditsWeights, in_graph, reason_against, refuse_sharded
 
 # Half precision underflows below 6e-8. Only the direction of the gradient counts, so that its size may be any.
 _SCALE = 1024.0
 
 
-def climbed(
-    weights: list[Tensor], gradients: list[Tensor], scales: list[Tensor] | None, rho: float | Tensor
-) -> list[Tensor]:
-    """W + e for each weight; W itself where the gradient is zero or not finite.
+class _Weights(NamedTuple):
+    """The weights, and what graphs read and write beside them, in memory that stays where it is."""
 
-    Args:
-        weights: W.
-        gradients: g, of the same shapes.
-        scales: T, of the same shapes; None: 1.
-        rho: ρ.
-    """
-    scaled = gradients if scales is None else [t * g for t, g in zip(scales, gradients, strict=True)]
-    norm = torch.stack(torch._foreach_norm(scaled)).norm()
-    is_usable = norm.isfinite() & (norm > 0)
-    factor = rho / norm.masked_fill(~is_usable, 1)
-    steps = scaled if scales is None else [t * g for t, g in zip(scales, scaled, strict=True)]
-    return [
-        torch.where(is_usable, weight + (factor * step).to(weight.dtype), weight)
-        for weight, step in zip(weights, steps, strict=True)
-    ]
+    weights: list[Tensor]
+    trained: list[Tensor]  # W, while the weights are W + e
+    is_moved: Tensor  # whether they are: bool of no dimensions, on their device
+
+    @classmethod
+    def of(cls, weights: list[Tensor]) -> _Weights:
+        is_moved = torch.zeros((), dtype=torch.bool, device=weights[0].device)
+        return cls(weights, [torch.empty_like(weight) for weight in weights], is_moved)
+
+    def are(self, weights: list[Tensor]) -> bool:
+        """Whether these are the weights, on the same device as before."""
+        if len(weights) != len(self.weights):
+            return False
+        known = zip(weights, self.weights, self.trained, strict=True)
+        return all(x is y and x.device == z.device for x, y, z in known)
 
 
 class ClimbsWeights(EditsWeights):
@@ -56,13 +56,14 @@ class ClimbsWeights(EditsWeights):
     rho: Strength
 
     def reset(self) -> None:
-        self._model: nn.Module | None = None
-        self._weights: list[Tensor] = []
-        self._trained: list[Tensor] = []  # their trained values, in memory that stays where it is: graphs read it
-        self._is_changed = False
+        self._model: nn.Module | None = None  # the model whose weights may be W + e
+        self._all: _Weights | None = None
+        # Kept, because walking through a model takes longer than a captured step can wait.
+        self._parameters: tuple[nn.Module, list[nn.Parameter]] | None = None
 
-    def scales(self, weights: list[Tensor]) -> list[Tensor] | None:
-        """T for each weight; None: 1."""
+    @property
+    def scale_offset(self) -> float | None:
+        """T is |W| plus this number; None: T is 1."""
         return None
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
@@ -81,7 +82,8 @@ class ClimbsWeights(EditsWeights):
 
     def capture_key(self, step: Step) -> Hashable:
         acts = value_at(self.rho, step.progress) > 0
-        return acts, tuple(x.data_ptr() for x in self._trained) if acts else ()
+        tensors = [*self._all.trained, self._all.is_moved] if acts and self._all is not None else []
+        return acts, tuple(x.data_ptr() for x in tensors)
 
     def probes(self, step: Step) -> bool:
         return value_at(self.rho, step.progress) > 0
@@ -90,19 +92,17 @@ class ClimbsWeights(EditsWeights):
         self.restore_weights()  # a step that was interrupted has left other weights
         if value_at(self.rho, step.progress) == 0:
             return
-        weights: list[Tensor] = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
-        is_known = [id(x) for x in weights] == [id(x) for x in self._weights]
-        if not is_known or any(x.device != y.device for x, y in zip(weights, self._trained, strict=True)):
+        if self._parameters is None or self._parameters[0] is not step.model:
+            self._parameters = step.model, list(step.model.parameters())
+        weights: list[Tensor] = [parameter for parameter in self._parameters[1] if parameter.requires_grad]
+        if self._all is None or not self._all.are(weights):
             refuse_sharded(type(self).__name__, step.model)
-            self._weights, self._trained = weights, [torch.empty_like(weight) for weight in weights]
+            self._all = _Weights.of(weights)
 
-    @torch.no_grad()
     def on_batch(self, batch: MicroBatch) -> None:
-        self.restore_weights()
+        self._restore(batch.step)
         if value_at(self.rho, batch.step.progress) == 0:
             return
-        torch._foreach_copy_(self._trained, self._weights)
-        self._is_changed = True
         self._model = batch.step.model
         self.register(self._model)
         if batch.loop_loss is not None:  # `plan` is called for each call of the model
@@ -115,29 +115,39 @@ class ClimbsWeights(EditsWeights):
 
     def _climb(self, batch: MicroBatch) -> None:
         """Writes W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
+        assert self._all is not None
+        weights, trained, is_moved = self._all
         with torch.no_grad():
-            torch._foreach_copy_(self._weights, self._trained)
+            restore(weights, trained, is_moved)
         probe = batch.probe()
         with probe.untracked(), torch.enable_grad():
-            found = torch.autograd.grad(probe.loss(Plan()) * _SCALE, self._weights, allow_unused=True)
+            found = torch.autograd.grad(probe.loss(Plan()) * _SCALE, weights, allow_unused=True)
         with torch.no_grad():
-            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(self._trained, found, strict=True)]
+            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, found, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
-            climbing = climbed(self._trained, gradients, self.scales(self._trained), rho)
             # In place, because a captured graph reads the weights at their addresses.
-            torch._foreach_copy_(self._weights, climbing)
+            climb(weights, trained, gradients, rho, self.scale_offset, is_moved)
 
-    @torch.no_grad()
     def restore_weights(self) -> None:
-        if self._is_changed:
-            torch._foreach_copy_(self._weights, self._trained)
-            self._is_changed = False
-        if self._model is not None:
-            self.unregister(self._model)
-            self._model = None
+        self._restore(None)
 
     def on_gradients(self, step: Step) -> None:
-        self.restore_weights()
+        self._restore(step)
+
+    @torch.no_grad()
+    def _restore(self, step: Step | None) -> None:
+        """Writes W over W + e; within a step, as a graph where steps are captured."""
+        if self._model is None:
+            return
+        assert self._all is not None
+        weights, trained, is_moved = self._all
+        if step is None:
+            restore(weights, trained, is_moved)
+        else:
+            tensors = [*weights, *trained, is_moved]
+            in_graph(step, (self.name, "restore"), tensors, lambda step: restore(weights, trained, is_moved))
+        self.unregister(self._model)
+        self._model = None
 
     def on_close(self) -> None:
         self.restore_weights()

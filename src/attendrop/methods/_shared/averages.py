@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...core.regularizer import Regularizer
 from ...core.step import Step
+from ...kernels.all_weights import average
 from ...model.seams import Seams
 from .weights import in_graph, reason_against, refuse_sharded
 
@@ -35,7 +36,9 @@ class WeightAverage(Regularizer):
 
     def reset(self) -> None:
         self._average: dict[str, Tensor] = {}
-        self._pairs: list[tuple[Tensor, nn.Parameter]] = []  # averages at their final addresses, and weights
+        self._lists: tuple[list[Tensor], list[nn.Parameter]] | None = (
+            None  # averages at their final addresses, and weights
+        )
 
     def is_averaged(self, step: Step) -> bool:
         """Whether the weights after this step are averaged."""
@@ -67,22 +70,20 @@ class WeightAverage(Regularizer):
         self._average = {name: _wide(parameter) for name, parameter in trained_parameters(model).items()}
 
     def _update(self, step: Step) -> None:
-        pairs = self._on_device(step.model)
+        averages, weights = self._on_device(step.model)
 
         def work(step: Step) -> None:
-            share = step.number((self.name, "share"), self.share)
-            for average, parameter in pairs:
-                average.lerp_(parameter.to(average.dtype), _like(share, average))
+            average(averages, weights, step.number((self.name, "share"), self.share))
 
-        in_graph(step, (self.name, "average"), [tensor for pair in pairs for tensor in pair], work)
+        in_graph(step, (self.name, "average"), [*averages, *weights], work)
 
-    def _on_device(self, model: nn.Module) -> list[tuple[Tensor, nn.Parameter]]:
-        """The averages with their weights. They stay at their addresses: graphs read and write them there."""
-        if not self._pairs:
+    def _on_device(self, model: nn.Module) -> tuple[list[Tensor], list[nn.Parameter]]:
+        """The averages and their weights. They stay at their addresses: graphs read and write them there."""
+        if self._lists is None:
             parameters = dict(model.named_parameters())
             self._average = {name: x.to(parameters[name].device) for name, x in self._average.items()}
-            self._pairs = [(average, parameters[name]) for name, average in self._average.items()]
-        return self._pairs
+            self._lists = list(self._average.values()), [parameters[name] for name in self._average]
+        return self._lists
 
     def evaluated_weights(self, model: nn.Module) -> dict[str, Tensor]:
         return self._average
@@ -94,12 +95,8 @@ class WeightAverage(Regularizer):
         return dict(self._average), {}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._average, self._pairs = dict(tensors), []
+        self._average, self._lists = dict(tensors), None
 
 
 def _wide(parameter: Tensor) -> Tensor:
     return parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
-
-
-def _like(share: float | Tensor, average: Tensor) -> float | Tensor:
-    return share.to(average.dtype) if isinstance(share, Tensor) else share

@@ -23,7 +23,8 @@ class RemembersOrigin(Regularizer):
 
     def reset(self) -> None:
         self._origin: dict[str, Tensor] = {}
-        self._is_on_device = False
+        # Kept, because walking through a model takes longer than a captured step can wait.
+        self._trained: tuple[nn.Module, dict[str, nn.Parameter]] | None = None
 
     def origin(self, name: str, parameter: nn.Parameter) -> Tensor | None:
         """The value of a weight at which the model is the pretrained one; None: it is not remembered."""
@@ -39,16 +40,20 @@ class RemembersOrigin(Regularizer):
     def remember(self, step: Step) -> dict[str, Tensor]:
         """The first values by name, on the device of the model. Trained weights and their gradients are restored."""
         end_mixing(step)
-        parameters = trained_parameters(step.model)
+        parameters = self.trained(step.model)
         if not self._origin:
             refuse_sharded(type(self).__name__, step.model)
             inside = {id(parameter) for parameter in pretrained_part(step.model).parameters()}
             found = {name: self.origin(name, p) for name, p in parameters.items() if id(p) in inside}
             self._origin = {name: value for name, value in found.items() if value is not None}
-        elif not self._is_on_device:
-            self._origin = {name: x.to(parameters[name].device) for name, x in self._origin.items()}
-        self._is_on_device = True
         return self._origin
+
+    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters of the model that are trained, by name."""
+        if self._trained is None or self._trained[0] is not model:
+            self._trained = model, trained_parameters(model)
+            self._origin = {name: x.to(self._trained[1][name].device) for name, x in self._origin.items()}
+        return self._trained[1]
 
     def on_close(self) -> None:
         self.reset()
@@ -57,4 +62,4 @@ class RemembersOrigin(Regularizer):
         return dict(self._origin), {}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._origin, self._is_on_device = dict(tensors), False
+        self._origin, self._trained = dict(tensors), None

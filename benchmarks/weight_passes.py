@@ -1,0 +1,117 @@
+"""Time of the passes over all weights that some methods need in each step, and the memory bandwidth that they reach.
+
+    python -m benchmarks.weight_passes                      # RoBERTa-base, 125 million weights in float32
+    python -m benchmarks.weight_passes --tiles 1024 4096    # with other sizes of what a program works on at a time
+
+On a GPU each pass is a CUDA graph, as in captured steps, and its replay is timed. "passes" counts how often a list of
+all weights is read or written; the bandwidth is that number of bytes divided by the time. "foreach" is the same by
+torch's functions for lists of tensors, where there are any. Times are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attendrop.kernels import all_weights
+
+from .kernels import _time_on_cpu, _time_on_gpu
+from .records import RESULTS, append, conditions
+from .shapes import MODELS, make_model
+
+Work = Callable[[], Any]
+
+
+def works(model: str, device: str) -> dict[str, tuple[int, Work]]:
+    """What is timed: the number of passes over all weights, and the function."""
+    weights = [p.detach() for p in make_model(model, 128, device).parameters()]
+    others, gradients = ([torch.randn_like(x) for x in weights] for _ in range(2))
+    is_moved = torch.zeros((), dtype=torch.bool, device=device)
+    share = torch.full((), 0.01, device=device)
+
+    def sub_and_add() -> None:
+        torch._foreach_add_(gradients, torch._foreach_sub(weights, others), alpha=0.1)
+
+    def climb(eta: float | None) -> Work:
+        return lambda: all_weights.climb(weights, others, gradients, 0.05, eta, is_moved)
+
+    def restore() -> None:
+        is_moved.fill_(True)
+        all_weights.restore(weights, others, is_moved)
+
+    return {
+        "copy, foreach": (2, lambda: torch._foreach_copy_(others, weights)),
+        "average": (3, lambda: all_weights.average(others, weights, share)),
+        "average, foreach": (3, lambda: torch._foreach_lerp_(others, weights, 0.01)),
+        "pull": (4, lambda: all_weights.pull(gradients, weights, others, share)),
+        "pull, foreach": (6, sub_and_add),
+        "climb of SAM": (5, climb(None)),
+        "climb of ASAM": (6, climb(0.01)),
+        "restore": (2, restore),
+        "restore what has not moved": (0, lambda: all_weights.restore(weights, others, is_moved)),
+    }
+
+
+def as_graph(work: Work) -> Work:
+    """The work as a CUDA graph."""
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def seconds(work: Work, device: str, calls: int) -> float:
+    """The median time of a call, after three calls to warm up."""
+    run = as_graph(work) if device == "cuda" else work
+    for _ in range(3):
+        run()
+    time_one = _time_on_gpu if device == "cuda" else _time_on_cpu
+    nothing: dict[str, Tensor] = {}
+    return statistics.median(time_one(lambda _: run(), nothing) for _ in range(calls))
+
+
+def use_tile(size: int | None) -> None:
+    """From now on, a program of the kernels works on so many numbers at a time."""
+    if size is not None:
+        from attendrop.kernels.all_weights import triton
+
+        triton.TILE = size
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=list(MODELS), default="roberta-base")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--calls", type=int, default=50)
+    parser.add_argument("--tiles", type=int, nargs="+", default=[None])
+    parser.add_argument("--output", type=Path, default=None, help="CSV file to append to")
+    options = parser.parse_args(arguments)
+    of_all = sum(p.numel() * p.element_size() for p in make_model(options.model, 128, "cpu").parameters())
+    table = []
+    for tile in options.tiles:
+        use_tile(tile)
+        for name, (passes, work) in works(options.model, options.device).items():
+            taken = seconds(work, options.device, options.calls)
+            row = {
+                "tile": tile or "",
+                "provider": name,
+                "passes": passes,
+                "microseconds": round(taken * 1e6, 1),
+                "GB/s": round(passes * of_all / taken / 1e9),
+            }
+            print("  ".join(f"{value:<28}" if title == "provider" else f"{value:>9}" for title, value in row.items()))
+            table.append({"model": options.model, **row})
+    shared = conditions(options.device, dtype="float32")
+    append(options.output or RESULTS / f"weight-passes-{options.device}.csv", [{**shared, **row} for row in table])
+
+
+if __name__ == "__main__":
+    main()
