@@ -94,6 +94,21 @@ def test_recorded_checkpointing_matches_eager(name: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.usefixtures("recorded_steps")
+def test_recorded_clipping_and_the_counted_operations_are_those_of_the_trainer(tmp_path: Any) -> None:
+    options = {"max_grad_norm": 0.01, "optim": "sgd", "logging_steps": 1}  # Adam would hide a wrong factor
+    eager, recorded = (
+        train(tmp_path, "bert", "scores_dropout", "scores_dropout:p=0.3", step, **options)
+        for step in ("eager", "captured")
+    )
+    for key, value in weights_of(eager).items():
+        assert torch.allclose(weights_of(recorded)[key], value, atol=1e-9), key
+    norms = [[line["grad_norm"] for line in t.state.log_history if "grad_norm" in line] for t in (eager, recorded)]
+    assert min(norms[0]) > 0.01
+    assert norms[1] == pytest.approx(norms[0], rel=1e-6)
+    assert recorded.state.total_flos == eager.state.total_flos > 0
+
+
+@pytest.mark.usefixtures("recorded_steps")
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_mask_is_left_out_without_padding(kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = zoo.make_batch(kind, size=10, length=16, seed=4)

@@ -93,9 +93,10 @@ class RecordedGraphs(graphs.Graphs):
         assert self.ignores_cpu_draws or not host.draws
         return graphs._Graph(tape, outputs, gradients)
 
-    def run_once(self, key: Any, function: Callable[[], Any], step: Any) -> Any:
+    def run_once(self, key: Any, function: Callable[[], Any], step: Any = None) -> Any:
         """As of `Graphs`: the first run is eager. The second is recorded; on a CPU that runs the function too."""
-        self._draw_keys.write(step)
+        if step is not None:
+            self._draw_keys.write(step)
         if key not in self._loaded:
             self._loaded.add(key)
             return function()

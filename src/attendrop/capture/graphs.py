@@ -211,7 +211,7 @@ class Graphs:
             parameter.grad = gradient
         return graph.outputs
 
-    def run_once(self, key: Hashable, function: Callable[[], Any], step: Step) -> Any:
+    def run_once(self, key: Hashable, function: Callable[[], Any], step: Step | None = None) -> Any:
         """As `run`, for a function whose effects must not repeat, such as one that multiplies gradients.
 
         The first run with a key is eager, which loads the kernels; the second is captured.
@@ -219,12 +219,13 @@ class Graphs:
         Args:
             key: names the graph.
             function: the work. It reads tensors that stay at their addresses.
-            step: the step whose draws and numbers the function reads.
+            step: the step whose draws and numbers the function reads, if it reads any.
         """
         if key in self._loaded and not (self.is_full and not self.has(key)):
             return self.run(key, function, batch=step, warm_up=False)
         self._loaded.add(key)
-        self._draw_keys.write(step)
+        if step is not None:
+            self._draw_keys.write(step)
         return function()
 
     def owns_gradient(self, parameter: nn.Parameter) -> bool:

@@ -7,8 +7,8 @@ At the batch sizes of fine-tuning a GPU waits for Python most of the time. A cap
             no method asks the model, the plan too
 
 These are two graphs, because both passes draw the same ordinary dropout: the random state is restored between them.
-There is one pair for each shape of the batch and each kind of step. The optimizer's step is a graph too where the
-optimizer allows it (optimizers.py); clipping and the learning rate schedule are the Trainer's own.
+There is one pair for each shape of the batch and each kind of step. Gradients are clipped by a graph, and the
+optimizer's step is one where the optimizer allows it (optimizers.py); the learning rate schedule is the Trainer's own.
 """
 
 from __future__ import annotations
@@ -186,6 +186,22 @@ class Steps:
             self.were_captured = self.were_captured or loss is not None
         return loss
 
+    def clip_gradients(self, max_norm: float) -> Tensor | None:
+        """Clips the model's gradients as the Trainer does; returns their norm, or None where the Trainer must do it."""
+        return None if self._captured is None else self._captured.clip_gradients(max_norm)
+
+    def remembered(self, key: Hashable, compute: Callable[[], Any]) -> Any:
+        """What `compute` returned when it was called with this key while the present steps are captured.
+
+        Args:
+            key: names the result.
+            compute: is called the first time.
+        """
+        assert self._captured is not None
+        if key not in self._captured.results:
+            self._captured.results[key] = compute()
+        return self._captured.results[key]
+
     def _give_up(self, reason: str) -> None:
         self.gave_up = reason
         self._stop()
@@ -279,6 +295,7 @@ class CapturedSteps:
         self.graphs, self.shapes = graphs, shapes
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
+        self.results: dict[Hashable, Any] = {}  # that do not change while these steps are captured
         self._known: set[Hashable] = set()
         self._network: nn.Module | None = None
         self._parameters = list(trainer.model.parameters())
@@ -306,6 +323,17 @@ class CapturedSteps:
         else:
             found = self._regularized_loss(self._engine, run, static, items, key, batch)
         return found
+
+    def clip_gradients(self, max_norm: float) -> Tensor | None:
+        """As `Steps.clip_gradients`."""
+        clipped = [parameter for parameter in self._parameters if parameter.grad is not None]
+        if self._trainer.accelerator.scaler is not None or not clipped:
+            return None  # a loss scaler looks at gradients on the CPU
+        if not all(map(self.graphs.owns_gradient, clipped)):
+            return None  # those of an eager step
+        key = ("clipping", max_norm, tuple(map(id, clipped)))
+        norm = self.graphs.run_once(key, lambda: nn.utils.clip_grad_norm_(clipped, max_norm))
+        return norm.clone()  # the graph of the optimizer may use its memory
 
     def _regularized_loss(
         self,

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +28,13 @@ from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
 from ..core.state import save_regularizers
 from ..core.step import MicroBatch
-from ..core.trainer_protocol import TrainerProtocol
 from ..methods import parse_method
 from ..model.objective import IGNORED
 from ..model.plan import Plan
 from ..random import all_preserved, preserved
 from ..utils.distributed import gather_objects
 from ..utils.secrets import without_secrets
+from .captured_loop import CapturedLoop
 from .checkpoints import Checkpoints
 from .choice import Choice
 from .divergence import DivergenceCheck
@@ -44,15 +44,10 @@ from .networks import AuxiliaryNetworks
 
 logger = logging.get_logger(__name__)
 
-if TYPE_CHECKING:
-    _Base = TrainerProtocol
-else:
-    _Base = object
-
 TrainingStep = Callable[..., Tensor]
 
 
-class RegularizerMixin(_Base):
+class RegularizerMixin(CapturedLoop):
     """Adds `regularizers=[...]` to a Trainer; comes before the Trainer in the bases of a class.
 
     Args:
