@@ -65,7 +65,9 @@ def weights_of(trainer: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.usefixtures("recorded_steps")
 @pytest.mark.parametrize(("name", "text"), PARAMETERS)
 def test_recorded_steps_match_eager(name: str, text: str, tmp_path: Any) -> None:
-    options = {"gradient_accumulation_steps": 2} if CASES.index((name, text)) % 3 == 0 else {}
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2} if CASES.index((name, text)) % 3 == 0 else {}
+    if name == "l2_sp":  # the gradient of a key's bias is rounding alone, which Adam would enlarge to steps
+        options["adam_epsilon"] = 1e-3
     kind = bert_for(name)
     eager, recorded = (train(tmp_path, kind, name, text, step, **options) for step in ("eager", "captured"))
     for key, value in weights_of(eager).items():
