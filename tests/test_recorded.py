@@ -12,6 +12,7 @@ import torch
 from transformers import TrainingArguments, masking_utils
 
 from attendrop import RegularizedTrainer
+from attendrop.capture.measured import MeasuredPlans
 from attendrop.methods import method_names
 from attendrop.model.adapters import capturable
 from helpers import zoo
@@ -96,17 +97,23 @@ def test_recorded_checkpointing_matches_eager(name: str, tmp_path: Any) -> None:
 
 
 @pytest.mark.usefixtures("recorded_steps")
-def test_recorded_clipping_and_the_counted_operations_are_those_of_the_trainer(tmp_path: Any) -> None:
+def test_recorded_steps_clip_measure_and_count_as_eager_ones(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"max_grad_norm": 0.01, "optim": "sgd", "logging_steps": 1}  # Adam would hide a wrong factor
-    eager, recorded = (
-        train(tmp_path, "bert", "scores_dropout", "scores_dropout:p=0.3", step, **options)
-        for step in ("eager", "captured")
+    eager = train(tmp_path, "bert", "addrop", "addrop:p=0.5,q=0.5,layers=all,cross_tuning=false", "eager", **options)
+    plans = []
+    captured = MeasuredPlans._captured
+    monkeypatch.setattr(MeasuredPlans, "_captured", lambda *args: plans.append(1) or captured(*args))
+    recorded = train(
+        tmp_path, "bert", "addrop", "addrop:p=0.5,q=0.5,layers=all,cross_tuning=false", "captured", **options
     )
+    assert len(plans) == 7  # all of the eight but the first one
     for key, value in weights_of(eager).items():
         assert torch.allclose(weights_of(recorded)[key], value, atol=1e-9), key
-    norms = [[line["grad_norm"] for line in t.state.log_history if "grad_norm" in line] for t in (eager, recorded)]
-    assert min(norms[0]) > 0.01
-    assert norms[1] == pytest.approx(norms[0], rel=1e-6)
+    lines = [[line for line in t.state.log_history if "grad_norm" in line] for t in (eager, recorded)]
+    assert min(line["grad_norm"] for line in lines[0]) > 0.01
+    assert any(name.startswith("addrop/drop_rate") for name in lines[0][-1])
+    for one, other in zip(*lines, strict=True):
+        assert other == pytest.approx(one, rel=1e-5)
     assert recorded.state.total_flos == eager.state.total_flos > 0
 
 

@@ -26,7 +26,6 @@ from transformers.utils import logging
 from ..core.engine import Engine
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
-from ..kernels.attention_mask import tensors_of
 from ..model.plan import Plan
 from ..random import preserved
 from ..utils.batches import batch_size, tiled
@@ -41,6 +40,7 @@ from .graphs import Graphs
 from .host import capturable_work
 from .kept import KeptGraphs, holds_tensors
 from .losses import NonfiniteFilter
+from .measured import MeasuredPlans
 from .optimizers import OptimizerGraph, replaying_steps
 from .recording import RecordingPlan, evaluations_of_run
 
@@ -294,6 +294,7 @@ class CapturedSteps:
         self._trainer, self._engine, self._model, self._recording = trainer, engine, trainer.model, plan
         self.graphs, self.shapes = graphs, shapes
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
+        self._measured = MeasuredPlans(self._model, graphs)
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self.results: dict[Hashable, Any] = {}  # that do not change while these steps are captured
         self._known: set[Hashable] = set()
@@ -419,14 +420,5 @@ class CapturedSteps:
         with preserved(self.graphs.device):
             plan = self.graphs.run(("plan", key), capturable_work(self._model, lambda: engine.plan(work)), batch=batch)
         if batch.step.measure and any(method.measures_plan for method in engine.regularizers):
-            # Metrics are measured eagerly, and the masks that they describe are the ones to use.
-            _copy_masks(engine.plan(batch), plan)
+            self._measured.write_masks(plan, engine, key, batch, work)
         return plan
-
-
-def _copy_masks(source: Plan, target: Plan) -> None:
-    if source.keep.keys() != target.keep.keys():
-        raise NotCaptured("a measured step has another plan")
-    for site, mask in source.keep.items():
-        for into, new in zip(tensors_of(target.keep[site]), tensors_of(mask), strict=True):
-            into.copy_(new)
