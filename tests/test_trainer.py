@@ -172,7 +172,7 @@ def test_gradient_accumulation_equals_the_larger_batch(tmp_path: Path, kind: str
         ("bert", True),
         ("gpt2", False),
         ("llama", False),
-        ("bart", False),
+        pytest.param("bart", False, marks=pytest.mark.slow),
         ("t5", False),
         ("deberta_v2", False),
     ],
@@ -454,7 +454,7 @@ def _with_lora(kind: str, only_last: bool) -> Any:
     return model
 
 
-@pytest.mark.parametrize("only_last", [False, True])
+@pytest.mark.parametrize("only_last", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_lora_trains_only_its_adapters(tmp_path: Path, kind: str, only_last: bool) -> None:
     def run(q: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

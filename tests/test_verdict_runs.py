@@ -87,6 +87,7 @@ def test_every_epoch_of_a_run_is_scored_on_each_set_and_a_stopped_study_goes_on(
     assert read(data / "out/protocols-tiny.csv") == rows[:2]
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_scored_as_one_model_that_saw_one_sample(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = data / "frozen.yaml"
     frozen.write_text(yaml.safe_dump({"plain": {"method": "", "training": {"learning_rate": 1e-3}}}), encoding="utf-8")
