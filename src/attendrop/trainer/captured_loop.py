@@ -8,23 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
-from ..capture.steps import Steps
-from ..core.trainer_protocol import TrainerProtocol
-
-if TYPE_CHECKING:
-    _Base = TrainerProtocol
-else:
-    _Base = object
+from .parts import TrainerParts
 
 
-class CapturedLoop(_Base):
-    """Parts of the Trainer's loop; comes before the Trainer in the bases of a class. Results are the Trainer's."""
-
-    steps: Steps
+class CapturedLoop(TrainerParts):
+    """Parts of the Trainer's loop, with the Trainer's results."""
 
     def floating_point_ops(self, inputs: Mapping[str, Any]) -> Any:
         """As the Trainer's. For batches of one size it is computed once."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,20 +18,17 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 from transformers.utils import logging
 
-from .. import __version__
 from ..capture.batches import NotesPadding, take_note
 from ..capture.steps import Steps
 from ..core.engine import Engine, as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
-from ..core.state import save_regularizers
 from ..core.step import MicroBatch
 from ..methods import parse_method
 from ..model.objective import IGNORED
 from ..model.plan import Plan
 from ..random import all_preserved, preserved
 from ..utils.distributed import gather_objects
-from ..utils.secrets import without_secrets
 from .captured_loop import CapturedLoop
 from .checkpoints import Checkpoints
 from .choice import Choice
@@ -41,13 +36,14 @@ from .divergence import DivergenceCheck
 from .foreign import adaptation_for, trains_sentence_transformer, with_regularized_body
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
+from .saving import Saving
 
 logger = logging.get_logger(__name__)
 
 TrainingStep = Callable[..., Tensor]
 
 
-class RegularizerMixin(CapturedLoop):
+class RegularizerMixin(CapturedLoop, Saving):
     """Adds `regularizers=[...]` to a Trainer; comes before the Trainer in the bases of a class.
 
     Args:
@@ -362,47 +358,7 @@ class RegularizerMixin(CapturedLoop):
         labels = inputs.get("shift_labels", inputs["labels"][..., 1:] if shifts else inputs["labels"])
         return labels.ne(IGNORED).sum() * processes / items
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        is_own = not args and kwargs.get("eval_dataset") is None and "metric_key_prefix" not in kwargs
-        if self.engine is not None and self.is_in_train and is_own:
-            self.choice.make(self._evaluate_once)
-        metrics = self._evaluate_once(*args, **kwargs)
-        if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
-            self.networks.evaluate(super().evaluate, *args, **kwargs)
-        return metrics
-
-    def _evaluate_once(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with self._evaluated_weights():
-            return super().evaluate(*args, **kwargs)
-
-    def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with self._evaluated_weights():
-            return super().predict(*args, **kwargs)
-
-    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.steps.evaluating(getattr(dataloader, "dataset", None)):
-            return super().evaluation_loop(dataloader, *args, **kwargs)
-
-    def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Any:
-        step = super().prediction_step
-
-        def run(batch: Any) -> Any:
-            return step(model, batch, prediction_loss_only, ignore_keys=ignore_keys)
-
-        if not self.steps.is_evaluating:
-            return run(inputs)
-        inputs = self._prepare_inputs(inputs)
-        found = self.steps.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
-        return run(inputs) if found is None else found
-
-    def _evaluated_weights(self) -> AbstractContextManager[None]:
-        """The weights of an average, where a method keeps one and training runs."""
-        is_training = self.engine is not None and self.is_in_train
-        return self.engine.evaluated_weights() if self.engine is not None and is_training else nullcontext()
-
-    # ---- what is logged and saved ------------------------------------------------------------------------------
+    # ---- what is logged ----------------------------------------------------------------------------------------
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self.engine is not None and "loss" in logs:
@@ -421,61 +377,6 @@ class RegularizerMixin(CapturedLoop):
             values = [values[name] for values in processes if name in values]
             means[name] = round(sum(values) / len(values), 6)
         return means
-
-    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
-        if not kwargs.get("_internal_call"):  # `_save_checkpoint` has checked them
-            self.divergence.check_weights()
-        with self.steps.saving(), self._evaluated_weights():
-            super().save_model(output_dir, *args, **kwargs)
-        if self.regularizers and self.args.should_save:
-            folder = Path(output_dir or self.args.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            save_regularizers(self.regularizers, folder, attendrop=__version__, seed=self.args.seed)
-            self.networks.save_records(folder)
-
-    def _save(self, *args: Any, **kwargs: Any) -> None:
-        """Saves without the passwords: the Trainer writes all its arguments to `training_args.bin`."""
-        with without_secrets(self.args):
-            super()._save(*args, **kwargs)
-
-    # ---- checkpoints -------------------------------------------------------------------------------------------
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self.divergence.check_weights()
-        with self.checkpoints.writing(self._get_output_dir(trial=trial)) as folder:
-            super()._save_checkpoint(model, trial)
-            if self.engine is not None:
-                self.engine.save_state(folder)
-        if self.args.push_to_hub:
-            super()._push_from_checkpoint(str(Path(self._get_output_dir(trial=trial), folder.name)))
-
-    def _get_output_dir(self, trial: Any) -> str:
-        staging = self.checkpoints.staging
-        return super()._get_output_dir(trial) if staging is None else str(staging)
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Does nothing: the Trainer calls it before the checkpoint has its final place."""
-
-    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
-        trained = super()._init_training_state(*args, **kwargs)
-        self.checkpoints.restore_best()
-        return trained
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        try:
-            with self.checkpoints.loading_optimizer():
-                super()._load_optimizer_and_scheduler(checkpoint)
-        except ValueError as error:
-            if "parameter group" not in str(error):
-                raise
-            raise ValueError(
-                f"{Path(str(checkpoint)).name} has other groups of weights in its optimizer; methods that freeze "
-                "weights or scale learning rates must stay as they are when a run is resumed."
-            ) from error
-
-    def _load_best_model(self) -> None:
-        self.checkpoints.check_best()
-        super()._load_best_model()
 
 
 class _StepCallback(TrainerCallback):

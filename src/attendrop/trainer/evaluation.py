@@ -1,0 +1,55 @@
+"""Evaluation and prediction of a Trainer with regularisers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import nn
+
+from .parts import TrainerParts
+
+
+class Evaluation(TrainerParts):
+    """While training runs, the weights are those of an average where a method keeps one, and what methods may choose
+    from is scored. Forward passes are captured where that is possible."""
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        is_own = not args and kwargs.get("eval_dataset") is None and "metric_key_prefix" not in kwargs
+        if self.engine is not None and self.is_in_train and is_own:
+            self.choice.make(self._evaluate_once)
+        metrics = self._evaluate_once(*args, **kwargs)
+        if self.engine is not None and self.is_in_train and "metric_key_prefix" not in kwargs:
+            self.networks.evaluate(super().evaluate, *args, **kwargs)
+        return metrics
+
+    def _evaluate_once(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        with self._evaluated_weights():
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        with self._evaluated_weights():
+            return super().predict(*args, **kwargs)
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.steps.evaluating(getattr(dataloader, "dataset", None)):
+            return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        step = super().prediction_step
+
+        def run(batch: Any) -> Any:
+            return step(model, batch, prediction_loss_only, ignore_keys=ignore_keys)
+
+        if not self.steps.is_evaluating:
+            return run(inputs)
+        inputs = self._prepare_inputs(inputs)
+        found = self.steps.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
+        return run(inputs) if found is None else found
+
+    def _evaluated_weights(self) -> AbstractContextManager[None]:
+        """The weights of an average, where a method keeps one and training runs."""
+        is_training = self.engine is not None and self.is_in_train
+        return self.engine.evaluated_weights() if self.engine is not None and is_training else nullcontext()
