@@ -83,7 +83,7 @@ class WiSEFT(RemembersOrigin):
         return parameter.detach().clone()
 
     def on_gradients(self, step: Step) -> None:
-        if self.alpha != 1 and self._trained is None:
+        if self.alpha != 1 and not self._is_on_device:
             self.remember(step)
 
     @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -48,8 +47,3 @@ class Evaluation(TrainerParts):
         inputs = self._prepare_inputs(inputs)
         found = self.steps.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
         return run(inputs) if found is None else found
-
-    def _evaluated_weights(self) -> AbstractContextManager[None]:
-        """The weights of an average, where a method keeps one and training runs."""
-        is_training = self.engine is not None and self.is_in_train
-        return self.engine.evaluated_weights() if self.engine is not None and is_training else nullcontext()

@@ -33,6 +33,7 @@ from .captured_loop import CapturedLoop
 from .checkpoints import Checkpoints
 from .choice import Choice
 from .divergence import DivergenceCheck
+from .evaluation import Evaluation
 from .foreign import adaptation_for, trains_sentence_transformer, with_regularized_body
 from .loop import TrainerLoop
 from .networks import AuxiliaryNetworks
@@ -43,7 +44,7 @@ logger = logging.get_logger(__name__)
 TrainingStep = Callable[..., Tensor]
 
 
-class RegularizerMixin(CapturedLoop, Saving):
+class RegularizerMixin(CapturedLoop, Evaluation, Saving):
     """Adds `regularizers=[...]` to a Trainer; comes before the Trainer in the bases of a class.
 
     Args:

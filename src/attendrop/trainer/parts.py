@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ..capture.steps import Steps
@@ -19,7 +20,7 @@ else:
 
 
 class TrainerParts(_Base):
-    """A base of `RegularizerMixin`. All of them come before the Trainer in the bases of a class."""
+    """The objects that `RegularizerMixin` creates, for its other bases."""
 
     engine: Engine | None
     steps: Steps
@@ -27,3 +28,9 @@ class TrainerParts(_Base):
     choice: Choice
     divergence: DivergenceCheck
     checkpoints: Checkpoints
+
+    def _evaluated_weights(self) -> AbstractContextManager[None]:
+        """The weights of an average, where a method keeps one and training runs."""
+        if self.engine is None or not self.is_in_train:
+            return nullcontext()
+        return self.engine.evaluated_weights()

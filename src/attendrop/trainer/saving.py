@@ -10,10 +10,10 @@ from torch import nn
 from .. import __version__
 from ..core.state import save_regularizers
 from ..utils.secrets import without_secrets
-from .evaluation import Evaluation
+from .parts import TrainerParts
 
 
-class Saving(Evaluation):
+class Saving(TrainerParts):
     """Saves the methods beside the model. Checkpoints are written aside and verified (checkpoints.py)."""
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:

@@ -23,7 +23,7 @@ from ...core.step import Loop, MicroBatch, Step
 from ...kernels.all_weights import climb, restore
 from ...model.plan import Plan
 from ...model.seams import Seams
-from .averages import refuse_frozen
+from .averages import ListedParameters, refuse_frozen
 from .weights import EditsWeights, in_graph, reason_against, refuse_sharded
 
 # Half precision underflows below 6e-8. Only the direction of the gradient counts, so that its size may be any.
@@ -58,8 +58,7 @@ class ClimbsWeights(EditsWeights):
     def reset(self) -> None:
         self._model: nn.Module | None = None  # the model whose weights may be W + e
         self._all: _Weights | None = None
-        # Kept, because walking through a model takes longer than a captured step can wait.
-        self._parameters: tuple[nn.Module, list[nn.Parameter]] | None = None
+        self._parameters = ListedParameters()
 
     @property
     def scale_offset(self) -> float | None:
@@ -92,9 +91,7 @@ class ClimbsWeights(EditsWeights):
         self.restore_weights()  # a step that was interrupted has left other weights
         if value_at(self.rho, step.progress) == 0:
             return
-        if self._parameters is None or self._parameters[0] is not step.model:
-            self._parameters = step.model, list(step.model.parameters())
-        weights: list[Tensor] = [parameter for parameter in self._parameters[1] if parameter.requires_grad]
+        weights: list[Tensor] = list(self._parameters.trained(step.model).values())
         if self._all is None or not self._all.are(weights):
             refuse_sharded(type(self).__name__, step.model)
             self._all = _Weights.of(weights)

@@ -19,6 +19,20 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
+class ListedParameters:
+    """The parameters of a model, which are listed once: to walk through a model takes longer than a captured step."""
+
+    def __init__(self) -> None:
+        self._model: nn.Module | None = None
+        self._all: dict[str, nn.Parameter] = {}
+
+    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """As `trained_parameters`."""
+        if self._model is not model:
+            self._model, self._all = model, dict(model.named_parameters())
+        return {name: parameter for name, parameter in self._all.items() if parameter.requires_grad}
+
+
 def refuse_frozen(owner: str, model: nn.Module, seams: Seams) -> None:
     """Raises a `ValueError` if no parameter of the model is trained."""
     if not trained_parameters(model):
@@ -36,9 +50,8 @@ class WeightAverage(Regularizer):
 
     def reset(self) -> None:
         self._average: dict[str, Tensor] = {}
-        self._lists: tuple[list[Tensor], list[nn.Parameter]] | None = (
-            None  # averages at their final addresses, and weights
-        )
+        # averages at their final addresses, and their weights
+        self._lists: tuple[list[Tensor], list[nn.Parameter]] | None = None
 
     def is_averaged(self, step: Step) -> bool:
         """Whether the weights after this step are averaged."""

@@ -10,7 +10,7 @@ from ...core.regularizer import Regularizer
 from ...core.step import Step
 from ...model.seams import Seams
 from ...model.sites import pretrained_part
-from .averages import refuse_frozen, trained_parameters
+from .averages import ListedParameters, refuse_frozen
 from .weights import end_mixing, reason_against, refuse_sharded
 
 
@@ -23,8 +23,8 @@ class RemembersOrigin(Regularizer):
 
     def reset(self) -> None:
         self._origin: dict[str, Tensor] = {}
-        # Kept, because walking through a model takes longer than a captured step can wait.
-        self._trained: tuple[nn.Module, dict[str, nn.Parameter]] | None = None
+        self._is_on_device = False
+        self._parameters = ListedParameters()
 
     def origin(self, name: str, parameter: nn.Parameter) -> Tensor | None:
         """The value of a weight at which the model is the pretrained one; None: it is not remembered."""
@@ -46,14 +46,14 @@ class RemembersOrigin(Regularizer):
             inside = {id(parameter) for parameter in pretrained_part(step.model).parameters()}
             found = {name: self.origin(name, p) for name, p in parameters.items() if id(p) in inside}
             self._origin = {name: value for name, value in found.items() if value is not None}
+        elif not self._is_on_device:
+            self._origin = {name: x.to(parameters[name].device) for name, x in self._origin.items()}
+        self._is_on_device = True
         return self._origin
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters of the model that are trained, by name."""
-        if self._trained is None or self._trained[0] is not model:
-            self._trained = model, trained_parameters(model)
-            self._origin = {name: x.to(self._trained[1][name].device) for name, x in self._origin.items()}
-        return self._trained[1]
+        return self._parameters.trained(model)
 
     def on_close(self) -> None:
         self.reset()
@@ -62,4 +62,4 @@ class RemembersOrigin(Regularizer):
         return dict(self._origin), {}
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        self._origin, self._trained = dict(tensors), None
+        self._origin, self._is_on_device = dict(tensors), False
