@@ -191,11 +191,11 @@ class Steps:
         return None if self._captured is None else self._captured.clip_gradients(max_norm)
 
     def remembered(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """What `compute` returned when it was called with this key while the present steps are captured.
+        """A result that stays the same while the present steps are captured. It is computed once.
 
         Args:
             key: names the result.
-            compute: is called the first time.
+            compute: computes it.
         """
         assert self._captured is not None
         if key not in self._captured.results:
