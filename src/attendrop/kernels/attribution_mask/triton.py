@@ -257,9 +257,9 @@ def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, a
         "num_warps": 4 if n > 64 or is_long else 2,
         "num_stages": 3 if is_long else 2,
     }
-    if is_half and torch.version.hip is None:
-        if n == 256:
-            blocks["maxnreg"] = 168  # that is enough, and three programs share a multiprocessor of an H200
-        elif is_long and all_valid:
+    if is_half and torch.version.hip is None:  # so few that several programs share a multiprocessor of an H200
+        if is_long and all_valid:
             blocks["maxnreg"] = 128 if search else 80  # four and six
+        elif n == 256 or (is_long and search):
+            blocks["maxnreg"] = 168  # three
     return blocks
