@@ -3,6 +3,7 @@
     python -m benchmarks.bits                           # 64x256 and 4x2048, 12 heads of width 64, bf16, dropout 0.1
     python -m benchmarks.bits --sizes 1x8192 --causal
     python -m benchmarks.bits --configs                 # other sizes of programs, for each of the three kernels
+    python -m benchmarks.bits --only mask --padding 0.3 # AD-DROP's mask alone; 30 % of the tokens are padding
 
 "flash" is PyTorch's flash attention with dropout and without a mask; "bias" is PyTorch's attention with a mask for each
 position as a bias, which is what plans use below `SHORTEST` keys. "forward and backward" includes the gradients of
@@ -65,11 +66,13 @@ def make_inputs(batch: int, length: int, options: argparse.Namespace) -> Inputs:
     x["dropout"] = Dropout.of(options.dropout, torch.ones((), dtype=torch.int32, device=device))
     if options.causal:
         x["valid"] = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).tril()
-        x["blocks"] = Blocks.of(x["valid"], length)
     else:
-        x["valid"] = torch.ones(batch, 1, 1, length, dtype=torch.bool, device=device)
-        x["blocks"] = None
-    x["valid bits"] = bits_of_valid(x["valid"]) if options.causal else None
+        lengths = length * (1 - options.padding * (2 * torch.arange(batch, device=device) + 1) / batch)
+        x["valid"] = torch.arange(length, device=device) < lengths.view(batch, 1, 1, 1)
+        x["gradient"] *= x["valid"].view(batch, length, 1, 1)
+    is_full = not options.causal and not options.padding
+    x["blocks"] = None if is_full else Blocks.of(x["valid"], length)
+    x["valid bits"] = None if is_full else bits_of_valid(x["valid"])
     x["causal"] = options.causal
     x["rule"] = DropRule(*RULE, torch.arange(batch, device=device))
     with torch.no_grad():
@@ -158,6 +161,8 @@ def rows_of_size(batch: int, length: int, options: argparse.Namespace) -> list[d
     sets = [make_inputs(batch, length, options) for _ in range(2)]
     table, base = [], {}
     for name, run in PROVIDERS.items():
+        if not name.startswith(options.only):
+            continue
         group = name.split(",")[0].split(" as ")[0]
         taken = seconds(run, sets, options.device, options.calls)
         base.setdefault(group, taken)
@@ -233,6 +238,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--causal", action="store_true")
+    parser.add_argument("--padding", type=float, default=0.0, help="share of the tokens; nothing is recorded then")
+    parser.add_argument("--only", default="", help="how the names of what is measured begin")
     parser.add_argument("--configs", action="store_true", help="try other sizes of programs")
     parser.add_argument("--calls", type=int, default=50)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: in Triton's interpreter")
@@ -244,7 +251,9 @@ def main(arguments: list[str] | None = None) -> None:
         if options.configs:
             try_configs(batch, length, options)
             continue
-        append(options.output, [{**shared, **row} for row in rows_of_size(batch, length, options)])
+        table = rows_of_size(batch, length, options)
+        if not options.padding:
+            append(options.output, [{**shared, **row} for row in table])
 
 
 if __name__ == "__main__":

@@ -14,13 +14,15 @@ BLOCK = tl.constexpr(_BLOCK)
 
 
 @triton.jit
-def words_of(keep, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def words_of(is_set, factor, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """The words of M rows of N keys, bool [M, N]: int16 [M, N / 16]. Threads hold what they add up.
+
+    `factor`, 1.0 or 0.0, is a second condition: to multiply and add is one instruction, and a second choice is another.
 
     The bits are added as floats, which hold 16 bits exactly: a GPU has twice as many units for them as for integers.
     """
     offsets = tl.arange(0, N)
-    bits = tl.where(keep, (1 << (offsets % BLOCK // 8 * 2 + offsets % 2)).to(tl.float32)[None, :], 0.0)
+    bits = tl.where(is_set, (1 << (offsets % BLOCK // 8 * 2 + offsets % 2)).to(tl.float32)[None, :], 0.0) * factor
     bits = tl.reshape(bits, [M, N // BLOCK, 8, 4, 2])
     return tl.reshape(tl.sum(tl.sum(bits, 4), 2), [M, N // 16]).to(tl.int32).to(tl.int16)
 
@@ -38,7 +40,7 @@ def pack_kernel(keep_ptr, words_ptr, Q, K, W, kb, kh, kq, kk, M: tl.constexpr, N
         keep = tl.load(at, mask=(rows[:, None] < Q) & (keys[None, :] < K), other=0) != 0
         words = tile * (N // 16) + tl.arange(0, N // 16)
         at = words_ptr + of_rows[:, None] * W + words[None, :]
-        tl.store(at, words_of(keep, M, N), mask=(rows[:, None] < Q) & (words[None, :] < W))
+        tl.store(at, words_of(keep, 1.0, M, N), mask=(rows[:, None] < Q) & (words[None, :] < W))
 
 
 @triton.jit

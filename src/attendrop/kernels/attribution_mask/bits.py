@@ -16,7 +16,7 @@ from .reference import DropRule
 
 # Bits are stored while they take at most this multiple of the memory of gradient and value. To compute them again costs
 # a matrix product and the draws, in the forward and in the backward.
-STORED_UP_TO = 2.0
+STORED_UP_TO = 4.0
 
 
 @dataclass(frozen=True)
