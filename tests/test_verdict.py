@@ -78,18 +78,31 @@ def test_the_setting_with_the_smallest_scaled_loss_is_chosen(
     assert frozen["plain"]["training"] == plan.candidates("plain")[2].training
     assert "SAM: 0 of 8 settings are complete" in capsys.readouterr().out
     next(row for row in rows if row["setting"] == failed)["status"] = "failed"
-    assert choose.tuned(rows)["mixout"]["method"] != failed  # a setting that fails once is not chosen
+    assert choose.tuned(choose.means(rows))["mixout"]["method"] != failed  # a setting that fails once is not chosen
 
 
 def test_fixed_settings_and_combinations_follow_from_the_chosen_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    fixed = {"default": {"method": "addrop"}, "integrated": {"like": "AD-DROP", "attribution": "iga"}}
+    fixed = {
+        "default": {"method": "addrop"},
+        "integrated": {"like": "AD-DROP", "attribution": "iga"},
+        "other plain": {"choose_by": "loss"},
+        "plain like it": {"like": "AD-DROP", "method": ""},
+    }
     wanted = {"two": ["best", "best"], "ours": ["AD-DROP", "best"], "none": ["AD-DROP", "AD-DROP"]}
     monkeypatch.setitem(plan.PLAN, "fixed", fixed)
     monkeypatch.setitem(plan.PLAN, "combinations", wanted)
     # EMA and WiSE-FT both decide the final weights, so that they cannot act together.
     best = {"plain": (1, 0.6), "AD-DROP": (0, 0.7), "mixout": (4, 0.8), "WiSE-FT": (2, 0.85), "EMA": (3, 0.9)}
-    chosen = choose.tuned(make_tuned_rows(best))
-    added = choose.fixed(chosen)
+    rows = make_tuned_rows(best)
+    least = plan.candidates("plain")[5].training
+    for row in rows:
+        if row["method"] == "plain" and float(row["learning_rate"]) == least["learning_rate"]:
+            row["loss"] = "0.1"
+    found = choose.means(rows)
+    chosen = choose.tuned(found)
+    added = choose.fixed(chosen, found)
+    assert added["other plain"] == {"method": "", "training": least}
+    assert added["plain like it"] == {"method": "", "training": chosen["AD-DROP"]["training"]}
     assert added["default"] == {"method": "addrop", "training": chosen["plain"]["training"]}
     assert parse_method(added["integrated"]["method"]).attribution == "iga"
     assert added["integrated"]["training"] == chosen["AD-DROP"]["training"]
@@ -132,6 +145,7 @@ def test_a_stage_may_have_the_best_methods_alone_and_a_model_its_own_rate(
     frozen |= {name: {"method": "", "training": training} for name in ("Best two together", "AD-DROP, default")}
     (tmp_path / "frozen.yaml").write_text(yaml.safe_dump(frozen, sort_keys=False), encoding="utf-8")
     monkeypatch.setattr(plan, "FROZEN", tmp_path / "frozen.yaml")
+    monkeypatch.setitem(plan.PLAN, "always", ["plain", "AD-DROP"])
     whole = {**plan.PLAN["stages"]["whole"], "best": 2}
     monkeypatch.setitem(plan.PLAN["stages"], "whole", whole)
     monkeypatch.setitem(plan.PLAN["models"], "wide", {"rate_factor": 0.5, "seeds": 3})

@@ -6,8 +6,8 @@ Of the settings of a method whose runs have all finished, the one with the small
 seeds is chosen; every method has the same number of settings to choose from. Two kinds of settings are added that are
 not searched:
 
-fixed           settings of a paper, defaults, and variants of a chosen setting. Those with a method of their own are
-                trained as plain fine-tuning was chosen to be
+fixed           settings of a paper, defaults, controls, and variants of a chosen setting. Those with a method of their
+                own are trained as plain fine-tuning was chosen to be
 combinations    the methods with the smallest `choose_by` that can act together, each with its chosen setting, trained
                 as the better of them was chosen to be
 """
@@ -37,10 +37,11 @@ TOGETHER = " + "  # between the methods of a combination
 BEST = "best"  # in a combination: the best method that can act together with those before it
 
 Key = tuple[str, str, float, float]
+Means = dict[Key, dict[str, float] | None]
 Frozen = dict[str, dict[str, Any]]  # name -> method, training and development
 
 
-def means(rows: list[dict[str, str]]) -> dict[Key, dict[str, float] | None]:
+def means(rows: list[dict[str, str]]) -> Means:
     """The mean scores of each setting whose runs have all been made; None if one of them failed."""
     stage = PLAN["stages"][TUNE]
     wanted = len(stage["tasks"]) * len(stage["sizes"]) * stage["seeds"]
@@ -61,33 +62,42 @@ def _mean_scores(group: list[dict[str, str]]) -> dict[str, float] | None:
     }
 
 
-def tuned(rows: list[dict[str, str]]) -> Frozen:
+def best_setting(found: Means, method: str, choose_by: str) -> dict[str, Any] | None:
+    """The setting of a method with the smallest value on the development tasks; None if runs are missing or failed.
+
+    Args:
+        found: The mean scores of each setting.
+        method: Name of the method in the plan.
+        choose_by: Which score is to be small.
+    """
+    settings = {(method, s.text, *s.training.values()): s for s in candidates(method)}
+    made = [key for key in settings if key in found]
+    finished = {key: scores for key in made if (scores := found[key]) is not None}
+    if len(made) < len(settings) or not finished:
+        print(f"{method}: {len(made)} of {len(settings)} settings are complete, so it is left out")
+        return None
+    best = min(finished, key=lambda key: finished[key][choose_by])
+    scores = {name: round(value, 4) for name, value in finished[best].items()}
+    return {"method": settings[best].text, "training": settings[best].training, "development": scores}
+
+
+def tuned(found: Means) -> Frozen:
     """The best setting of each method. A method is left out if runs of it are missing, or all its settings failed."""
-    found, frozen = means(rows), {}
-    for method in PLAN["methods"]:
-        settings = {(method, s.text, *s.training.values()): s for s in candidates(method)}
-        made = [key for key in settings if key in found]
-        finished = {key: scores for key in made if (scores := found[key]) is not None}
-        if len(made) < len(settings) or not finished:
-            print(f"{method}: {len(made)} of {len(settings)} settings are complete, so it is left out")
-            continue
-        best = min(finished, key=lambda key: finished[key][PLAN["choose_by"]])
-        scores = {name: round(value, 4) for name, value in finished[best].items()}
-        setting = settings[best]
-        frozen[method] = {"method": setting.text, "training": setting.training, "development": scores}
-    return frozen
+    settings = {method: best_setting(found, method, PLAN["choose_by"]) for method in PLAN["methods"]}
+    return {method: setting for method, setting in settings.items() if setting is not None}
 
 
-def fixed(frozen: Frozen) -> Frozen:
-    """The settings that are not searched: of a paper, defaults, and variants (`like`) of a chosen setting."""
-    found = {}
+def fixed(frozen: Frozen, found: Means) -> Frozen:
+    """The settings that are not searched: of a paper, defaults, controls, and variants of a chosen setting."""
+    added: Frozen = {}
     for name, given in PLAN.get("fixed", {}).items():
         fields = dict(given)
-        start = fields.pop("like", PLAIN)
-        if start in frozen:
-            text = fields.pop("method", frozen[start]["method"])
-            found[name] = {"method": with_fields(text, fields), "training": dict(frozen[start]["training"])}
-    return found
+        start, choose_by = fields.pop("like", PLAIN), fields.pop("choose_by", None)
+        chosen = frozen.get(start) if choose_by is None else best_setting(found, start, choose_by)
+        if chosen is not None:
+            text = fields.pop("method", chosen["method"])
+            added[name] = {"method": with_fields(text, fields) if fields else text, "training": dict(chosen["training"])}
+    return added
 
 
 def combinations(frozen: Frozen) -> Frozen:
@@ -120,8 +130,9 @@ def _can_act_together(members: list[str], frozen: Frozen) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
-    chosen = tuned(read(RECORDS / f"{TUNE}-{parser.parse_args().name}.csv"))
-    frozen = {**chosen, **fixed(chosen), **combinations(chosen)}
+    found = means(read(RECORDS / f"{TUNE}-{parser.parse_args().name}.csv"))
+    chosen = tuned(found)
+    frozen = {**chosen, **fixed(chosen, found), **combinations(chosen)}
     for name, setting in frozen.items():
         print(f"{name}: {setting['method'] or 'plain'} {setting['training']} {setting.get('development', '')}")
     FROZEN.write_text(HEADER + yaml.safe_dump(frozen, sort_keys=False, width=120), encoding="utf-8")

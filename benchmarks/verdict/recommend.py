@@ -100,9 +100,17 @@ def preset_method() -> str:
     return next(filter(is_acceptable, best_first()), PLAIN)
 
 
+def is_confirmed() -> bool:
+    """Whether every frozen setting has all its runs of the stage `confirm`."""
+    stage = PLAN["stages"]["confirm"]
+    made = {(row["method"], row["task"], int(row["seed"])) for row in confirmation_rows(MODEL, primary_size())}
+    seeds = range(stage["first_seed"], stage["first_seed"] + stage["seeds"])
+    return PLAIN in frozen() and made.issuperset(itertools.product(frozen(), stage["tasks"], seeds))
+
+
 def preset() -> Recommended | None:
     """What the preset `recommended` should set; None before the study was made."""
-    if PLAIN not in frozen() or not confirmation_rows(MODEL):
+    if not is_confirmed():
         return None
     setting = frozen()[preset_method()]
     rate = setting["training"]["learning_rate"] * WIDTHS[MODEL] / WIDTHS["mpnet"]
