@@ -25,12 +25,13 @@ METHODS: dict[str, tuple[str, float | None, float, float]] = {
     "AD-DROP": (ADDROP, 0.50, 0.03, -0.05),
     "LLRD": ("llrd:decay=0.9", 0.55, 0.0, 0.0),
     "AD-DROP, default": ("addrop", None, 0.0, 0.10),
+    "plain, fewer epochs": ("", None, 0.0, -0.10),  # a control
     "Two together": (f"{ADDROP} + ema:decay=0.99", None, 0.02, -0.20),
 }
 
 
 def make_rows(name: str, sizes: list[str], count: int) -> Iterator[dict[str, object]]:
-    generator = np.random.default_rng(0)
+    generator, of_control = np.random.default_rng(0), np.random.default_rng(1)
     for size in sizes:
         for task in ("imdb", "glue/mnli", "glue/qqp"):
             for seed in range(count):
@@ -38,7 +39,8 @@ def make_rows(name: str, sizes: list[str], count: int) -> Iterator[dict[str, obj
                 for method, (setting, _, up, down) in METHODS.items():
                     if name == "mpnet":
                         up, down = 0.0, 0.0
-                    own, other = generator.normal(up, 0.003), generator.normal(down, 0.005)
+                    noise = of_control if method.startswith("plain,") else generator
+                    own, other = noise.normal(up, 0.003), noise.normal(down, 0.005)
                     row = {**dict.fromkeys(COLUMNS, ""), "id": f"{size} {task} {seed} {method}", "method": method}
                     row |= {"setting": setting, "task": task, "size": size, "seed": seed, "status": "finished"}
                     row |= {"accuracy": score + own, "seconds": 1.0 if method == "plain" else 2.0}
@@ -99,6 +101,15 @@ def test_the_words_are_those_of_the_planted_effects(study: Path) -> None:
     assert f"lower the log loss: {helping}; raise the score: {helping}." in page.TABLES["verdict-majority"]()
 
 
+def test_a_control_tells_the_effect_of_the_method_from_that_of_its_epochs(study: Path) -> None:
+    text = page.TABLES["verdict-controls"]()
+    assert text.startswith("Against *plain, fewer epochs* (learning rate 0.0001, 10 epochs)")
+    found = rows_of(text)
+    assert found["EMA"][1].endswith("no difference")  # it helps against plain fine-tuning
+    assert found["plain"][1].endswith("hurts")
+    assert found["AD-DROP"][0].endswith("**helps**")
+
+
 def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(study: Path) -> None:
     assert recommend.best_first() == ["mixout", "EMA", "AD-DROP", "LLRD"]
     assert recommend.recommended_for("minilm", "shots=150", "score") == "AD-DROP"
@@ -116,7 +127,7 @@ def test_failed_runs_are_counted_and_named(study: Path) -> None:
     rows[-1] |= {"status": "failed", "accuracy": "", "loss": ""}
     write(study / "confirm-minilm.csv", rows)
     forget()
-    assert "| confirm | all-MiniLM-L6-v2 | 420 | 1 | 20 |" in page.TABLES["verdict-runs"]()
+    assert "| confirm | all-MiniLM-L6-v2 | 480 | 1 | 20 |" in page.TABLES["verdict-runs"]()
 
 
 def test_the_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:

@@ -96,7 +96,8 @@ def fixed(frozen: Frozen, found: Means) -> Frozen:
         chosen = frozen.get(start) if choose_by is None else best_setting(found, start, choose_by)
         if chosen is not None:
             text = fields.pop("method", chosen["method"])
-            added[name] = {"method": with_fields(text, fields) if fields else text, "training": dict(chosen["training"])}
+            text = with_fields(text, fields) if fields else text
+            added[name] = {"method": text, "training": dict(chosen["training"])}
     return added
 
 

@@ -27,7 +27,7 @@ from .judge import (
     sizes,
 )
 from .lines import RECORDS
-from .plan import PLAN, frozen
+from .plan import PLAN, controls, frozen
 from .protocol_gains import Gain, gains
 from .recommend import primary_size
 from .show import MODELS, NAMES, amount, examples, interval, methods_of, seconds, word
@@ -59,6 +59,27 @@ def numbers(name: str) -> str:
         for method in methods_of(name, size)
     ]
     return table(["method", *(NAMES[outcome] for outcome in OUTCOMES)], lines)
+
+
+def against_controls(name: str) -> str:
+    """Every method against each control: plain fine-tuning with another rate and number of epochs."""
+    rows, outcomes = confirmation_rows(name, primary_size()), ("score", "loss", "scaled_loss")
+    text = ""
+    for control in controls():
+        training = frozen()[control]["training"]
+        others = [PLAIN, *(method for method in methods_of(name, primary_size()) if method != control)]
+        judged = {o: over_cells(rows, o, only_these=True, baseline=control, methods=others) for o in outcomes}
+        lines = [
+            [m, *(f"{interval(o, of[m])} {word(of[m].verdict)}" if m in of else "" for o, of in judged.items())]
+            for m in others
+        ]
+        if judged["score"]:
+            text += (
+                f"Against *{control}* (learning rate {training['learning_rate']:.2g}, "
+                f"{training['num_train_epochs']:g} epochs):\n\n"
+                f"{table(['method', *(NAMES[outcome] for outcome in outcomes)], lines)}\n"
+            )
+    return text or NOT_YET
 
 
 def by_size(name: str) -> str:
@@ -207,6 +228,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-numbers": lambda: numbers("minilm"),
     "verdict-words-mpnet": lambda: words("mpnet"),
     "verdict-numbers-mpnet": lambda: numbers("mpnet"),
+    "verdict-controls": lambda: against_controls("minilm"),
     "verdict-sizes": lambda: by_size("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),

@@ -50,6 +50,11 @@ def frozen() -> dict[str, dict[str, Any]]:
     return yaml.safe_load(FROZEN.read_text(encoding="utf-8")) if FROZEN.is_file() else {}
 
 
+def controls() -> list[str]:
+    """The names of the settings in frozen.yaml that are plain fine-tuning with another rate and number of epochs."""
+    return [name for name, of in frozen().items() if not of["method"] and "development" not in of]
+
+
 def by_development(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The names of those that were searched, the one with the smallest `choose_by` on the development tasks first."""
     searched = {name: of["development"][PLAN["choose_by"]] for name, of in settings.items() if "development" in of}

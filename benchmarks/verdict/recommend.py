@@ -83,12 +83,13 @@ def recommended_for(name: str, size: str, goal: str) -> str:
 def preset_method() -> str:
     """The method of the preset: the best one on development tasks that helps and nowhere hurts.
 
-    It helps in score or log loss at the amount of data on which settings were chosen, and with no model and at no
-    amount of data that was measured does it hurt one of the two.
+    It helps in score or scaled log loss at the amount of data on which settings were chosen, and with no model and at
+    no amount of data that was measured does it hurt one of the two. The log loss without scaling has no part in it: it
+    would favour whatever was chosen with fewer epochs than plain fine-tuning.
     """
 
     def is_acceptable(method: str) -> bool:
-        outcomes = ("score", "loss")
+        outcomes = ("score", "scaled_loss")
         helps = any(verdict(MODEL, primary_size(), outcome, method) == "helps" for outcome in outcomes)
         return helps and not any(
             verdict(name, size, outcome, method) == "hurts"
