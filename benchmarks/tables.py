@@ -410,15 +410,15 @@ def _two(value: str) -> str:
 def attention_with_bits() -> str:
     """Attention that reads bits, as multiples of PyTorch's flash attention, and AD-DROP's mask, of that as a bias."""
     found = rows("bits-cuda.csv", ("batch", "length", "provider"), causal="False")
-    sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in found))
+    sizes = sorted({(row["batch"], row["length"]) for row in found}, key=lambda size: int(size[1]))
+    of_memory = ("4", "2048")
     lines = []
     for name in dict.fromkeys(row["provider"] for row in found):
         at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
         cells = [f"{float(at[s]['microseconds']):.0f} ({_two(at[s]['x first'])})" if s in at else "" for s in sizes]
-        lines.append([name, *cells, at[sizes[-1]]["added MiB"] if sizes[-1] in at else ""])
-    return (
-        table(["µs (× first of its group)", *(f"{b} × {n}" for b, n in sizes), "memory, MiB"], lines) if found else ""
-    )
+        lines.append([name, *cells, at[of_memory]["added MiB"] if of_memory in at else ""])
+    titles = ["µs (× first of its group)", *(f"{b} × {n}" for b, n in sizes), f"MiB, {' × '.join(of_memory)}"]
+    return table(titles, lines) if found else ""
 
 
 def profile() -> str:

@@ -1,7 +1,7 @@
 """The kept mask on a GPU: one program for each block of query rows of one head, no map in memory.
 
-The threshold of a row is found by selection (triton_search.py). A row of up to 1024 keys stays in registers; a longer
-one is computed again, in tiles, each time that it is read.
+The threshold of a row is found by selection (triton_search.py). A row of up to 512 keys stays in registers (1024 in
+fp32); a longer one is computed again, in tiles, each time that it is read.
 
 The mask is written as a byte or as a bit for each position. p and q may be numbers in device memory. From the
 thresholds of its rows a mask is computed again in one pass over the tiles.
@@ -23,7 +23,7 @@ from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
 from .reference import DropRule
 from .triton_scores import ALL, OF_KEYS, OF_ROWS, source_of, tile_of
-from .triton_search import LANES, in_registers, of_long_rows
+from .triton_search import CAPACITY, LANES, in_registers, of_long_rows
 
 BLOCK = tl.constexpr(_BLOCK)
 
@@ -56,7 +56,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk, rb, rq,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
     D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
-    WRITE: tl.constexpr, CAPACITY: tl.constexpr, ASM: tl.constexpr,
+    WRITE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores. A row of the result has W elements.
 
@@ -96,7 +96,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             memory_ptr += program * (M * LANES * (CAPACITY + 1))
             cut = of_long_rows(
                 source, rows, share, limit >= 0, start, end, memory_ptr,
-                HIGH, M, N, BLOCK_D, D_STEPS, VALID, CAPACITY, ASM,
+                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM, TILES * N > 2048,
             )  # fmt: skip
         if cut_ptr is not None:
             tl.store(cut_ptr + first + rows, cut, mask=rows < Q)
@@ -219,10 +219,10 @@ def _launch(
     else:
         kind = OF_KEYS if valid.stride(1) == 0 == valid.stride(2) else OF_ROWS
     programs = triton.cdiv(queries, settings["M"])
-    memory, capacity = None, 32 if keys <= 2048 else 64
+    memory = None
     if search and settings["TILES"] > 1:
         rows = batch * heads * programs * settings["M"]
-        memory = torch.empty(rows * LANES.value * (capacity + 1), device=left.device)
+        memory = torch.empty(rows * LANES.value * (CAPACITY.value + 1), device=left.device)
     attribution_mask_kernel[programs, heads, batch](
         left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
         cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,
@@ -235,17 +235,17 @@ def _launch(
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
         HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write,
-        CAPACITY=capacity, ASM=left.is_cuda and torch.version.hip is None, **settings,
+        ASM=left.is_cuda and torch.version.hip is None, **settings,
     )  # fmt: skip
 
 
 def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, all_valid: bool) -> dict[str, int]:
-    """The sizes of a program. Up to 1024 keys of its rows are in registers: 128 scores for a thread, 64 in fp32.
+    """The sizes of a program. Short rows are in registers: 64 scores for a thread, or 128.
 
     Of longer rows there are several tiles, of fewer keys where nothing is searched; a tile of values is read from the
     cache each time that its scores are computed, which is done for as many rows at a time as there is space for.
     """
-    is_long = keys > 1024
+    is_long = keys > (512 if is_half else 1024)
     n = (128 if search else _BLOCK) if is_long else max(_BLOCK if is_bits else 16, triton.next_power_of_2(keys))
     step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16, max(16, 32768 // n))
     blocks = {

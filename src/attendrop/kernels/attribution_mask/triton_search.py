@@ -11,7 +11,8 @@ Scores that are not valid are NaN here, which is neither below a pivot nor at or
 read, so `of_long_rows` reads it as few times as it can:
 
 1. An eighth of the keys is read twice, for mean and deviation and for the counts at two pivots, as an estimate.
-2. The whole row is read for the counts at two pivots, on either side of where the estimate expects the threshold.
+2. The whole row is read for the counts at two pivots, on either side of where the estimate expects the threshold, and
+   of a very long row at a third one between them.
 3. It is read again, and the scores of a narrow bracket around the threshold are written to memory. If the counts say
    that the threshold is among them, and that all of them were written, it is found there; else this step is repeated.
 """
@@ -27,7 +28,7 @@ from .triton_scores import HIGHEST, LOWEST, float_at, place_of, tile_of
 ROUNDING = tl.constexpr(_ROUNDING)
 PART = tl.constexpr(64)  # keys of a tile from which scores are collected
 LANES = tl.constexpr(4)  # threads that hold a row of a matrix product; each collects for itself
-SLOTS = tl.constexpr(32)  # collected scores of a lane that are read at a time
+CAPACITY = tl.constexpr(32)  # how many scores a lane can collect; those of all lanes and rows fit into registers
 # Two places are that many standard deviations from where the threshold is expected: by the sample, and by the counts.
 SAMPLE_MARGIN, MARGIN = tl.constexpr(2.5), tl.constexpr(3.5)
 # One element of `_collect`: in a tile of a matrix product a thread writes what it holds, where `tl.store` would first
@@ -101,8 +102,8 @@ def _widest(low, high):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _select(x, memory_ptr, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl.constexpr, CAPACITY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The score of rank `wanted` of each row of `x`, or of those that were collected, if there is a CAPACITY.
+def _select(x, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The score of rank `wanted` of each row of `x`, [M, N].
 
     All thresholds are between two places. A row whose place is found has nothing between them, and stays there.
     `gap` is how far apart neighbours are.
@@ -120,12 +121,7 @@ def _select(x, memory_ptr, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl
             place = (low & high) + ((low ^ high) >> 1)
         place = tl.minimum(tl.maximum(place, low + 1), high - 1)
         pivot = float_at(place)
-        if CAPACITY == 0:
-            below = _below_in_registers(x, pivot, N)
-        else:
-            below = tl.zeros([M], tl.float32)
-            for first in range(0, CAPACITY, SLOTS):
-                below += _below(_collected(memory_ptr, first, M, CAPACITY), pivot)
+        below = _below_in_registers(x, pivot, N)
         is_less = below < wanted
         is_more = below > wanted + 1.0
         low = tl.where(is_more, low, place)
@@ -141,13 +137,7 @@ def _select(x, memory_ptr, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl
         if turn > 2:  # no sooner are all rows settled, and to ask takes time
             widest = _widest(low, high)
     pivot = float_at(low)
-    if CAPACITY == 0:
-        largest = _largest_below(x, pivot)
-    else:
-        largest = tl.full([M], float("-inf"), tl.float32)
-        for first in range(0, CAPACITY, SLOTS):
-            largest = tl.maximum(largest, _largest_below(_collected(memory_ptr, first, M, CAPACITY), pivot))
-    return tl.where(below == wanted + 1.0, largest, pivot)
+    return tl.where(below == wanted + 1.0, _largest_below(x, pivot), pivot)
 
 
 @triton.jit
@@ -166,26 +156,28 @@ def in_registers(  # type: ignore[no-untyped-def]
     low = tl.full([M], LOWEST, tl.int32)
     high = tl.where((rows < source[4][0]) & exists & (rank > 0), HIGHEST, LOWEST + 1)
     pivot, gap = mean + z * deviation, _normal_gap(z, deviation, count)
-    cut = _select(x, None, wanted, low, high, pivot, gap, M, N, 0)
+    cut = _select(x, wanted, low, high, pivot, gap, M, N)
     return x, tl.where(exists, cut, float("nan"))
 
 
 @triton.jit
 def _counts(  # type: ignore[no-untyped-def]
-    source, rows, a, b, first, tiles, step,
+    source, rows, a, b, middle, first, tiles, step,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
-    VALID: tl.constexpr,
+    VALID: tl.constexpr, THREE: tl.constexpr,
 ):  # fmt: skip
-    """How many scores there are, and how many of them are below the pivots a and b."""
+    """How many scores there are, and how many of them are below the pivots a and b, and with THREE below the middle."""
     count = tl.zeros([M], tl.float32)
-    below_a, below_b = count, count
+    below_a, below_b, below_middle = count, count, count
     for tile in range(tiles):
         at = first + tile * N * step
         x, n, _, _ = tile_of(source, rows, at, step, M, N, BLOCK_D, D_STEPS, VALID, HIGH)
         count += n
         below_a += _below(x, a)
         below_b += _below(x, b)
-    return count, below_a, below_b
+        if THREE:
+            below_middle += _below(x, middle)
+    return count, below_a, below_b, below_middle
 
 
 @triton.jit
@@ -212,8 +204,8 @@ def _estimate(  # type: ignore[no-untyped-def]
     reach = half * _normal_gap(z, deviation, n)
     low = mean + z * deviation - reach
     high = mean + z * deviation + reach
-    _, below_low, below_high = _counts(
-        source, rows, low, high, first, sampled, step, HIGH, M, N, BLOCK_D, D_STEPS, VALID
+    _, below_low, below_high, _ = _counts(
+        source, rows, low, high, low, first, sampled, step, HIGH, M, N, BLOCK_D, D_STEPS, VALID, False
     )
     a = _at_rank(share * n - half, n, low, below_low, high, below_high)
     b = _at_rank(share * n + half, n, low, below_low, high, below_high)
@@ -234,7 +226,7 @@ def _piece(x, NUMBER: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _collect(x, taken, a, b, memory, M: tl.constexpr, CAPACITY: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _collect(x, taken, a, b, memory, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
     """Writes the scores of a tile, [M, PART], that are in the bracket from a to b, each to the memory of its lane.
 
     Returns how many each lane had in the bracket, with those that it had before; only CAPACITY of them are written.
@@ -255,7 +247,7 @@ def _collect(x, taken, a, b, memory, M: tl.constexpr, CAPACITY: tl.constexpr, AS
 
 
 @triton.jit
-def _lanes(memory_ptr, M: tl.constexpr, CAPACITY: tl.constexpr):  # type: ignore[no-untyped-def]
+def _lanes(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
     """Where the scores of each row and lane are, [M] and [M, LANES], and behind those of a row how many they are."""
     rows = memory_ptr + tl.arange(0, M).to(tl.int64) * (LANES * (CAPACITY + 1))
     return rows, rows[:, None] + tl.arange(0, LANES)[None, :] * CAPACITY, rows + LANES * CAPACITY
@@ -270,13 +262,13 @@ def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _collected(memory_ptr, first, M: tl.constexpr, CAPACITY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Those of each lane from `first` to `first + SLOTS − 1`, [M, LANES · SLOTS]; NaN where there are fewer."""
-    _, memory, counts = _lanes(memory_ptr, M, CAPACITY)
+def _collected(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Those of all lanes, [M, LANES · CAPACITY]; NaN where there are fewer."""
+    _, memory, counts = _lanes(memory_ptr, M)
     count = tl.load(counts[:, None] + tl.arange(0, LANES)[None, :]).to(tl.int32)
-    slots = first + tl.arange(0, SLOTS)[None, None, :]
+    slots = tl.arange(0, CAPACITY)[None, None, :]
     x = tl.where(slots < count[:, :, None], tl.load(memory[:, :, None] + slots), float("nan"))
-    return tl.reshape(x, [M, LANES * SLOTS])
+    return tl.reshape(x, [M, LANES * CAPACITY])
 
 
 @triton.jit
@@ -296,7 +288,7 @@ def _narrowed(low, high, below_low, below_high, a, b, below_a, below_b, wanted, 
 
 @triton.jit
 def _around(  # type: ignore[no-untyped-def]
-    low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, CAPACITY: tl.constexpr
+    low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn
 ):
     """Two places in the bracket, around where the threshold is expected.
 
@@ -330,19 +322,23 @@ def _around(  # type: ignore[no-untyped-def]
 def of_long_rows(  # type: ignore[no-untyped-def]
     source, rows, share, is_on, start, end, memory_ptr,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
-    VALID: tl.constexpr, CAPACITY: tl.constexpr, ASM: tl.constexpr,
+    VALID: tl.constexpr, ASM: tl.constexpr, THREE: tl.constexpr,
 ):  # fmt: skip
     """The threshold of each row, NaN where there is none. All valid scores are in the tiles from `start` to `end` − 1.
 
-    At `memory_ptr` there are LANES · (CAPACITY + 1) floats for each row of the program.
+    At `memory_ptr` there are LANES · (CAPACITY + 1) floats for each row of the program. A third pivot (THREE) makes the
+    bracket of a very long row so narrow that few lanes have more scores in it than they can collect.
     """
     expected = (tl.zeros([M], tl.float64) + share).to(tl.float32)
     if not HIGH:
         expected = 1.0 - expected
     a, b = _estimate(source, rows, expected, start * N, end - start, HIGH, M, N, BLOCK_D, D_STEPS, VALID)
-    count, below_a, below_b = _counts(
-        source, rows, float_at(a), float_at(b), start * N, end - start, 1, HIGH, M, N, BLOCK_D, D_STEPS, VALID
-    )
+    middle = place_of(0.5 * float_at(a) + 0.5 * float_at(b))
+    middle = tl.minimum(tl.maximum(middle, a), b)
+    count, below_a, below_b, below_middle = _counts(
+        source, rows, float_at(a), float_at(b), float_at(middle), start * N, end - start, 1,
+        HIGH, M, N, BLOCK_D, D_STEPS, VALID, THREE,
+    )  # fmt: skip
     rank, exists = _rank(count, share, is_on, HIGH)
     wanted = rank.to(tl.float32)
     # The threshold is at `low` or above it, and below `high`; `below_low` and `below_high` scores are below these.
@@ -352,8 +348,13 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     low, high, below_low, below_high = _narrowed(
         low, high, tl.zeros([M], tl.float32), count, a, b, below_a, below_b, wanted, is_open
     )
+    if THREE:  # its count says nothing new of a bracket that is not between the other two
+        is_between = is_open & (low == a) & (high == b)
+        low, high, below_low, below_high = _narrowed(
+            low, high, below_low, below_high, middle, high, below_middle, below_high, wanted, is_between
+        )
     is_open = (high - low).to(tl.uint32) > 1
-    of_row, memory, counts = _lanes(memory_ptr, M, CAPACITY)
+    of_row, memory, counts = _lanes(memory_ptr, M)
     one = tl.full([M], float("nan"), tl.float32)
     tl.store(of_row, one)
     _store_counts(counts, tl.zeros([M, LANES], tl.int32), rows >= 0)
@@ -361,7 +362,7 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     turn = 0
     any_open = tl.max(is_open.to(tl.int32), 0)
     while any_open > 0:
-        a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, CAPACITY)
+        a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn)
         # nothing is in the bracket of a row that is settled
         from_a = tl.where(is_open, float_at(a), float("nan"))
         to_b = tl.where(is_open, float_at(b), float("nan"))
@@ -370,7 +371,7 @@ def of_long_rows(  # type: ignore[no-untyped-def]
         for tile in range(start * (N // PART), end * (N // PART)):
             x, _, _, _ = tile_of(source, rows, tile * PART, 1, M, PART, BLOCK_D, D_STEPS, VALID, HIGH)
             below_a += _below(x, from_a)
-            taken = _collect(x, taken, from_a, to_b, memory, M, CAPACITY, ASM)
+            taken = _collect(x, taken, from_a, to_b, memory, M, ASM)
         below_b = below_a + tl.sum(taken, 1).to(tl.float32)
         low, high, below_low, below_high = _narrowed(
             low, high, below_low, below_high, a, b, below_a, below_b, wanted, is_open
@@ -386,5 +387,5 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     wanted -= below_low
     gap = (float_at(high) - float_at(low)) / (below_high - below_low)
     pivot = float_at(low) + gap * (wanted + 0.5)
-    cut = _select(None, memory_ptr, wanted, low, high, pivot, gap, M, N, CAPACITY)
+    cut = _select(_collected(memory_ptr, M), wanted, low, high, pivot, gap, M, LANES * CAPACITY)
     return tl.where(exists, cut, float("nan"))
