@@ -36,6 +36,12 @@ def test_a_run_has_the_same_name_wherever_its_files_are() -> None:
     assert len({portable_id(run) for run in one}) == len(one)
 
 
+def test_every_task_has_the_same_number_of_training_examples() -> None:
+    runs = plan.runs("confirm", "/data", "/model", ["plain"])
+    assert {run.task: run.settings["shots"] for run in runs} == {"imdb": "150", "glue/mnli": "100", "glue/qqp": "150"}
+    assert {run.size for run in runs} == {"shots=150"}
+
+
 def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     file = tmp_path / "tune.csv"
     file.write_text(",".join(COLUMNS) + "\n" + "a," * (len(COLUMNS) - 1) + "a\nb,half", encoding="utf-8")

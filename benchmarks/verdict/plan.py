@@ -117,12 +117,14 @@ def _changed(setting: Setting, plan: dict[str, Any]) -> Setting:
 
 
 def _run(setting: Setting, task: str, size: str, seed: int, shared: dict[str, Any]) -> RunSpec:
-    files = {n: v.format(data=shared["data_dir"]) for n, v in PLAN["tasks"][task].items() if n.endswith("_file")}
-    own = {**shared, **PLAN["tasks"][task], **files, **setting.training, "seed": seed}
+    of_task = dict(PLAN["tasks"][task])
+    classes = of_task.pop("classes", 2)
+    files = {n: v.format(data=shared["data_dir"]) for n, v in of_task.items() if n.endswith("_file")}
+    own = {**shared, **of_task, **files, **setting.training, "seed": seed}
     if files:
         del own["data_dir"]  # which is for tasks that are known by name
     own["method"] = setting.text.split(" + ") if setting.text else []
     name, equals, value = size.partition("=")
     if equals:
-        own[name] = value
+        own[name] = str(2 * int(value) // classes)
     return RunSpec(own, setting.method, task, seed, size, keep="last", resample=bool(equals))
