@@ -20,7 +20,7 @@ DEVELOPMENT, CONFIRMATION = ("glue/sst2", "glue/qnli"), ("imdb", "glue/qqp")
 LAYERS = 6  # of MiniLM
 REWARD_SET = 2000
 SETTINGS: dict[str, Any] = {
-    "max_length": 128, "per_device_train_batch_size": 16, "per_device_eval_batch_size": 256, "warmup_steps": 0.1,
+    "max_length": 64, "per_device_train_batch_size": 16, "per_device_eval_batch_size": 256, "warmup_steps": 0.1,
     "weight_decay": 0.01, "tf32": True, "eval_strategy": "no", "logging_steps": 10, "shots": 150,
 }  # fmt: skip
 
