@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from attendrop.core.engine import check_regularizers
+from attendrop.core.checks import check_regularizers
 from attendrop.methods import parse_method
 from attendrop.study.search_space import with_fields
 

@@ -1,18 +1,15 @@
 """`bind` and `unbind`: the places in a model that follow a plan.
 
-There are two. The attention function is in attention.py. A block is an instance whose class is replaced by a subclass
-of the same name, so that copies, `isinstance` and `state_dict` keys stay the same; so is the last linear layer of its
-feed-forward.
+There are two kinds: the attention function (attention.py), and blocks, the last linear layers of their feed-forwards and
+linear layers that a method asks for, whose class is replaced by a subclass (subclasses.py).
 """
 
 from __future__ import annotations
 
-import copy
-import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +23,11 @@ from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, called_by_name, select, unwrapped
+from .subclasses import ATTENTION, BLOCK, EMPTY, FEED_FORWARD, LINEAR, BlockSeam, FeedForwardSeam, LinearSeam, with_seam
 from .token_head import TokenHead
 from .validity import Validity
 
-_EMPTY = Plan()
-
-# Our attributes on modules, each a CallCounter.
-_ATTENTION, _BLOCK, _FEED_FORWARD = "_attendrop", "_attendrop_block", "_attendrop_feed_forward"
-_LINEAR = "_attendrop_linear"
-_ATTRIBUTES = (_ATTENTION, _BLOCK, _FEED_FORWARD, _LINEAR)
+_ATTRIBUTES = (ATTENTION, BLOCK, FEED_FORWARD, LINEAR)
 
 
 class Seams:
@@ -54,7 +47,7 @@ class Seams:
         self.sites: list[Site] = []
         self.blocks: list[str] = []
         self.feed_forwards: list[str | None] = []
-        self.plan: Plan = _EMPTY
+        self.plan: Plan = EMPTY
         self.records: dict[int, Record] = {}
         self.kept: dict[str, Tensor] = {}
         self.on_call: Callable[[dict[str, Any]], None] | None = None  # gets the inputs of each call (calls.py)
@@ -70,7 +63,7 @@ class Seams:
     def of(cls, model: nn.Module) -> Seams | None:
         """The seams of a bound model (or of a copy of one), or None."""
         for module in model.modules():
-            counter = getattr(module, _ATTENTION, None)
+            counter = getattr(module, ATTENTION, None)
             if isinstance(counter, CallCounter):
                 return counter.seams
         return None
@@ -105,7 +98,7 @@ class Seams:
             names: the names of the layers in it.
         """
         for name in names:
-            self._attach(model.get_submodule(name), _LINEAR, _LinearSeam).name = name
+            self._attach(model.get_submodule(name), LINEAR, LinearSeam).name = name
 
     def token_head(self, model: nn.Module) -> TokenHead | None:
         """The head of the bound model, where it can be called for a part of the tokens. The first call runs the model.
@@ -162,7 +155,7 @@ class Seams:
                 self._counters.append(counter)
             if seam is not None and not isinstance(module, seam):
                 # FSDP2 keeps the seam's class below its own: then the module is an instance already.
-                module.__class__ = _with_seam(type(module), seam)
+                module.__class__ = with_seam(type(module), seam)
             setattr(module, attribute, counter)
             self._modules.append(module)
         return module.__dict__[attribute]
@@ -180,122 +173,7 @@ class Seams:
             _release_config(config)
         self._modules, self._counters, self._counters_of_sites, self._configs = [], [], [], []
         self._token_heads = []
-        self._install(_EMPTY, {}, {})
-
-
-class _Seam:
-    """What the subclasses of blocks, feed-forwards and adapted attention modules share."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # As nn.Module copies itself. It is written out because pickling, which would do it, is refused.
-        duplicate = type(self).__new__(type(self))
-        memo[id(self)] = duplicate
-        duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return duplicate
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise pickle.PicklingError(
-            "the model is bound by attendrop and cannot be pickled; save model.state_dict(), use save_pretrained(), or "
-            "call unbind() on its seams (engine.close()) first."
-        )
-
-
-class _BlockSeam(_Seam):
-    """Comes before the class of a block: skips it or edits its hidden states, as the plan says."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        run = super().forward  # type: ignore[misc]
-        counter = getattr(self, _BLOCK, None)
-        if counter is None or not counter.seams.plan:
-            return run(*args, **kwargs)
-        plan: Plan = counter.seams.plan
-        block = counter.current
-        if block in plan.instead:
-            counter.seams.count_skipped(counter.advance())
-            return plan.instead[block]()
-        if block == 0 and -1 in plan.edits:
-            args, kwargs = _with_hidden_states(args, kwargs, _edited(plan, -1, _hidden_states(args, kwargs)))
-        result = run(*args, **kwargs)
-        counter.advance()
-        if block not in plan.skip and block not in plan.skip_where and block not in plan.edits:
-            return result
-        after = result if isinstance(result, Tensor) else result[0]
-        is_skipped = _is_skipped(plan, block, after.device)
-        if is_skipped is not None:
-            # The block has run and its result is dropped, so that the autograd graph is the same in every step, which
-            # data-parallel and sharded training rely on.
-            after = torch.where(is_skipped, _hidden_states(args, kwargs), after)
-        after = _edited(plan, block, after)
-        return after if isinstance(result, Tensor) else (after, *result[1:])
-
-
-def _is_skipped(plan: Plan, block: int, device: torch.device) -> Tensor | None:
-    """Whether the block is skipped, bool of no dimensions; None where the plan says nothing about it."""
-    if block in plan.skip:
-        return torch.ones((), dtype=torch.bool, device=device)
-    return plan.skip_where.get(block)
-
-
-def _hidden_states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return args[0] if args else kwargs["hidden_states"]
-
-
-def _with_hidden_states(
-    args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
-
-
-def _edited(plan: Plan, block: int, hidden: Tensor) -> Tensor:
-    for edit in plan.edits.get(block, ()):
-        hidden = edit(hidden)
-    return hidden
-
-
-class _FeedForwardSeam(_Seam):
-    """Comes before the class of a feed-forward's last linear layer: edits its input and its output."""
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        run = super().forward  # type: ignore[misc]
-        counter = getattr(self, _FEED_FORWARD, None)
-        if counter is None or not (counter.seams.plan.ffn or counter.seams.plan.inner):
-            return run(x, *args, **kwargs)
-        plan: Plan = counter.seams.plan
-        for edit in plan.inner.get(counter.current, ()):
-            x = edit(x)
-        x = run(x, *args, **kwargs)
-        for edit in plan.ffn.get(counter.current, ()):
-            x = edit(x)
-        return x
-
-
-class _LinearSeam(_Seam):
-    """Comes before the class of a linear layer that a method has opened: edits its input and its output."""
-
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        run = super().forward  # type: ignore[misc]
-        counter = getattr(self, _LINEAR, None)
-        plan: Plan = _EMPTY if counter is None else counter.seams.plan
-        name = "" if counter is None else counter.name
-        for edit in plan.linear_inputs.get(name, ()):
-            x = edit(x)
-        x = run(x, *args, **kwargs)
-        for edit in plan.linear_outputs.get(name, ()):
-            x = edit(x)
-        return x
-
-
-_subclasses: dict[tuple[type, type], type] = {}
-
-
-def _with_seam(cls: Any, seam: Any) -> type:
-    """A subclass of the same name, as FSDP2 creates: one for each class, so that isinstance holds among blocks."""
-    if "_attendrop_original" in vars(cls) and (cls.__bases__[-1], cls.__bases__[0]) not in _subclasses:
-        raise ValueError(f"{cls.__name__} has an attribute '_attendrop_original' of its own; rename it.")
-    if (cls, seam) not in _subclasses:
-        body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_attendrop_original": cls}
-        _subclasses[cls, seam] = type(cls.__name__, (seam, cls), body)
-    return _subclasses[cls, seam]
+        self._install(EMPTY, {}, {})
 
 
 def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
@@ -346,7 +224,7 @@ def bound(model: Any) -> Iterator[Seams]:
 def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
     seams.sites, blocks = sites_and_blocks(trace, model)
     for site, call in zip(seams.sites, trace.calls, strict=True):
-        counter = seams._attach(call.module, _ATTENTION)
+        counter = seams._attach(call.module, ATTENTION)
         counter.numbers.append(site.index)
         seams._counters_of_sites.append(counter)
     for index, block in enumerate(blocks):
@@ -354,12 +232,12 @@ def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
         if "forward" in vars(module):
             seams._overridden = block.name
         seams.blocks.append(block.name)
-        counter = seams._attach(module, _BLOCK, _BlockSeam)
+        counter = seams._attach(module, BLOCK, BlockSeam)
         counter.numbers.append(index)
         seams.feed_forwards.append(block.feed_forward)
         if block.feed_forward is not None:
             # With the counter of the block: the layer is called while the block runs.
-            seams._attach(model.get_submodule(block.feed_forward), _FEED_FORWARD, _FeedForwardSeam, counter)
+            seams._attach(model.get_submodule(block.feed_forward), FEED_FORWARD, FeedForwardSeam, counter)
 
 
 # How many bound models share a configuration object, by its id. One that is not here is used by one model at most.
@@ -413,7 +291,7 @@ def _replace_attention(model: Any, seams: Seams) -> None:
             seams._configs.append(config)
         adapter = ADAPTERS.get((type(module).__module__, type(module).__qualname__))
         if adapter is not None:
-            module.__class__ = _with_seam(type(module), adapter)
+            module.__class__ = with_seam(type(module), adapter)
             seams._modules.append(module)
     if not seams._configs:
         raise ValueError(

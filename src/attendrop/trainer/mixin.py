@@ -20,7 +20,8 @@ from transformers.utils import logging
 
 from ..capture.batches import NotesPadding, take_note
 from ..capture.steps import Steps
-from ..core.engine import Engine, as_list, check_columns, check_regularizers, refuse_reentrant
+from ..core.checks import as_list, check_columns, check_regularizers, refuse_reentrant
+from ..core.engine import Engine
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
 from ..core.step import MicroBatch

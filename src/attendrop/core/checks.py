@@ -1,0 +1,93 @@
+"""What is refused before training: methods that cannot act together, and models and batches that they cannot use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+from torch import nn
+
+from .regularizer import Regularizer
+
+
+def as_list(regularizers: Any) -> list[Any]:
+    """One method, or several, as a list."""
+    return [regularizers] if isinstance(regularizers, (Regularizer, str)) else list(regularizers)
+
+
+def check_regularizers(regularizers: Sequence[Any]) -> None:
+    """Refuses what is not a method, the same method twice, and methods that cannot act together."""
+    for regularizer in regularizers:
+        if not isinstance(regularizer, Regularizer):
+            raise ValueError(
+                f"regularizers has {regularizer!r}, which is not a regulariser; it must be an instance such as "
+                "ADDrop(p=0.3, q=0.3), or what parse_method('addrop:p=0.3,q=0.3') returns."
+            )
+    names = [type(regularizer).__name__ for regularizer in regularizers]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"regularizers has {name} {names.count(name)} times; it must have each method once.")
+    editors = [type(r).__name__ for r in regularizers if r.edits_weights]
+    if len(editors) > 1:
+        raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")
+    averages = [type(r).__name__ for r in regularizers if r.averages_weights]
+    if len(averages) > 1:
+        raise ValueError(
+            f"regularizers has {' and '.join(averages)}, which both decide the weights of the final model; choose one "
+            "of them."
+        )
+    for one, other in permutations(regularizers, 2):
+        reason = one.refuses(other)
+        if reason is not None:
+            raise ValueError(f"regularizers has {type(one).__name__} and {type(other).__name__}, {reason}")
+
+
+def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any]) -> None:
+    """Refuses a batch that lacks a column which a method reads."""
+    for regularizer in regularizers:
+        for name in regularizer.columns:
+            if name not in batch:
+                raise ValueError(
+                    f"{type(regularizer).__name__} reads the column {name!r}, and the batch has only "
+                    f"{', '.join(sorted(map(str, batch)))}; add it to the training set and let the collator pass it on."
+                )
+
+
+def check_calls(regularizers: Sequence[Regularizer]) -> None:
+    """Refuses what is not defined where the loop's loss calls the model by itself."""
+    for regularizer in regularizers:
+        name = type(regularizer).__name__
+        if regularizer.views > 1 or regularizer.reads_predictions:
+            raise ValueError(
+                f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; "
+                "use a method without such a penalty, such as ADDrop."
+            )
+        if type(regularizer).passes is not Regularizer.passes:
+            raise ValueError(
+                f"{name} needs several passes over a batch, and this trainer's loss calls the model by itself; use a "
+                "method that needs one pass, such as ADDrop."
+            )
+        if regularizer.columns:
+            raise ValueError(
+                f"{name} reads the column {regularizer.columns[0]!r} of the model's inputs, and this trainer's loss "
+                "makes these inputs by itself; use a method that reads no column."
+            )
+
+
+def check_checkpointing(model: nn.Module) -> None:
+    """Refuses reentrant gradient checkpointing, under which recorded tensors would get no gradients."""
+    for module in model.modules():
+        function = getattr(module, "_gradient_checkpointing_func", None)
+        if getattr(module, "gradient_checkpointing", False) and isinstance(function, partial):
+            refuse_reentrant(function.keywords)
+
+
+def refuse_reentrant(options: Mapping[str, Any] | None) -> None:
+    """Refuses these `gradient_checkpointing_kwargs` if they ask for reentrant checkpointing."""
+    if options and options.get("use_reentrant"):
+        raise ValueError(
+            "gradient_checkpointing_kwargs has use_reentrant=True, which gives attributions no gradient; it must be "
+            "{'use_reentrant': False}."
+        )

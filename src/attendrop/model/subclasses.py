@@ -1,0 +1,137 @@
+"""Subclasses of the blocks, feed-forwards and linear layers of a model, which follow a plan.
+
+An instance that is bound gets a subclass of its class, of the same name, so that copies, `isinstance` and `state_dict`
+keys stay the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from .plan import Plan
+
+# Our attributes on modules, each a CallCounter.
+ATTENTION, BLOCK, FEED_FORWARD = "_attendrop", "_attendrop_block", "_attendrop_feed_forward"
+LINEAR = "_attendrop_linear"
+
+EMPTY = Plan()
+
+
+class Seam:
+    """What the subclasses of blocks, feed-forwards and adapted attention modules share."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # As nn.Module copies itself. It is written out because pickling, which would do it, is refused.
+        duplicate = type(self).__new__(type(self))
+        memo[id(self)] = duplicate
+        duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return duplicate
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise pickle.PicklingError(
+            "the model is bound by attendrop and cannot be pickled; save model.state_dict(), use save_pretrained(), or "
+            "call unbind() on its seams (engine.close()) first."
+        )
+
+
+class BlockSeam(Seam):
+    """Comes before the class of a block: skips it or edits its hidden states, as the plan says."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        run = super().forward  # type: ignore[misc]
+        counter = getattr(self, BLOCK, None)
+        if counter is None or not counter.seams.plan:
+            return run(*args, **kwargs)
+        plan: Plan = counter.seams.plan
+        block = counter.current
+        if block in plan.instead:
+            counter.seams.count_skipped(counter.advance())
+            return plan.instead[block]()
+        if block == 0 and -1 in plan.edits:
+            args, kwargs = _with_hidden_states(args, kwargs, _edited(plan, -1, _hidden_states(args, kwargs)))
+        result = run(*args, **kwargs)
+        counter.advance()
+        if block not in plan.skip and block not in plan.skip_where and block not in plan.edits:
+            return result
+        after = result if isinstance(result, Tensor) else result[0]
+        is_skipped = _is_skipped(plan, block, after.device)
+        if is_skipped is not None:
+            # The block has run and its result is dropped, so that the autograd graph is the same in every step, which
+            # data-parallel and sharded training rely on.
+            after = torch.where(is_skipped, _hidden_states(args, kwargs), after)
+        after = _edited(plan, block, after)
+        return after if isinstance(result, Tensor) else (after, *result[1:])
+
+
+def _is_skipped(plan: Plan, block: int, device: torch.device) -> Tensor | None:
+    """Whether the block is skipped, bool of no dimensions; None where the plan says nothing about it."""
+    if block in plan.skip:
+        return torch.ones((), dtype=torch.bool, device=device)
+    return plan.skip_where.get(block)
+
+
+def _hidden_states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return args[0] if args else kwargs["hidden_states"]
+
+
+def _with_hidden_states(
+    args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
+
+
+def _edited(plan: Plan, block: int, hidden: Tensor) -> Tensor:
+    for edit in plan.edits.get(block, ()):
+        hidden = edit(hidden)
+    return hidden
+
+
+class FeedForwardSeam(Seam):
+    """Comes before the class of a feed-forward's last linear layer: edits its input and its output."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        run = super().forward  # type: ignore[misc]
+        counter = getattr(self, FEED_FORWARD, None)
+        if counter is None or not (counter.seams.plan.ffn or counter.seams.plan.inner):
+            return run(x, *args, **kwargs)
+        plan: Plan = counter.seams.plan
+        for edit in plan.inner.get(counter.current, ()):
+            x = edit(x)
+        x = run(x, *args, **kwargs)
+        for edit in plan.ffn.get(counter.current, ()):
+            x = edit(x)
+        return x
+
+
+class LinearSeam(Seam):
+    """Comes before the class of a linear layer that a method has opened: edits its input and its output."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        run = super().forward  # type: ignore[misc]
+        counter = getattr(self, LINEAR, None)
+        plan: Plan = EMPTY if counter is None else counter.seams.plan
+        name = "" if counter is None else counter.name
+        for edit in plan.linear_inputs.get(name, ()):
+            x = edit(x)
+        x = run(x, *args, **kwargs)
+        for edit in plan.linear_outputs.get(name, ()):
+            x = edit(x)
+        return x
+
+
+_subclasses: dict[tuple[type, type], type] = {}
+
+
+def with_seam(cls: Any, seam: Any) -> type:
+    """A subclass of the same name, as FSDP2 creates: one for each class, so that isinstance holds among blocks."""
+    if "_attendrop_original" in vars(cls) and (cls.__bases__[-1], cls.__bases__[0]) not in _subclasses:
+        raise ValueError(f"{cls.__name__} has an attribute '_attendrop_original' of its own; rename it.")
+    if (cls, seam) not in _subclasses:
+        body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "_attendrop_original": cls}
+        _subclasses[cls, seam] = type(cls.__name__, (seam, cls), body)
+    return _subclasses[cls, seam]
