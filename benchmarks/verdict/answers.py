@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
 from .lines import RECORDS, read
-from .plan import TUNE, frozen
-from .recommend import GOALS, MODEL, best_first, boundaries, preset, primary_size, recommended_for
+from .plan import TUNE, controls, frozen
+from .recommend import GOALS, MODEL, best_first, boundaries, is_confirmed, preset, primary_size, recommended_for
 from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of
 
 
@@ -46,7 +46,7 @@ def run_counts() -> list[RunCount]:
 def recommendation() -> str:
     """The decision table."""
     found = [size for size in sizes(MODEL) if methods_of(MODEL, size)]
-    if not found:
+    if not is_confirmed():
         return NOT_YET
     amounts = [examples(size) for size in found]
     limits = boundaries(amounts)
@@ -73,9 +73,9 @@ def answer() -> str:
     """The result in a few sentences."""
     size = primary_size()
     methods = methods_of(MODEL, size)
-    if not methods:
+    if not is_confirmed():
         return (
-            "The confirmation runs have not been made yet. Parts below that have no numbers say so; the rest of the "
+            "Not all confirmation runs have been made yet. Parts below that have no numbers say so; the rest of the "
             "page is the plan.\n"
         )
     tasks = on_tasks(MODEL, size, "score")
@@ -157,26 +157,26 @@ def chosen_preset() -> str:
 
 def expectations() -> str:
     """The README's summary: what to expect."""
-    size = primary_size()
-    methods = methods_of(MODEL, size)
-    if not methods:
+    if not is_confirmed():
         return ""
+    size, outcomes = primary_size(), ("score", "scaled_loss")
+    methods = [method for method in methods_of(MODEL, size) if method not in controls()]
     rows = sum(of.runs for of in run_counts())
-    of = {o: over_tasks(MODEL, size, o) for o in ("score", "loss")}
-    helped = {o: [m for m in methods if of[o][m].verdict == "helps"] for o in of}
+    of = {outcome: over_tasks(MODEL, size, outcome) for outcome in outcomes}
+    helped = {outcome: [m for m in methods if of[outcome][m].verdict == "helps"] for outcome in outcomes}
     hurt = [m for m in methods if of["score"][m].verdict == "hurts"]
-    best = [m for m in best_first() if m in helped["loss"]][:1]
-    counts = [len(helped["loss"]), len(helped["score"]), len(hurt)]
+    best = [m for m in best_first() if m in helped["scaled_loss"]][:1]
     text = (
         f"In a study of {rows:,} runs ([the verdict](docs/verdict.md)), {len(methods)} methods and settings were "
         f"compared with plain\nfine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples, on tasks that "
-        "no choice had seen.\n{} of them lower the log loss, {} raise the score, and {} lower the score.\n".format(
-            *counts
-        )
+        f"no choice had seen.\n{len(helped['score'])} of them raise the score, {len(hurt)} lower it, and "
+        f"{len(helped['scaled_loss'])} lower the log loss (measured after temperature\nscaling, because otherwise it "
+        "mostly shows the number of epochs).\n"
     )
     for method in best:
         text += (
             f"Of those that lower the log loss, {method} did best on the development tasks: log loss "
-            f"{interval('loss', of['loss'][method])}, score {interval('score', of['score'][method])} points.\n"
+            f"{interval('scaled_loss', of['scaled_loss'][method])}, score {interval('score', of['score'][method])} "
+            "points.\n"
         )
     return text
