@@ -296,7 +296,7 @@ def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pyt
     for arguments, message in (
         (["--overwrite"], "holds no earlier demo"),
         (["--output-dir", "file"], "is a file"),
-        (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 113, the reviews of at most 12 words"),
+        (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 113"),
         (["--output-dir", "new", "--train-samples", "10"], "train_samples is 10; it must be at least 50"),
         (["--output-dir", "new", "--epochs", "1"], "epochs is 1; it must be at least 2"),
     ):

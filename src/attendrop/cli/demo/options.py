@@ -10,7 +10,6 @@ from ...errors import UserError
 from ...utils.checks import check_number
 
 P = Q = 0.3  # of AD-DROP
-LEARNING_RATE = 2e-4  # higher than usual, because there are few steps
 MAX_WORDS = 12  # of a review, to save time
 
 

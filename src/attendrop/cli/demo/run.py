@@ -18,7 +18,7 @@ from .closing import print_conclusions, print_next_steps
 from .comparison import compare_seeds
 from .figures import draw_figures
 from .folder import Reviews, check_folder, created_folder, write_demo_file, write_reviews
-from .options import LEARNING_RATE, MAX_WORDS, RUNS, DemoOptions
+from .options import MAX_WORDS, RUNS, DemoOptions
 
 
 def run_demo(options: DemoOptions) -> None:
@@ -99,7 +99,7 @@ def _train_all(options: DemoOptions, model: Path) -> dict[str, Result]:
 def _settings(options: DemoOptions, name: str, model: Path) -> dict[str, Any]:
     method = RUNS[name].method
     return {
-        **options.settings(model, options.epochs, LEARNING_RATE),
+        **options.settings(model, options.epochs, learning_rate=1e-4),
         "method": [method] if method else [],
         "logging_steps": 5,
         "seed": options.seed,
