@@ -14,7 +14,7 @@ from ...study.status import Status
 from ..compare import print_verdicts
 from ..console import console, shown
 from ..study_view import result_of, run_name
-from .options import RUNS, DemoOptions
+from .options import LEARNING_RATE, RUNS, DemoOptions
 
 FOLDER = "comparison"
 SEEDS, EPOCHS = 3, 2
@@ -28,13 +28,13 @@ def compare_seeds(options: DemoOptions, model: Path) -> Path:
         options: The options of the demo.
         model: The folder of the pretrained model.
     """
-    settings = options.settings(model, EPOCHS, learning_rate=4e-4)  # high, because there are only 20 steps
+    settings = options.settings(model, EPOCHS, 2 * LEARNING_RATE)
     method = str(RUNS["addrop"].method)
     design = make_design(settings, ["plain", method], sizes=(f"fraction={_SHARE}",), resample=True)
     console.print("\nDoes it help? One seed cannot tell", style="bold")
     console.print(
         f"So here are {SEEDS} seeds of plain and AD-DROP. To save time, each seed trains on another half of the "
-        f"reviews, for {EPOCHS} epochs, at a higher learning rate. This is what `attendrop compare` does; five "
+        f"reviews, for {EPOCHS} epochs and at twice the learning rate. This is what `attendrop compare` does; five "
         "seeds are the fewest for a verdict."
     )
     folder = options.output_dir / FOLDER

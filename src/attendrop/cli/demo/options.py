@@ -10,6 +10,9 @@ from ...errors import UserError
 from ...utils.checks import check_number
 
 P = Q = 0.3  # of AD-DROP
+# The best mean accuracy of three plain runs on reviews that the demo does not use, among a quarter of it to twice it. In
+# the comparison, whose runs have 20 steps only, twice this rate was the best in the same way.
+LEARNING_RATE = 2e-4
 MAX_WORDS = 12  # of a review, to save time
 
 
@@ -62,4 +65,5 @@ class DemoOptions:
             "label": "label",
             "num_train_epochs": epochs,
             "learning_rate": learning_rate,
+            "logging_steps": 5,
         }

@@ -18,7 +18,7 @@ from .closing import print_conclusions, print_next_steps
 from .comparison import compare_seeds
 from .figures import draw_figures
 from .folder import Reviews, check_folder, created_folder, write_demo_file, write_reviews
-from .options import MAX_WORDS, RUNS, DemoOptions
+from .options import LEARNING_RATE, MAX_WORDS, RUNS, DemoOptions
 
 
 def run_demo(options: DemoOptions) -> None:
@@ -71,7 +71,7 @@ def _print_introduction(options: DemoOptions) -> None:
     console.print(
         f"all-MiniLM-L6-v2 learns this three times from {options.train_samples} reviews of Rotten Tomatoes, and is "
         f"evaluated on {options.dev_samples} others, the dev set. Each review has at most {MAX_WORDS} words. "
-        f"{options.epochs} epochs, seed {options.seed}."
+        f"{options.epochs} epochs, seed {options.seed}, learning rate {LEARNING_RATE:g} (chosen on other reviews)."
     )
     table = plain_table()
     table.show_header = False
@@ -99,9 +99,8 @@ def _train_all(options: DemoOptions, model: Path) -> dict[str, Result]:
 def _settings(options: DemoOptions, name: str, model: Path) -> dict[str, Any]:
     method = RUNS[name].method
     return {
-        **options.settings(model, options.epochs, learning_rate=1e-4),
+        **options.settings(model, options.epochs, LEARNING_RATE),
         "method": [method] if method else [],
-        "logging_steps": 5,
         "seed": options.seed,
         # The last epoch is evaluated: no epoch is selected on the development set.
         "save_strategy": "no",
