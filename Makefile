@@ -17,10 +17,11 @@ demo: $(CLI_STAMP)  ## Fine-tune a small model on film reviews, plain and with t
 	$(BIN)/attendrop demo --overwrite
 
 $(CLI_STAMP): pyproject.toml $(CONSTRAINTS)
+	@echo "Installing PyTorch, transformers and attendrop into $(VENV), about a minute:"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# torch first and by its exact version: a range would take gigabytes of CUDA packages
-	$(BIN)/pip install --quiet "$$(grep '^torch==' $(CONSTRAINTS))"
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[cli]'
+	@# torch by its exact version: a range would take gigabytes of CUDA packages. Without bytecode, because Python compiles
+	@# what it imports by itself, and pip would compile all 14,000 files one after the other.
+	$(BIN)/pip install --quiet --no-compile --constraint $(CONSTRAINTS) "$$(grep '^torch==' $(CONSTRAINTS))" --editable '.[cli]'
 	touch $@
 
 setup: $(STAMP)  ## Create .venv and install everything, with the pinned versions

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
+import re
 import shlex
 import tarfile
 import zipfile
@@ -19,7 +21,7 @@ from attendrop.cli.app import run
 from attendrop.cli.demo import downloads
 from attendrop.cli.demo import run as demo
 from attendrop.cli.demo.downloads import Package, Pin, fetch, is_cached
-from attendrop.cli.demo.options import RUNS, DemoOptions
+from attendrop.cli.demo.options import RUNS, DemoOptions, P
 from attendrop.cli.live_table import RowUpdater
 from attendrop.errors import UserError
 from attendrop.experiments import Result, RunConfig
@@ -244,6 +246,9 @@ def test_demo_from_download_to_summary(
         f"about twice that, {2 * error:.1f} points, cannot be distinguished from noise."
     ) in out
     assert "AttendOut learned from 58 reviews; the other 6 gave its rewards." in out
+    dropped, positions = map(int, re.search(r"this draw drops (\d+) of (\d+) attention positions", out).groups())
+    tokens = math.isqrt(positions)
+    assert 0 < dropped <= tokens * (tokens - int(tokens * (1 - P)))  # never more than the candidates of all rows
 
     page = folder / "comparison" / "report.html"
     assert page.as_uri() in out
@@ -291,7 +296,7 @@ def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pyt
     for arguments, message in (
         (["--overwrite"], "holds no earlier demo"),
         (["--output-dir", "file"], "is a file"),
-        (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 120"),
+        (["--output-dir", "new", "--train-samples", "100"], "together they must be at most 113"),
         (["--output-dir", "new", "--train-samples", "10"], "train_samples is 10; it must be at least 50"),
         (["--output-dir", "new", "--epochs", "1"], "epochs is 1; it must be at least 2"),
     ):

@@ -220,11 +220,13 @@ def _cell(outcome: Mapping[str, Any], name: str) -> str:
     if not comparison or comparison["difference"] is None:
         return mean
     verdict = comparison["verdict"]
+    difference = "" if unit else f" ({comparison['difference']:+.3f})"  # a multiple says it already
+    if verdict == "too few seeds":
+        return f"{mean}{difference}"  # the sentence below the table says so once
     if name == "cost":
         verdict = {"helps": "cheaper", "hurts": "dearer"}.get(verdict, verdict)
     colour = _COLOURS.get(comparison["verdict"])
     shown_verdict = f"[{colour}]{verdict}[/{colour}]" if colour else f"[dim]{verdict}[/dim]"
-    difference = "" if unit else f" ({comparison['difference']:+.3f})"  # a multiple says it already
     return f"{mean}{difference}\n{shown_verdict}"
 
 

