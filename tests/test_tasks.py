@@ -262,7 +262,10 @@ def test_a_validation_split_is_stratified_by_class(data: Data) -> None:
     assert sorted(texts(split.train) + texts(split.validation)) == sorted(texts(data.train))
     order = texts(data.train)
     assert [order.index(text) for text in texts(split.train)] == sorted(order.index(t) for t in texts(split.train))
-    assert split.notes[-1] == "no validation split: 10 of 100 training examples split off, stratified, seed 7"
+    assert split.notes[-2] == "no validation split: 10 of 100 training examples split off, stratified, seed 7"
+    assert split.notes[-1].startswith("warning: a score on 10 validation examples says little")
+    assert "split off" in most.notes[-1]
+    assert not any(note.startswith("warning") for note in most.notes)
     assert data.validation is None  # the original data are unchanged
     assert split_validation(split, 0.5) is split
 

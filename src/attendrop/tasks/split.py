@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from .data import Data
 
+FEW = 20  # validation examples; the standard error of an accuracy on so many is up to 11 points
+
 
 def _training_split(data: Data) -> Dataset:
     if data.train is None:
@@ -87,6 +89,11 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
     rest = np.setdiff1d(np.arange(len(train)), chosen)
     counts = f"{len(chosen):,} of {len(train):,} training examples"
     notes = [*data.notes, f"no validation split: {counts} split off, {_strategy(data)}, seed {seed}"]
+    if len(chosen) < FEW:
+        notes.append(
+            f"warning: a score on {plural(len(chosen), 'validation example')} says little; split off more with "
+            "--validation-share, or use --validation-file"
+        )
     kept = {texts[i] for i in rest}
     if repeated := sum(texts[i] in kept for i in chosen):
         notes.append(
