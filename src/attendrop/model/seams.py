@@ -1,6 +1,6 @@
 """`bind` and `unbind`: the places in a model that follow a plan.
 
-There are two kinds: the attention function (attention.py), and blocks, the last linear layers of their feed-forwards and
+There are two kinds: the attention function (attention.py); and blocks, the last linear layers of feed-forwards, and
 linear layers that a method asks for, whose class is replaced by a subclass (subclasses.py).
 """
 
