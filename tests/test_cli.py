@@ -136,6 +136,14 @@ def test_help_methods_and_tasks_commands(capfd: pytest.CaptureFixture[str]) -> N
     assert run(["train", "--learnin-rate", "1"]) == 2
 
 
+def test_flags_with_the_names_of_other_libraries_are_recognised(capfd: pytest.CaptureFixture[str]) -> None:
+    for given, flag in (("--epochs", "--num-train-epochs"), ("--lr", "--learning-rate")):
+        assert run(["train", given, "3"]) == 2
+        assert f"no such option: {given}; did you mean {flag}?" in capfd.readouterr().err
+    assert run(["predict", "--epochs", "3"]) == 2
+    assert "num-train-epochs" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["methods"]])
 def test_what_only_lists_imports_no_large_library(arguments: list[str]) -> None:
     code = (

@@ -131,9 +131,21 @@ def _failed(error: object, code: int) -> int:
     return code
 
 
+def _nearest(error: Any) -> list[str] | None:
+    """The flags that an unknown flag may stand for."""
+    from ..experiments.settings import OTHER_NAMES
+
+    known = OTHER_NAMES.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
+    if known is not None and error.ctx is not None:
+        flag = f"--{known.replace('_', '-')}"
+        if any(flag in parameter.opts for parameter in error.ctx.command.params):
+            return [flag]
+    return getattr(error, "possibilities", None)
+
+
 def _usage(error: Any) -> str:
     """What is wrong with the flags, as a sentence that ends with where to look."""
-    near = getattr(error, "possibilities", None)
+    near = _nearest(error)
     message = error.message if near else error.format_message()
     message = message.replace(". Did you mean", "; did you mean").rstrip(".")
     if near:

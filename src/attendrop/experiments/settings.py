@@ -345,8 +345,8 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-# Names of other libraries -> the setting.
-_OTHER_NAMES = {
+# Names of other libraries, or shorter ones -> the setting.
+OTHER_NAMES = {
     "lr": "learning_rate",
     "epochs": "num_train_epochs",
     "num_epochs": "num_train_epochs",
@@ -363,7 +363,7 @@ _OTHER_NAMES = {
 
 def _suggestion(name: str) -> str:
     """The end of the sentence about an unknown setting: the nearest known one, or where they are listed."""
-    nearest = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else difflib.get_close_matches(name, all_settings(), n=1)
+    nearest = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, all_settings(), n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else "; `attendrop train --help-all` lists them."
 
 
