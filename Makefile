@@ -6,6 +6,8 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup
 STAMP := $(VENV)/.installed
 CLI_STAMP := $(VENV)/.installed-cli
+# The packages are installed without bytecode, so Python must be allowed to keep what it compiles.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo setup check test test-long test-gpu coverage dist lint
 .PHONY: bench bench-steps bench-kernels bench-bits bench-trainer bench-inference bench-runs tables
