@@ -46,6 +46,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
          "torch.stack(values).sum() for name", "step"),
         ("stack.callback(self.seams.unbind)", "pass", "engine"),
         ("if name not in self.columns}, self.views", "}, self.views", "engine:columns structure_mask:equation"),
+    ],
+    "core/checks.py": [
         ("for one, other in permutations(regularizers, 2):", "for one, other in ():", "r3f:loss_both"),
     ],
     "capture/half_weights.py": [
@@ -163,9 +165,12 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ('keys + (span - 1 if pattern == "span" else 0)', "keys + (span - 1)", "scores_dropout attention_dropout"),
         ("return draws >= p", "return draws > 1 - p", "scores_dropout:probability"),
     ],
+    "kernels/draws/api.py": [
+        ("(draws >= p) / (1 - p) if p < 1", "(draws >= p) / p if p < 1", "unidrop"),
+    ],
     "methods/_shared/dropping.py": [
-        ("(draws >= p) / (1 - p)", "(draws >= p) / p", "unidrop"),
-        ("(draws < p).nonzero()", "(draws > p).nonzero()", "layerdrop:probability"),
+        ("generator=step.shared_generator(stream)) < value_at", "generator=step.shared_generator(stream)) > value_at",
+         "layerdrop:probability"),
     ],
     "methods/_shared/predictions.py": [
         ("total / chosen.sum().clamp(min=1)", "total / chosen.numel()", "rdrop:manual"),
@@ -198,8 +203,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "methods/concrete_dropout.py": [
         ("return (1 - z) / (1 - logit.sigmoid())", "return 1 - z", "concrete_dropout"),
-        ("self.entropy * (widths * negative_entropy",
-         "-self.entropy * (widths * negative_entropy", "concrete_dropout:formula"),
+        ("self._unit + self.entropy * (", "self._unit - self.entropy * (", "concrete_dropout:formula"),
     ],
     "methods/drophead.py": [
         ("keep * draws.shape[-1] / keep.sum", "keep / keep.sum", "drophead"),
@@ -232,7 +236,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("torch.promote_types(parameter.dtype, torch.float32)", "parameter.dtype", "ema"),
     ],
     "methods/confidence_penalty.py": [
-        ("* predictions.mean((log_p.exp()", "* -predictions.mean((log_p.exp()", "confidence_penalty"),
+        ("beta) * negative_entropy", "beta) * -negative_entropy", "confidence_penalty"),
     ],
     "methods/cutoff.py": [
         ("(index < start + count)", "(index <= start + count)", "cutoff"),
@@ -343,8 +347,8 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
     ],
     "experiments/presets.py": [
-        ('"patience": 3 if config.task in _EPOCHS else 5',
-         '"patience": 5 if config.task in _EPOCHS else 3', "runs:preset"),
+        ('"patience": 3 if config.task in _LARGE else 5',
+         '"patience": 5 if config.task in _LARGE else 3', "runs:preset"),
     ],
 }  # fmt: skip
 
