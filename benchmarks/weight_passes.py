@@ -11,17 +11,15 @@ torch's functions for lists of tensors, where there are any. Times are medians.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attendrop.kernels import all_weights
 
-from .kernels import _time_on_cpu, _time_on_gpu
+from .kernels import seconds
 from .records import RESULTS, append, conditions
 from .shapes import MODELS, make_model
 
@@ -68,14 +66,10 @@ def as_graph(work: Work) -> Work:
     return graph.replay
 
 
-def seconds(work: Work, device: str, calls: int) -> float:
-    """The median time of a call, after three calls to warm up."""
+def seconds_of(work: Work, device: str, calls: int) -> float:
+    """The median time of a call, on a GPU as a CUDA graph."""
     run = as_graph(work) if device == "cuda" else work
-    for _ in range(3):
-        run()
-    time_one = _time_on_gpu if device == "cuda" else _time_on_cpu
-    nothing: dict[str, Tensor] = {}
-    return statistics.median(time_one(lambda _: run(), nothing) for _ in range(calls))
+    return seconds(lambda _: run(), [{}], device, calls)
 
 
 def use_tile(size: int | None) -> None:
@@ -99,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     for tile in options.tiles:
         use_tile(tile)
         for name, (passes, work) in works(options.model, options.device).items():
-            taken = seconds(work, options.device, options.calls)
+            taken = seconds_of(work, options.device, options.calls)
             row = {
                 "tile": tile or "",
                 "provider": name,

@@ -30,7 +30,7 @@ from .lines import RECORDS
 from .plan import PLAN, controls, frozen
 from .protocol_gains import Gain, gains
 from .recommend import primary_size
-from .show import MODELS, NAMES, amount, examples, interval, methods_of, seconds, word
+from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, word
 
 
 def words(name: str) -> str:
@@ -68,12 +68,9 @@ def against_controls(name: str) -> str:
     for control in controls():
         training = frozen()[control]["training"]
         others = [PLAIN, *(method for method in methods_of(name, primary_size()) if method != control)]
-        judged = {o: over_cells(rows, o, only_these=True, baseline=control, methods=others) for o in outcomes}
-        lines = [
-            [m, *(f"{interval(o, of[m])} {word(of[m].verdict)}" if m in of else "" for o, of in judged.items())]
-            for m in others
-        ]
-        if judged["score"]:
+        found = {o: over_cells(rows, o, only_these=True, baseline=control, methods=others) for o in outcomes}
+        lines = [[method, *(judged(o, of.get(method)) for o, of in found.items())] for method in others]
+        if found["score"]:
             text += (
                 f"Against *{control}* (learning rate {training['learning_rate']:.2g}, "
                 f"{training['num_train_epochs']:g} epochs):\n\n"
@@ -91,7 +88,7 @@ def by_size(name: str) -> str:
     lines = []
     for method in methods_of(name, primary_size()):
         of = {column: over_tasks(name, column[1], column[0]).get(method) for column in columns}
-        lines.append([method, *(f"{interval(c[0], v)} {word(v.verdict)}" if v else "" for c, v in of.items())])
+        lines.append([method, *(judged(column[0], figures) for column, figures in of.items())])
     return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for outcome, size in columns)], lines)
 
 
@@ -103,7 +100,7 @@ def by_task(name: str, outcome: str) -> str:
     lines = []
     for method in methods_of(name, primary_size()):
         cells = [of.get(method) for of in found.values()]
-        lines.append([method, *(f"{interval(outcome, c)} {word(c.verdict)}" if c else "" for c in cells)])
+        lines.append([method, *(judged(outcome, cell) for cell in cells)])
     titles = [task if size != "all" else f"{task}, whole" for task, size in found]
     return table(["method", *titles], lines)
 
@@ -192,10 +189,9 @@ def upper_line() -> str:
     for name in MODELS:
         for size in (*sizes(name), "all"):
             rows = confirmation_rows(name, size)
-            judged = {o: over_cells(rows, o, only_these=True, methods=[UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
-            if judged["score"] is not None:
-                shown = [f"{interval(o, of)} {word(of.verdict)}" if of else "" for o, of in judged.items()]
-                lines.append([MODELS[name], _n(size), *shown])
+            found = {o: over_cells(rows, o, only_these=True, methods=[UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
+            if found["score"] is not None:
+                lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in found.items())])
     return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
 
 

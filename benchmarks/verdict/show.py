@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
+from attendrop.statistics.over_tasks import TaskSummary
+from attendrop.statistics.verdict import Comparison
+
 from .judge import HIGHER_IS_BETTER, PLAIN, confirmation_rows, over_tasks
 from .plan import frozen
 
@@ -44,8 +47,13 @@ def interval(outcome: str, figures: object) -> str:
     return f"{amount(outcome, figures.difference)} [{low}, {high}]"  # type: ignore[attr-defined]
 
 
+def judged(outcome: str, figures: Comparison | TaskSummary | None) -> str:
+    """Difference, interval and verdict; empty without figures."""
+    return "" if figures is None else f"{interval(outcome, figures)} {word(figures.verdict)}"
+
+
 def examples(size: str) -> int:
-    """The number of training examples with two classes."""
+    """The number of training examples."""
     return 2 * int(size.partition("=")[2])
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from .plan import Plan
+from .plan import Edit, Plan
 
 # Our attributes on modules, each a CallCounter.
 ATTENTION, BLOCK, FEED_FORWARD = "_attendrop", "_attendrop_block", "_attendrop_feed_forward"
@@ -53,7 +54,7 @@ class BlockSeam(Seam):
             counter.seams.count_skipped(counter.advance())
             return plan.instead[block]()
         if block == 0 and -1 in plan.edits:
-            args, kwargs = _with_hidden_states(args, kwargs, _edited(plan, -1, _hidden_states(args, kwargs)))
+            args, kwargs = _with_hidden_states(args, kwargs, _edited(_hidden_states(args, kwargs), plan.edits[-1]))
         result = run(*args, **kwargs)
         counter.advance()
         if block not in plan.skip and block not in plan.skip_where and block not in plan.edits:
@@ -64,7 +65,7 @@ class BlockSeam(Seam):
             # The block has run and its result is dropped, so that the autograd graph is the same in every step, which
             # data-parallel and sharded training rely on.
             after = torch.where(is_skipped, _hidden_states(args, kwargs), after)
-        after = _edited(plan, block, after)
+        after = _edited(after, plan.edits.get(block, ()))
         return after if isinstance(result, Tensor) else (after, *result[1:])
 
 
@@ -85,10 +86,10 @@ def _with_hidden_states(
     return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
 
 
-def _edited(plan: Plan, block: int, hidden: Tensor) -> Tensor:
-    for edit in plan.edits.get(block, ()):
-        hidden = edit(hidden)
-    return hidden
+def _edited(x: Tensor, edits: Iterable[Edit]) -> Tensor:
+    for edit in edits:
+        x = edit(x)
+    return x
 
 
 class FeedForwardSeam(Seam):
@@ -100,12 +101,8 @@ class FeedForwardSeam(Seam):
         if counter is None or not (counter.seams.plan.ffn or counter.seams.plan.inner):
             return run(x, *args, **kwargs)
         plan: Plan = counter.seams.plan
-        for edit in plan.inner.get(counter.current, ()):
-            x = edit(x)
-        x = run(x, *args, **kwargs)
-        for edit in plan.ffn.get(counter.current, ()):
-            x = edit(x)
-        return x
+        x = run(_edited(x, plan.inner.get(counter.current, ())), *args, **kwargs)
+        return _edited(x, plan.ffn.get(counter.current, ()))
 
 
 class LinearSeam(Seam):
@@ -116,12 +113,8 @@ class LinearSeam(Seam):
         counter = getattr(self, LINEAR, None)
         plan: Plan = EMPTY if counter is None else counter.seams.plan
         name = "" if counter is None else counter.name
-        for edit in plan.linear_inputs.get(name, ()):
-            x = edit(x)
-        x = run(x, *args, **kwargs)
-        for edit in plan.linear_outputs.get(name, ()):
-            x = edit(x)
-        return x
+        x = run(_edited(x, plan.linear_inputs.get(name, ())), *args, **kwargs)
+        return _edited(x, plan.linear_outputs.get(name, ()))
 
 
 _subclasses: dict[tuple[type, type], type] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from ..capture.batches import NotesPadding, take_note
 from ..capture.steps import Steps
+from ..capture.training import TrainingStep
 from ..core.checks import as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.engine import Engine
 from ..core.regularizer import Regularizer
@@ -41,8 +42,6 @@ from .networks import AuxiliaryNetworks
 from .saving import Saving
 
 logger = logging.get_logger(__name__)
-
-TrainingStep = Callable[..., Tensor]
 
 
 class RegularizerMixin(CapturedLoop, Evaluation, Saving):
