@@ -348,7 +348,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "experiments/presets.py": [
         ('"patience": 3 if config.task in _LARGE else 5',
-         '"patience": 5 if config.task in _LARGE else 3', "runs:preset"),
+         '"patience": 5 if config.task in _LARGE else 3', "cli:preset"),
     ],
 }  # fmt: skip
 
