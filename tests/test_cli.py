@@ -108,9 +108,9 @@ def test_recommended_preset_is_applied_and_reported(monkeypatch: pytest.MonkeyPa
     config = make_config({"model": "m", "task": "glue/rte", "preset": "recommended"})
     (note,) = apply_preset(config, small)
     assert config.method == ["mixout:p=0.7", "ema"]
-    assert (config.training["learning_rate"], config.training["num_train_epochs"]) == (8e-5, 12.0)
-    assert "mixout:p=0.7 + ema, num_train_epochs=12.0, learning_rate=8e-05" in note
-    assert "preset" not in config.settings()
+    assert (config.training["learning_rate"], config.preset_epochs) == (8e-5, 12.0)
+    assert "mixout:p=0.7 + ema, learning_rate=8e-05" in note
+    assert not {"preset", "preset_epochs"} & set(config.settings())
     config = make_config(
         {"model": "m", "task": "glue/rte", "preset": "recommended", "learning_rate": 1e-5, "lora": True}
     )

@@ -14,7 +14,7 @@ from attendrop.cli.app import run
 from attendrop.errors import UserError
 from attendrop.experiments import Listener, Result
 from attendrop.experiments.curves import plot_runs
-from attendrop.experiments.recipe import epochs_for, rate_for
+from attendrop.experiments.recipe import epochs_for, preset_epochs_for, rate_for
 from attendrop.study.spec import RunSpec
 from attendrop.study.worker import Worker
 from benchmarks import defaults
@@ -124,6 +124,8 @@ def settings_of(place: Path, **more: Any) -> dict[str, Any]:
 def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert [epochs_for(examples, 16) for examples in (10, 300, 1600, 5000, 10**6)] == [20, 20, 10, 4, 3]
     assert epochs_for(1600, 64) == 20
+    assert [preset_epochs_for(examples, 32.0) for examples in (10, 300, 1000, 10**6)] == [32, 32, 10, 3]
+    assert preset_epochs_for(10**6, 2.0) == 2
     assert [rate_for(width) for width in (1024, 768, 384, 32)] == [1.5e-5, 2e-5, 4e-5, 1e-4]
     assert rate_for(768, is_lora=True) == 2e-4
     assert [rate_for(width, "tokens") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from attendrop.experiments.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
+from attendrop.statistics.over_tasks import TaskSummary
 
 from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
 from .lines import RECORDS, read
-from .plan import TUNE, controls, frozen
-from .recommend import GOALS, MODEL, best_first, boundaries, is_confirmed, preset, primary_size, recommended_for
-from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of
+from .plan import DEFAULTS, TUNE, controls, frozen
+from .recommend import GOALS, MODEL, boundaries, is_confirmed, preset, preset_method, primary_size, recommended_for
+from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of, named, paragraph
 
 
 class RunCount(NamedTuple):
@@ -35,7 +39,7 @@ def run_counts() -> list[RunCount]:
     """The parts of the study that were run. An ensemble is several runs."""
     counts = []
     for model in MODELS:
-        for part in (TUNE, *STAGES, *(f"ensemble-{stage}" for stage in STAGES), "protocols", "attendout"):
+        for part in (TUNE, DEFAULTS, *STAGES, *(f"ensemble-{stage}" for stage in STAGES), "protocols", "attendout"):
             rows = read(RECORDS / f"{part}-{model}.csv")
             failed = sum(row["status"] != "finished" for row in rows)
             runs = len(rows) * (MEMBERS if part.startswith("ensemble-") else 1)
@@ -80,30 +84,45 @@ def answer() -> str:
         )
     tasks = on_tasks(MODEL, size, "score")
     seeds = min(c.pairs for of in tasks.values() for c in of.values())
-    text = (
+    text = paragraph(
         f"{len(methods)} methods and settings were compared with plain fine-tuning of {MODELS[MODEL]} on {len(tasks)} "
-        f"confirmation tasks with\n{examples(size):,} training examples and at least {seeds} paired seeds each:\n\n"
+        f"confirmation tasks with {examples(size):,} training examples and at least {seeds} paired seeds each:"
     )
-    for outcome in ("score", "loss", "scaled_loss"):
-        verdicts = {m: of.verdict for m, of in over_tasks(MODEL, size, outcome).items() if m in methods}
-        groups = {v: [m for m in methods if verdicts.get(m) == v] for v in ("helps", "hurts", "no difference")}
-        undecided = len(methods) - sum(map(len, groups.values()))
-        delta = amount(outcome, question(outcome).delta, signed=False)
-        text += (
-            f"- **{NAMES[outcome]}**: better with {listed(groups['helps'])}; worse with {listed(groups['hurts'])}; "
-            f"no difference\n  beyond {delta} with {listed(groups['no difference'])}; undecided: {undecided}.\n"
-        )
+    text += "\n"
+    text += _groups("score", "score", over_tasks(MODEL, size, "score"))
+    text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(MODEL, size, "scaled_loss"))
+    same = over_tasks(MODEL, size, "loss", alike=True)
+    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", same)
     return text + _about_other_tasks(methods, size)
+
+
+def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
+    """Which methods help and hurt, and how many make no difference or are undecided."""
+    groups = {v: [m for m, of in found.items() if of.verdict == v] for v in ("helps", "hurts", "undecided")}
+    same = len(found) - sum(map(len, groups.values()))
+    delta = amount(outcome, question(outcome).delta, signed=False)
+    shown = [
+        f"{named(groups[verdict])} {verdict if len(groups[verdict]) == 1 else verdict.removesuffix('s')}"
+        for verdict in ("helps", "hurts")
+    ]
+    if same:
+        shown.append(f"{same} make no difference beyond {delta}")
+    if groups["undecided"]:
+        shown.append(f"{len(groups['undecided'])} are undecided")
+    return paragraph(f"- **{title}**: {'; '.join(shown)}.")
 
 
 def _about_other_tasks(methods: list[str], size: str) -> str:
     """What can be said about other tasks, if the tasks are a sample too."""
-    parts = []
-    for outcome in ("score", "loss"):
-        verdicts = {m: of.verdict for m, of in over_tasks(MODEL, size, outcome, only_these=False).items()}
-        better, worse = ([m for m in methods if verdicts.get(m) == v] for v in ("helps", "hurts"))
-        parts.append(f"{NAMES[outcome]} better with {listed(better)}, worse with {listed(worse)}")
-    return f"- **other tasks**, if the tasks count as a sample too: {'; '.join(parts)}.\n"
+    found = {outcome: over_tasks(MODEL, size, outcome, only_these=False) for outcome in ("score", "loss")}
+    shown = [
+        f"{NAMES[outcome]}: {named([m for m in methods if m in of and of[m].verdict == verdict])} {verdict}"
+        for outcome, of in found.items()
+        for verdict in ("helps", "hurts")
+    ]
+    if all(": none " in one for one in shown):
+        shown = ["nothing can be said from so few"]
+    return paragraph(f"- **other tasks**, if the tasks count as a sample too: {'; '.join(shown)}.")
 
 
 def is_ours(method: str) -> bool:
@@ -118,19 +137,18 @@ def majority() -> str:
     for name in MODELS:
         if not methods_of(name, size):
             continue
-        found = {outcome: _helps_on_most(name, size, outcome) for outcome in ("loss", "score")}
-        sentences = []
-        for outcome, helping in found.items():
+        for outcome in ("loss", "score"):
             change = "raise" if outcome in HIGHER_IS_BETTER else "lower"
-            sentences.append(f"{change} the {NAMES[outcome]}: {listed(helping)}")
-        text += (
-            f"- {MODELS[name]}, on a majority of the tasks, p < 0.05 after Holm's correction: {'; '.join(sentences)}.\n"
-        )
+            helping, with_same = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
+            text += paragraph(
+                f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
+                f"correction: {listed(helping)}. Against plain fine-tuning that is trained alike: {listed(with_same)}."
+            )
     return text or NOT_YET
 
 
-def _helps_on_most(name: str, size: str, outcome: str) -> list[str]:
-    tasks = on_tasks(name, size, outcome)
+def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]:
+    tasks = on_tasks(name, size, outcome, alike)
     sign = 1 if outcome in HIGHER_IS_BETTER else -1
     found = []
     for method in filter(is_ours, methods_of(name, size)):
@@ -139,7 +157,7 @@ def _helps_on_most(name: str, size: str, outcome: str) -> list[str]:
             f for f in figures if f.p_adjusted is not None and f.p_adjusted < 0.05 and sign * (f.difference or 0) > 0
         ]
         if 2 * len(better) > len(tasks):
-            found.append(f"{method} ({len(better)} of {len(tasks)})")
+            found.append(f"*{method}* ({len(better)} of {len(tasks)})")
     return found
 
 
@@ -149,9 +167,11 @@ def chosen_preset() -> str:
     if found is None:
         return NOT_YET
     methods = " ".join(f"`--method {one}`" for one in found.method) or "no method"
-    return (
-        f"`--preset recommended` sets {methods}, {found.epochs:g} epochs and a learning rate of {found.rate:g} for a "
-        "model of width 768\n(inversely proportional to the width).\n"
+    return paragraph(
+        f"`--preset recommended` sets {methods}, a learning rate of {found.rate:g} for a model of width 768 (inversely "
+        f"proportional to the width) and {found.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
+        f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
+        "same."
     )
 
 
@@ -159,24 +179,38 @@ def expectations() -> str:
     """The README's summary: what to expect."""
     if not is_confirmed():
         return ""
-    size, outcomes = primary_size(), ("score", "scaled_loss")
+    size = primary_size()
     methods = [method for method in methods_of(MODEL, size) if method not in controls()]
     rows = sum(of.runs for of in run_counts())
-    of = {outcome: over_tasks(MODEL, size, outcome) for outcome in outcomes}
-    helped = {outcome: [m for m in methods if of[outcome][m].verdict == "helps"] for outcome in outcomes}
-    hurt = [m for m in methods if of["score"][m].verdict == "hurts"]
-    best = [m for m in best_first() if m in helped["scaled_loss"]][:1]
-    text = (
+    score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
+    same = over_tasks(MODEL, size, "loss", alike=True)
+    tasks = on_tasks(MODEL, size, "score")
+    seeds = min(c.pairs for of in tasks.values() for c in of.values())
+
+    def count(of: Mapping[str, TaskSummary], verdict: str) -> str:
+        number = sum(of[method].verdict == verdict for method in methods if method in of)
+        return str(number or "none")
+
+    text = paragraph(
         f"In a study of {rows:,} runs ([the verdict](docs/verdict.md)), {len(methods)} methods and settings were "
-        f"compared with plain\nfine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples, on tasks that "
-        f"no choice had seen.\n{len(helped['score'])} of them raise the score, {len(hurt)} lower it, and "
-        f"{len(helped['scaled_loss'])} lower the log loss (measured after temperature\nscaling, because otherwise it "
-        "mostly shows the number of epochs).\n"
+        f"compared with plain fine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples: {len(tasks)} "
+        f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
+        f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
+        f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
+        f"sure a model is of its answers: without temperature scaling, {count(same, 'helps')} of {len(same)} lower the "
+        "log loss of plain fine-tuning that is trained alike. Those of ours, and the recommended one, that do so "
+        "without hurting the score:"
     )
-    for method in best:
-        text += (
-            f"Of those that lower the log loss, {method} did best on the development tasks: log loss "
-            f"{interval('scaled_loss', of['scaled_loss'][method])}, score {interval('score', of['score'][method])} "
-            "points.\n"
-        )
-    return text
+    text += "\n"
+    shown = [method for method in same if is_ours(method) or method == preset_method()]
+    shown = [m for m in shown if same[m].verdict == "helps" and score[m].verdict != "hurts"]
+    lines = [
+        [
+            method,
+            f"{frozen()[method]['training']['num_train_epochs']:g}",
+            interval("loss", same[method]),
+            interval("score", over_tasks(MODEL, size, "score", alike=True)[method]),
+        ]
+        for method in sorted(shown, key=lambda one: same[one].difference or 0.0)
+    ]
+    return text + table(["method", "epochs", "log loss", "score, in points"], lines)

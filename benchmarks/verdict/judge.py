@@ -11,14 +11,14 @@ from attendrop.statistics.verdict import Comparison, Question, judge_family
 from attendrop.study.analysis.outcomes import DELTAS
 
 from .lines import RECORDS, read
-from .plan import PLAN, TUNE
+from .plan import DEFAULTS, PLAN, TUNE, plain_trained_alike
 
 PLAIN = "plain"
 MEMBERS = 5  # of an ensemble
 UPPER_LINE = f"Ensemble of {MEMBERS}"  # judged apart: it is several models
 HIGHER_IS_BETTER = ("score", "other_accuracy")
 OUTCOMES = ("score", "loss", "scaled_loss", "brier", "ece", "scaled_ece", "other_accuracy")
-STAGES = tuple(stage for stage in PLAN["stages"] if stage != TUNE)
+STAGES = tuple(stage for stage in PLAN["stages"] if stage not in (TUNE, DEFAULTS))  # on confirmation tasks
 Cell = tuple[str, str]  # task and size
 Rows = list[dict[str, str]]
 Values = dict[Cell, dict[str, dict[int, float | None]]]  # cell -> method -> seed -> value
@@ -71,11 +71,11 @@ def question(outcome: str, baseline: str = PLAIN) -> Question:
     return Question(delta=delta, greater_is_better=is_better_if_greater, outcome=outcome, baseline=baseline)
 
 
-def in_each_cell(rows: Rows, outcome: str) -> dict[Cell, dict[str, Comparison]]:
+def in_each_cell(values: Values, outcome: str) -> dict[Cell, dict[str, Comparison]]:
     """The comparison of each method in each cell, corrected for the number of methods (Holm)."""
     return {
         cell: judge_family({m: methods[m] for m in _judged(methods)}, methods[PLAIN], question(outcome))
-        for cell, methods in by_cell(rows, outcome).items()
+        for cell, methods in values.items()
     }
 
 
@@ -84,7 +84,7 @@ def _judged(methods: Iterable[str]) -> list[str]:
 
 
 def over_cells(
-    rows: Rows,
+    values: Values,
     outcome: str,
     *,
     only_these: bool = False,
@@ -94,14 +94,14 @@ def over_cells(
     """The summary of each method over all cells, corrected for the number of methods (Holm).
 
     Args:
-        rows: The lines of the runs.
-        outcome: One of `OUTCOMES`.
+        values: The values of the runs.
+        outcome: The outcome that they are.
         only_these: Whether the question is about these tasks and not about others.
         baseline: The method that the others are compared with.
         methods: The methods; None = all but the upper line.
     """
     differences: dict[str, dict[str, object]] = {}
-    for cell, of in by_cell(rows, outcome).items():
+    for cell, of in values.items():
         for method in _judged(of) if methods is None else methods:
             if method in of and baseline in of:
                 pairs = make_pairs(of[method], of[baseline])
@@ -109,8 +109,27 @@ def over_cells(
     return summarize_tasks(differences, question(outcome, baseline), only_these=only_these)  # type: ignore[arg-type]
 
 
+def from_plain_alike(rows: Rows, outcome: str) -> Values:
+    """The difference of each run from the plain fine-tuning that is trained alike, and zeros for plain itself."""
+    found: Values = {}
+    controls = plain_trained_alike()
+    for cell, methods in by_cell(rows, outcome).items():
+        own = found[cell] = {PLAIN: dict.fromkeys(methods[PLAIN], 0.0)}
+        for method in _judged(methods):
+            baseline = methods.get(controls.get(method, ""))
+            if baseline is not None:
+                own[method] = {seed: _difference(v, baseline.get(seed)) for seed, v in methods[method].items()}
+    return found
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
+
+
 @cache
-def over_tasks(name: str, size: str, outcome: str, only_these: bool = True) -> dict[str, TaskSummary]:
+def over_tasks(
+    name: str, size: str, outcome: str, only_these: bool = True, alike: bool = False
+) -> dict[str, TaskSummary]:
     """The same for one model and amount of training data, from the files of the study.
 
     Args:
@@ -118,20 +137,27 @@ def over_tasks(name: str, size: str, outcome: str, only_these: bool = True) -> d
         size: The amount of training data.
         outcome: One of `OUTCOMES`.
         only_these: Whether the question is about these tasks and not about others.
+        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
     """
-    return over_cells(confirmation_rows(name, size), outcome, only_these=only_these)
+    return over_cells(_values(name, size, outcome, alike), outcome, only_these=only_these)
+
+
+def _values(name: str, size: str, outcome: str, alike: bool) -> Values:
+    rows = confirmation_rows(name, size)
+    return from_plain_alike(rows, outcome) if alike else by_cell(rows, outcome)
 
 
 @cache
-def on_tasks(name: str, size: str, outcome: str) -> dict[Cell, dict[str, Comparison]]:
+def on_tasks(name: str, size: str, outcome: str, alike: bool = False) -> dict[Cell, dict[str, Comparison]]:
     """The comparison of each method on each task, for one model and amount of training data.
 
     Args:
         name: The name of the model in the files.
         size: The amount of training data.
         outcome: One of `OUTCOMES`.
+        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
     """
-    return in_each_cell(confirmation_rows(name, size), outcome)
+    return in_each_cell(_values(name, size, outcome, alike), outcome)
 
 
 def sizes(name: str) -> list[str]:

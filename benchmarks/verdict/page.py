@@ -26,11 +26,17 @@ from .judge import (
     over_tasks,
     sizes,
 )
-from .lines import RECORDS
-from .plan import PLAN, controls, frozen
+from .lines import RECORDS, read
+from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
 from .protocol_gains import Gain, gains
 from .recommend import primary_size
 from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, word
+
+PAIRS = {  # of the same p, q or rate of dropping, trained in the same way
+    "AD-DROP by attention": "AD-DROP at random",
+    "AD-DROP by integrated gradients": "AD-DROP, first layer",
+    "AttendOut": "AttendOut, generator that never learns",
+}
 
 
 def words(name: str) -> str:
@@ -61,22 +67,49 @@ def numbers(name: str) -> str:
     return table(["method", *(NAMES[outcome] for outcome in OUTCOMES)], lines)
 
 
-def against_controls(name: str) -> str:
-    """Every method against each control: plain fine-tuning with another rate and number of epochs."""
-    rows, outcomes = confirmation_rows(name, primary_size()), ("score", "loss", "scaled_loss")
-    text = ""
-    for control in controls():
-        training = frozen()[control]["training"]
-        others = [PLAIN, *(method for method in methods_of(name, primary_size()) if method != control)]
-        found = {o: over_cells(rows, o, only_these=True, baseline=control, methods=others) for o in outcomes}
-        lines = [[method, *(judged(o, of.get(method)) for o, of in found.items())] for method in others]
+def against_plain_alike(name: str) -> str:
+    """Every method against plain fine-tuning that is trained alike."""
+    outcomes = ("score", "loss", "scaled_loss")
+    found = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in outcomes}
+    if not found["loss"]:
+        return NOT_YET
+    settings, controls = frozen(), plain_trained_alike()
+    lines = []
+    for method in sorted(found["loss"], key=lambda one: found["loss"][one].difference or 0.0):
+        own, other = (settings[one]["training"] for one in (method, controls[method]))
+        rate, plain_rate = (f"{of['learning_rate']:.1e}" for of in (own, other))
+        shown = rate if rate == plain_rate else f"{rate} (plain {plain_rate})"
+        cells = [judged(outcome, of.get(method)) for outcome, of in found.items()]
+        lines.append([method, f"{own['num_train_epochs']:g}", shown, *cells])
+    return table(["method", "epochs", "learning rate", *(NAMES[outcome] for outcome in outcomes)], lines)
+
+
+def what_is_dropped(name: str) -> str:
+    """Pairs of settings that differ in what they drop, and in nothing else."""
+    outcomes, size = ("score", "loss", "scaled_loss"), primary_size()
+    rows = confirmation_rows(name, size)
+    lines = []
+    for method, other in PAIRS.items():
+        found = {
+            o: over_cells(by_cell(rows, o), o, only_these=True, baseline=other, methods=[method]) for o in outcomes
+        }
         if found["score"]:
-            text += (
-                f"Against *{control}* (learning rate {training['learning_rate']:.2g}, "
-                f"{training['num_train_epochs']:g} epochs):\n\n"
-                f"{table(['method', *(NAMES[outcome] for outcome in outcomes)], lines)}\n"
-            )
-    return text or NOT_YET
+            lines.append([method, other, *(judged(o, of.get(method)) for o, of in found.items())])
+    return table(["method", "against", *(NAMES[o] for o in outcomes)], lines) if lines else NOT_YET
+
+
+def defaults(name: str) -> str:
+    """The candidates for the defaults on the development tasks, each against plain fine-tuning with its epochs."""
+    rows, outcomes = read(RECORDS / f"{DEFAULTS}-{name}.csv"), ("score", "loss", "scaled_loss")
+    lines = []
+    for epochs in dict.fromkeys(row["epochs"] for row in rows):
+        own = [row for row in rows if row["epochs"] == epochs]
+        found = {o: over_cells(by_cell(own, o), o, only_these=True) for o in outcomes}
+        lines += [
+            [method, f"{float(epochs):g}", *(judged(o, of.get(method)) for o, of in found.items())]
+            for method in found["score"]
+        ]
+    return table(["method", "epochs", *(NAMES[o] for o in outcomes)], lines) if lines else NOT_YET
 
 
 def by_size(name: str) -> str:
@@ -188,8 +221,10 @@ def upper_line() -> str:
     lines = []
     for name in MODELS:
         for size in (*sizes(name), "all"):
-            rows = confirmation_rows(name, size)
-            found = {o: over_cells(rows, o, only_these=True, methods=[UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
+            rows, only = confirmation_rows(name, size), [UPPER_LINE]
+            found = {
+                o: over_cells(by_cell(rows, o), o, only_these=True, methods=only).get(UPPER_LINE) for o in OUTCOMES
+            }
             if found["score"] is not None:
                 lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in found.items())])
     return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
@@ -224,7 +259,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-numbers": lambda: numbers("minilm"),
     "verdict-words-mpnet": lambda: words("mpnet"),
     "verdict-numbers-mpnet": lambda: numbers("mpnet"),
-    "verdict-controls": lambda: against_controls("minilm"),
+    "verdict-controls": lambda: against_plain_alike("minilm"),
+    "verdict-dropped": lambda: what_is_dropped("minilm"),
+    "verdict-defaults": lambda: defaults("minilm"),
     "verdict-sizes": lambda: by_size("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),

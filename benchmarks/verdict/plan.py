@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,8 @@ from attendrop.study.spec import RunSpec
 FOLDER = Path(__file__).parent
 PLAN = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))
 FROZEN = FOLDER / "frozen.yaml"
-TUNE = "tune"
+TUNE, DEFAULTS = "tune", "defaults"  # the stages on development tasks
+ALIKE = 1.5  # see `plain_trained_alike`
 
 
 class Setting(NamedTuple):
@@ -53,6 +55,25 @@ def frozen() -> dict[str, dict[str, Any]]:
 def controls() -> list[str]:
     """The names of the settings in frozen.yaml that are plain fine-tuning with another rate and number of epochs."""
     return [name for name, of in frozen().items() if not of["method"] and "development" not in of]
+
+
+def plain_trained_alike() -> dict[str, str]:
+    """Name of a setting -> the plain fine-tuning that is trained alike, where there is one; plain settings have none.
+
+    It has the same number of epochs, and the learning rates differ by at most the factor `ALIKE`.
+    """
+    settings = frozen()
+    plain = {name: of["training"] for name, of in settings.items() if not of["method"]}
+    found = {}
+    for name, of in settings.items():
+        factors = {
+            one: abs(math.log(training["learning_rate"] / of["training"]["learning_rate"]))
+            for one, training in plain.items()
+            if training["num_train_epochs"] == of["training"]["num_train_epochs"]
+        }
+        if name not in plain and factors and min(factors.values()) <= math.log(ALIKE):
+            found[name] = min(factors, key=factors.__getitem__)
+    return found
 
 
 def by_development(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -95,7 +116,8 @@ def runs(stage: str, data: str, model: str, methods: list[str] | None = None, na
     if stage == TUNE:
         settings = [s for method in methods or PLAN["methods"] for s in candidates(method)]
     else:
-        settings = [_changed(s, plan) for s in chosen(plan.get("best")) if methods is None or s.method in methods]
+        known = _listed(plan) if "settings" in plan else chosen(plan.get("best"))
+        settings = [_changed(s, plan) for s in known if methods is None or s.method in methods]
     return [
         _run(setting, task, size, seed, {**PLAN["settings"], "data_dir": data, "model": model})
         for task in plan["tasks"]
@@ -103,6 +125,12 @@ def runs(stage: str, data: str, model: str, methods: list[str] | None = None, na
         for setting in settings
         for seed in range(plan["first_seed"], plan["first_seed"] + plan["seeds"])
     ]
+
+
+def _listed(plan: dict[str, Any]) -> list[Setting]:
+    """The settings that a stage lists itself, each trained in all the ways that it names."""
+    ways = [frozen()[name]["training"] for name in plan["trained_as"]]
+    return [Setting(method, text, way) for method, text in plan["settings"].items() for way in ways]
 
 
 def _changed(setting: Setting, plan: dict[str, Any]) -> Setting:

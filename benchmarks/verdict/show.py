@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from statistics import median
 
 from attendrop.statistics.over_tasks import TaskSummary
@@ -81,3 +82,15 @@ def listed(names: list[str]) -> str:
     if len(names) < 2:
         return "".join(names) or "none"
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def named(methods: list[str]) -> str:
+    """Methods in a sentence. Some names have a comma, so that each is in italics."""
+    return listed([f"*{method}*" for method in methods])
+
+
+def paragraph(text: str) -> str:
+    """The text in lines of the width of the page; those after the first of a list item are indented."""
+    indent = "  " if text.startswith("- ") else ""
+    filled = textwrap.fill(text, 122, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return f"{filled}\n"

@@ -180,6 +180,12 @@ SETTINGS = [
     train("metric_for_best_model is 'eval_bleu'; for this task it must be one of", metric_for_best_model="eval_bleu"),
     train("preset is 'papers'; it must be one of 'paper', 'recommended'", preset="papers"),
     train("preset is 'paper' and task is", preset="paper"),
+    train(
+        "preset is 'recommended' and the kind of the task is 'regression'; it must be 'classification'",
+        preset="recommended",
+        kind="regression",
+        train_file=csv("text,label\n" + "a b,1.5\nc d,2.5\n" * 20),
+    ),
     train("step is 'graph'; it must be one of 'auto', 'eager', 'captured'", step="graph"),
     train("step is 'captured'.*because the model is on cpu", step="captured"),
     train("--kind is 'sentiment'; for your own files it must be one of", kind="sentiment"),

@@ -54,8 +54,8 @@ def _apply_recommended(config: RunConfig, model: Any) -> list[str]:
             "preset sets it."
         )
     methods, rate, epochs = RECOMMENDED
-    config.method, config.preset = list(methods), None
-    settings = {"num_train_epochs": epochs}
+    config.method, config.preset, config.preset_epochs = list(methods), None, epochs
+    settings = {}
     if not config.lora:  # adapters have other rates, which the usual rule chooses
         settings["learning_rate"] = float(f"{rate * WIDTH / width_of(model):.2g}")
     named = " + ".join(methods) or "no method"

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from .. import tasks
+from ..errors import UserError
 from ..tasks.findings import plural
 from .settings import RunConfig
 
@@ -20,6 +21,7 @@ FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
 RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to the width of the model
 TAGGING_RATE = 5e-5  # a head for each word starts at random, and has many rare classes to learn
 LARGEST_RATE = 1e-4
+PRESET_EXAMPLES = 300  # for which the preset `recommended` was chosen; more examples have fewer epochs
 LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
 
 # Corpora to learn masked words from and translations are large, and their evaluations take long.
@@ -35,6 +37,16 @@ def epochs_for(examples: int, batch: int) -> int:
     """
     per_epoch = max(1, math.ceil(examples / batch))
     return min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+
+
+def preset_epochs_for(examples: int, epochs: float) -> float:
+    """The number of epochs of a preset: fewer for more examples, so that the number of steps stays about the same.
+
+    Args:
+        examples: The number of training examples.
+        epochs: The number of epochs for up to `PRESET_EXAMPLES` of them.
+    """
+    return min(epochs, max(FEWEST_EPOCHS, math.ceil(epochs * PRESET_EXAMPLES / examples)))
 
 
 def rate_for(width: int, kind: str = "classification", is_lora: bool = False) -> float:
@@ -66,14 +78,20 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     examples = len(data.train)
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     kind, width = data.task.kind, width_of(model.config)
-    epochs, rate = _FIXED.get(kind) or (epochs_for(examples, batch), rate_for(width, kind, config.lora))
+    if config.preset_epochs is not None and kind != "classification":
+        raise UserError(
+            f"preset is 'recommended' and the kind of the task is {kind!r}; it must be 'classification', because "
+            "the recommendation comes from such tasks."
+        )
+    usual, rate = _FIXED.get(kind) or (epochs_for(examples, batch), rate_for(width, kind, config.lora))
+    epochs = float(usual) if config.preset_epochs is None else preset_epochs_for(examples, config.preset_epochs)
     chosen: dict[str, float] = {}
     reasons = []
     if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
-        chosen["num_train_epochs"] = float(epochs)
-        steps = math.ceil(examples / batch) * epochs
-        why = ", because few examples need many passes," if epochs > FEWEST_EPOCHS else ""
-        reasons.append(f"{epochs} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}")
+        chosen["num_train_epochs"] = epochs
+        steps = round(math.ceil(examples / batch) * epochs)
+        why = ", because few examples need many passes" if epochs > FEWEST_EPOCHS else ""
+        reasons.append(f"{epochs:g} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}")
     if "learning_rate" not in config.training:
         chosen["learning_rate"] = rate
         what = "adapters in a model" if config.lora else "a model"
@@ -83,7 +101,7 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
         config.training[name] = value
         setattr(arguments, name, value)
     flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-    return [f"chosen: {' and '.join(reasons)}; set others with {flags}"] if chosen else []
+    return [f"chosen: {', and '.join(reasons)}; set others with {flags}"] if chosen else []
 
 
 def width_of(config: Any) -> int:

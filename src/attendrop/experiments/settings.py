@@ -77,6 +77,7 @@ class RunConfig:
         training: The fields of `TrainingArguments`.
         explicit: The names of the settings that the user set. A preset does not change them.
         secrets: The tokens that the user set, by name. They are written nowhere.
+        preset_epochs: The number of epochs that a preset asks for; with many training examples there are fewer.
     """
 
     model: str = _setting("", "Name on the Hugging Face Hub, or a folder with a saved model.")
@@ -149,7 +150,7 @@ class RunConfig:
     )
     preset: str | None = _setting(
         None,
-        "`recommended`: what our study recommends, which is not finished yet; `paper`: the papers' settings for a "
+        "`recommended`: what our study of small data recommends (docs/verdict.md); `paper`: the papers' settings for a "
         "model family and task they report.",
     )
     step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
@@ -181,6 +182,7 @@ class RunConfig:
     training: dict[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    preset_epochs: float | None = None
 
     @property
     def output_dir(self) -> Path:
@@ -196,7 +198,8 @@ class RunConfig:
         return {**own, **{name: value for name, value in self.training.items() if value is not None}}
 
 
-RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in ("training", "explicit", "secrets")]
+_NOT_SETTINGS = ("training", "explicit", "secrets", "preset_epochs")
+RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in _NOT_SETTINGS]
 
 
 @dataclass(frozen=True)
