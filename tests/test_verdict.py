@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from attendrop.methods import parse_method
-from benchmarks.verdict import choose, judge, plan
+from attendrop.study.spec import RunSpec
+from benchmarks.verdict import choose, judge, lines, plan
 from benchmarks.verdict.lines import read
 from benchmarks.verdict.run import COLUMNS, portable_id
 
@@ -42,6 +43,22 @@ def test_every_task_has_the_same_number_of_training_examples() -> None:
     runs = plan.runs("confirm", "/data", "/model", ["plain"])
     assert {run.task: run.settings["shots"] for run in runs} == {"imdb": "150", "glue/mnli": "100", "glue/qqp": "150"}
     assert {run.size for run in runs} == {"shots=150"}
+
+
+def test_workers_take_groups_of_one_setting_and_at_the_end_share_the_longest() -> None:
+    runs = plan.runs("confirm", "/data", "/model", ["plain", "SAM"])[: 2 * 20]  # one task
+    groups = lines._Groups(runs)
+    one: list[RunSpec] = []
+    other: list[RunSpec] = []
+    taken = [groups.next_run(one) for _ in range(11)]
+    assert [run.method for run in taken if run] == ["plain"] * 10 + ["SAM"]
+    taken += [groups.next_run(other) for _ in range(20)]  # two groups
+    assert [len(one), len(other)] == [9, 0]
+    taken.append(groups.next_run(other))
+    assert [len(one), len(other)] == [5, 3]  # of nine it took four, and runs one of them
+    taken += [groups.next_run(group) for group in [one] * 6 + [other] * 3]
+    assert groups.next_run(one) is None is groups.next_run(other)
+    assert sorted(run.id for run in taken if run) == sorted(run.id for run in runs)
 
 
 def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from attendrop.study.analysis.ensembles import evidence, other_outcomes, score_o
 from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
-from .judge import MEMBERS, PLAIN, UPPER_LINE
-from .lines import make_parser, run_part
-from .plan import PLAN, TUNE, runs
+from .judge import MEMBERS, PLAIN, STAGES, UPPER_LINE
+from .lines import make_parser, run_parts
+from .plan import runs
 from .run import COLUMNS, line, portable_id
 
 PART = "ensemble"
@@ -86,11 +86,11 @@ class Ensembles:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("stage", choices=[stage for stage in PLAN["stages"] if stage != TUNE])
+    parser.add_argument("stage", choices=STAGES)
     options = parser.parse_args()
     plain = runs(options.stage, options.data, options.model, [PLAIN], options.name)
     wanted = {portable_id(run): members_of(run) for run in plain}
-    run_part(f"{PART}-{options.stage}", COLUMNS, wanted, Ensembles().lines_of, options)
+    run_parts(COLUMNS, {f"{PART}-{options.stage}": wanted}, Ensembles().lines_of, options)
 
 
 if __name__ == "__main__":

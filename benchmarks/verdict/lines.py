@@ -6,11 +6,11 @@ import argparse
 import csv
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
+from queue import Queue
+from threading import Lock, Thread
 from typing import Any
 
 from attendrop.study.engines import WORKER, Engine, make_engine
@@ -81,14 +81,12 @@ class Workers:
             runs: The runs.
             end: No run begins after this time (`time.monotonic`).
         """
-        groups = _groups(runs)
-        waiting: Queue[list[RunSpec]] = Queue()
-        for group in groups:
-            waiting.put(group)
+        groups = _Groups(runs)
         found: Queue[Record | BaseException | None] = Queue()
-        for engine in self._engines[: len(groups)]:
-            Thread(target=_work, args=(engine, waiting, found, end), daemon=True).start()
-        at_work = min(len(self._engines), len(groups))
+        engines = self._engines[: groups.runs]
+        for engine in engines:
+            Thread(target=_work, args=(engine, groups, found, end), daemon=True).start()
+        at_work = len(engines)
         while at_work:
             record = found.get()
             if isinstance(record, BaseException):
@@ -104,14 +102,44 @@ class Workers:
             engine.close()
 
 
-def _groups(runs: Iterable[RunSpec]) -> list[list[RunSpec]]:
-    """Runs with the same setting, at most `TOGETHER` in a group; the first groups of all settings come first."""
-    settings: dict[Any, list[RunSpec]] = {}
-    for run in runs:
-        settings.setdefault(_setting(run), []).append(run)
-    most = max(map(len, settings.values()), default=0)
-    found = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
-    return [group for group in found if group]
+class _Groups:
+    """Runs with the same setting, at most `TOGETHER` in a group; the first groups of all settings come first.
+
+    A worker that finds no group any more takes half of the longest one that is at work.
+
+    Args:
+        runs: The runs.
+    """
+
+    def __init__(self, runs: Iterable[RunSpec]) -> None:
+        settings: dict[Any, list[RunSpec]] = {}
+        for run in runs:
+            settings.setdefault(_setting(run), []).append(run)
+        most = max(map(len, settings.values()), default=0)
+        found = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
+        self._waiting = deque(group for group in found if group)
+        self._at_work: list[list[RunSpec]] = []
+        self._lock = Lock()
+        self.runs = sum(map(len, self._waiting))
+
+    def next_run(self, group: list[RunSpec]) -> RunSpec | None:
+        """The next run of a worker; None if there is none.
+
+        Args:
+            group: The group of the worker, from which the run is taken. It is filled when it is empty.
+        """
+        with self._lock:
+            if not group:
+                if self._waiting:
+                    group += self._waiting.popleft()
+                else:
+                    longest = max(self._at_work, key=len, default=group)
+                    kept = (len(longest) + 1) // 2
+                    group += longest[kept:]
+                    del longest[kept:]
+                if not any(one is group for one in self._at_work):
+                    self._at_work.append(group)
+            return group.pop(0) if group else None
 
 
 def _setting(run: RunSpec) -> tuple[str, ...]:
@@ -121,20 +149,12 @@ def _setting(run: RunSpec) -> tuple[str, ...]:
     return (run.method, run.task, str(run.size), *own)
 
 
-def _work(
-    engine: Engine, waiting: Queue[list[RunSpec]], found: Queue[Record | BaseException | None], end: float
-) -> None:
+def _work(engine: Engine, groups: _Groups, found: Queue[Record | BaseException | None], end: float) -> None:
     """Run one group after the other, until none is left or the time is over."""
     group: list[RunSpec] = []
 
     def next_run() -> RunSpec | None:
-        nonlocal group
-        if time.monotonic() > end:
-            return None
-        if not group:
-            with suppress(Empty):
-                group = list(waiting.get_nowait())
-        return group.pop(0) if group else None
+        return None if time.monotonic() > end else groups.next_run(group)
 
     try:
         for record in engine.results(next_run):
@@ -182,28 +202,28 @@ def append_lines(
     return number == len(missing)
 
 
-def run_part(
-    part: str,
+def run_parts(
     columns: Sequence[str],
-    wanted: Mapping[str, Sequence[RunSpec]],
+    wanted: Mapping[str, Mapping[str, Sequence[RunSpec]]],
     lines_of: Callable[[str, Record], Iterable[Line]],
     options: argparse.Namespace,
     make_worker: str = WORKER,
 ) -> None:
-    """Run one part of the study, with the options of its command line.
+    """Run parts of the study one after the other with the same workers, by the options of a command line.
 
     Args:
-        part: Its name, which names the file.
         columns: See `append_lines`.
-        wanted: See `append_lines`.
+        wanted: Name of a part, which names its file -> what it needs, see `append_lines`.
         lines_of: See `append_lines`.
         options: The options, from `make_parser`.
         make_worker: Where the class of the workers is.
     """
-    file = options.output / f"{part}-{options.name}.csv"
-    remove_failed(file, columns)
+    end = time.monotonic() + 60 * options.minutes
     workers = Workers(options.workers, make_worker)
     try:
-        append_lines(file, columns, wanted, lines_of, workers, time.monotonic() + 60 * options.minutes)
+        for part, of_part in wanted.items():
+            file = options.output / f"{part}-{options.name}.csv"
+            remove_failed(file, columns)
+            append_lines(file, columns, of_part, lines_of, workers, end)
     finally:
         workers.close()

@@ -132,11 +132,11 @@ def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    from .lines import make_parser, run_part
+    from .lines import make_parser, run_parts
 
     options = make_parser(__doc__).parse_args()
     wanted = {name: [run] for name, run in runs(options.data, options.model).items()}
-    run_part(PART, COLUMNS, wanted, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
+    run_parts(COLUMNS, {PART: wanted}, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs a stage of the plan and appends one line for each run to docs/results/verdict/<stage>-<model>.csv.
+"""Runs stages of the plan and appends one line for each run to docs/results/verdict/<stage>-<model>.csv.
 
     python -m benchmarks.verdict.run tune --data DATA --model MODEL --name minilm
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from attendrop.study.spec import RunSpec
 
-from .lines import make_parser, run_part
+from .lines import make_parser, run_parts
 from .plan import PLAN, runs
 
 SCORES = ("accuracy", "mcc", "pearson", "macro_f1", "loss", "brier", "ece", "scaled_loss", "scaled_ece")
@@ -66,14 +66,16 @@ def _rounded(value: Any) -> Any:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("stage", choices=PLAN["stages"])
+    parser.add_argument("stages", nargs="+", choices=PLAN["stages"], metavar="stage", help=", ".join(PLAN["stages"]))
     parser.add_argument("--method", action="append", help="a method of the plan; all of them without it")
     options = parser.parse_args()
     wanted = {
-        portable_id(run): [run]
-        for run in runs(options.stage, options.data, options.model, options.method, options.name)
+        stage: {
+            portable_id(run): [run] for run in runs(stage, options.data, options.model, options.method, options.name)
+        }
+        for stage in options.stages
     }
-    run_part(options.stage, COLUMNS, wanted, line_of, options)
+    run_parts(COLUMNS, wanted, line_of, options)
 
 
 if __name__ == "__main__":
