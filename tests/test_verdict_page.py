@@ -196,7 +196,16 @@ def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_sho
 def test_every_table_of_the_page_exists() -> None:
     text = (tables.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
     marked = {match["name"] for match in tables.MARKED.finditer(text)}
-    assert marked | {"verdict-expectations"} == set(page.TABLES)
+    assert marked | {"verdict-expectations"} == {name for name in page.TABLES if not name.startswith("verdict-of-")}
+    for method in page.METHODS:
+        assert f"<!-- table: verdict-of-{method} -->" in (tables.ROOT / f"docs/methods/{method}.md").read_text("utf-8")
+
+
+def test_the_card_of_a_method_has_its_settings(study: Path) -> None:
+    lines = page.TABLES["verdict-of-addrop"]().splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == [f"`{ADDROP}`", "`addrop`"]  # combinations are not there
+    assert lines[0].count("**helps**") == 4
+    assert page.TABLES["verdict-of-llrd"]().endswith("|  |\n")  # nothing is trained like it
 
 
 @pytest.mark.parametrize("methods", [(), ("ema",), ("ema", "mixout:p=0.5")])

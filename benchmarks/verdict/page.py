@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable
+from functools import partial
 from statistics import mean, median
 
 from ..records import NOT_YET, table
@@ -29,7 +30,7 @@ from .judge import (
 from .lines import RECORDS, read
 from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
 from .protocol_gains import Gain, gains
-from .recommend import primary_size
+from .recommend import MODEL, primary_size
 from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, word
 
 PAIRS = {  # of the same p, q or rate of dropping, trained in the same way
@@ -110,6 +111,21 @@ def defaults(name: str) -> str:
             for method in found["score"]
         ]
     return table(["method", "epochs", *(NAMES[o] for o in outcomes)], lines) if lines else NOT_YET
+
+
+def of_method(method: str) -> str:
+    """The settings of one method, for its card."""
+    size, outcomes = primary_size(), ("score", "loss", "scaled_loss")
+    settings = {name: of["method"] for name, of in frozen().items() if of["method"].partition(":")[0] == method}
+    found = {outcome: over_tasks(MODEL, size, outcome) for outcome in outcomes}
+    alike = over_tasks(MODEL, size, "loss", alike=True)
+    lines = [
+        [f"`{text}`", *(judged(o, of.get(name)) for o, of in found.items()), judged("loss", alike.get(name))]
+        for name, text in settings.items()
+        if " + " not in text and name in found["score"]
+    ]
+    titles = [*(NAMES[outcome] for outcome in outcomes), "log loss, trained alike"]
+    return table(["setting", *titles], lines) if lines else NOT_YET
 
 
 def by_size(name: str) -> str:
@@ -250,6 +266,7 @@ def _points(value: float) -> str:
     return f"{value:+.1f}".replace("-", "−")
 
 
+METHODS = sorted({of.get("method", "").partition(":")[0] for of in PLAN["methods"].values()} - {""})
 TABLES: dict[str, Callable[[], str]] = {
     "verdict-answer": answers.answer,
     "verdict-recommendation": answers.recommendation,
@@ -272,6 +289,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-ensemble": upper_line,
     "verdict-protocols": protocols,
     "verdict-expectations": answers.expectations,
+    **{f"verdict-of-{name}": partial(of_method, name) for name in METHODS},
 }
 
 

@@ -346,6 +346,9 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),
         ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
     ],
+    "experiments/recipe.py": [
+        ("epochs * PRESET_EXAMPLES / examples", "epochs * examples / PRESET_EXAMPLES", "first_hour:many_passes"),
+    ],
     "experiments/presets.py": [
         ('"patience": 3 if config.task in _LARGE else 5',
          '"patience": 5 if config.task in _LARGE else 3', "cli:preset"),
