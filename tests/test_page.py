@@ -28,6 +28,7 @@ from attendrop.report.page import (
     runs_csv,
     write_report,
 )
+from attendrop.report.page.words import other_outcomes
 from attendrop.study.analysis import analyse
 from attendrop.study.configuration import write_configuration
 from attendrop.study.design import RunSpec, parse_contender
@@ -161,6 +162,19 @@ def test_headline_names_all_methods_of_a_verdict() -> None:
     for entry in analysis["summary"]:
         entry["verdict"] = "no difference"
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut make no difference."
+
+
+def test_verdicts_that_agree_on_all_tasks_are_said_where_other_tasks_are_undecided() -> None:
+    analysis = make_analysis()
+    for entry in analysis["summary"]:
+        entry["verdict"] = "undecided"
+    assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut are undecided."
+    said = other_outcomes(checked_analysis(analysis))
+    assert said.startswith("On each task by itself, AD-DROP improves the accuracy; AttendOut worsens the accuracy")
+    assert said in render_markdown(analysis)
+    cell = next(c for c in analysis["cells"] if c["method"] == "attendout")
+    cell["outcomes"]["score"]["comparison"]["verdict"] = "no difference"
+    assert "AttendOut worsens the accuracy" not in other_outcomes(checked_analysis(analysis))
 
 
 def test_a_grid_of_settings_stays_readable() -> None:

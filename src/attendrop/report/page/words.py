@@ -150,6 +150,8 @@ def headline(analysis: Mapping[str, Any]) -> str:
 def other_outcomes(analysis: Mapping[str, Any]) -> str:
     """Sentences that say which methods change the loss and the calibration error; empty if none does.
 
+    Where a method is undecided over all tasks, and its verdicts on the single tasks agree, they say that too.
+
     Args:
         analysis: A checked analysis.
     """
@@ -167,7 +169,39 @@ def other_outcomes(analysis: Mapping[str, Any]) -> str:
         f"{_listed(names)} {verb}{'s' if len(names) == 1 else ''} {_listed(outcomes)}."
         for (verb, names), outcomes in changed.items()
     ]
-    return " ".join(sentences)
+    return " ".join([*sentences, *_on_each_task(analysis)])
+
+
+def _on_each_task(analysis: Mapping[str, Any]) -> list[str]:
+    """What is undecided about other tasks, and the same on each task by itself; one sentence or none."""
+    if not has_summary(analysis):
+        return []
+    score = outcome_name("score", analysis["metric"] or "score")
+    parts = []
+    for outcome, what, verbs in (
+        ("score", score, {"helps": "improve", "hurts": "worsen"}),
+        ("loss", "loss", {"helps": "lower", "hurts": "raise"}),
+        ("ece", "calibration error", {"helps": "lower", "hurts": "raise"}),
+    ):
+        undecided = [name for name, of in results_of(analysis, outcome).items() if of["verdict"] == "undecided"]
+        verdicts = {name: _verdicts_on_tasks(analysis, name, outcome) for name in undecided}
+        for verdict, verb in verbs.items():
+            if names := [name for name in undecided if verdicts[name] == {verdict}]:
+                shown = f"{len(names)} methods"
+                if len(names) <= MOST_NAMED:
+                    shown = _listed([labels_of(analysis).get(name, name) for name in names])
+                parts.append(f"{shown} {verb}{'s' if len(names) == 1 else ''} the {what}")
+    return [f"On each task by itself, {'; '.join(parts)}."] if parts else []
+
+
+def _verdicts_on_tasks(analysis: Mapping[str, Any], method: str, outcome: str) -> set[str]:
+    """The different verdicts on a method in all settings on validation data."""
+    found = [
+        cells_of(analysis, setting).get(method, {"outcomes": {}})["outcomes"].get(outcome, {}).get("comparison")
+        for setting in settings_of_cells(analysis)
+        if setting[2] == "validation"
+    ]
+    return {"" if comparison is None else comparison["verdict"] for comparison in found}
 
 
 MOST_NAMED = 4  # more methods with the same verdict are counted, not named
