@@ -244,6 +244,13 @@ def test_a_wrong_design_is_refused_before_anything_runs(methods: list[str], fiel
         make_design({"model": "roberta-base"}, methods, **{"tasks": ("glue/rte",), **fields})
 
 
+def test_a_preset_is_for_one_method_and_leaves_plain_fine_tuning_alone() -> None:
+    with pytest.raises(UserError, match="preset is 'paper', which would change plain fine-tuning too"):
+        make_design({"model": "roberta-base", "preset": "paper"}, ["plain", "addrop"], tasks=("glue/rte",))
+    design = make_design({"model": "roberta-base"}, ["plain", "addrop@preset=paper"], tasks=("glue/rte",))
+    assert [run.settings.get("preset") for run in design.all_runs(1)] == [None, "paper"]
+
+
 # ---- graphs that outlive a run ---------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UserError
-from .recipe import WIDTH, width_of
+from .recipe import LARGEST_RATE, WIDTH, width_of
 from .recommended import RECOMMENDED
 from .settings import RUN_SETTINGS, RunConfig
 
@@ -57,7 +57,7 @@ def _apply_recommended(config: RunConfig, model: Any) -> list[str]:
     config.method, config.preset, config.preset_epochs = list(methods), None, epochs
     settings = {}
     if not config.lora:  # adapters have other rates, which the usual rule chooses
-        settings["learning_rate"] = float(f"{rate * WIDTH / width_of(model):.2g}")
+        settings["learning_rate"] = float(f"{min(rate * WIDTH / width_of(model), LARGEST_RATE):.2g}")
     named = " + ".join(methods) or "no method"
     listed = _set(config, settings)
     return [f"preset recommended: {named}{', ' if listed else ''}{listed} (docs/verdict.md says how it was chosen)"]

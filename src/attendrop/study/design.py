@@ -161,6 +161,11 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     for name in ("method", "seed", *(("task",) if design.tasks else ())):
         if name in design.settings:
             raise UserError(f"{name} is decided by the study and cannot be a shared setting.")
+    if preset := design.settings.get("preset"):
+        raise UserError(
+            f"preset is {preset!r}, which would change plain fine-tuning too; write it after the method that it is "
+            "for, as in addrop@preset=paper or plain@preset=recommended."
+        )
     for run in {(run.method, run.size, run.task): run for run in design.all_runs(1)}.values():
         make_config(run.settings)
     return design
