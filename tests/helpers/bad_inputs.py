@@ -181,6 +181,14 @@ SETTINGS = [
     train("preset is 'papers'; it must be one of 'paper', 'recommended'", preset="papers"),
     train("preset is 'paper' and task is", preset="paper"),
     train(
+        "LabelSmoothing.epsilon changes the model's own loss, and another one is in use .label_smoothing_factor",
+        method=["label_smoothing"],
+        class_weights="balanced",
+    ),
+    train("R3F.loss is 'clean'.* and another one is in use.*set R3F.loss='both'", method=["r3f"], focal_gamma=2.0),
+    train("SMART.weight is not 0.* and another one is in use", method=["smart"], label_smoothing_factor=0.1),
+    train("HiddenMixup mixes the model's own loss, and", method=["hidden_mixup"], class_weights="balanced"),
+    train(
         "preset is 'recommended' and the kind of the task is 'regression'; it must be 'classification'",
         preset="recommended",
         kind="regression",

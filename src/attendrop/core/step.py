@@ -104,6 +104,11 @@ class Loop:
         return False
 
     @property
+    def replaces_loss(self) -> bool:
+        """Whether the loop computes a loss from the predictions, instead of the model's own."""
+        return False
+
+    @property
     def arguments(self) -> Any:
         """The training arguments of transformers' Trainer; None in a loop without them."""
         return None

@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
-from ..core.step import MicroBatch, Step
+from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.step import Loop, MicroBatch, Step
 from ..model.seams import Seams
+from ._shared.own_loss import refuse_another_loss
 from ._shared.predictions import check_distribution, predictions_of
 
 
@@ -47,6 +48,13 @@ class LabelSmoothing(Regularizer):
             return f"of which {name} trains on the loss of unsmoothed labels; set {name}(loss='both')."
         return None
 
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        self._check_loss(loop.replaces_loss)
+
+    def _check_loss(self, is_another: bool) -> None:
+        needs = "LabelSmoothing.epsilon changes the model's own loss"
+        refuse_another_loss(is_another and largest(self.epsilon) > 0, needs, "choose one of them")
+
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.epsilon, step.progress) > 0
 
@@ -54,11 +62,7 @@ class LabelSmoothing(Regularizer):
         step = batch.step
         if value_at(self.epsilon, step.progress) == 0:
             return None
-        if outputs.get("loss") is None:
-            raise ValueError(
-                "LabelSmoothing.epsilon changes the model's own loss, and another one is in use "
-                "(label_smoothing_factor of the Trainer, or a compute_loss_func); choose one of them."
-            )
+        self._check_loss(outputs.get("loss") is None)
         predictions = predictions_of(outputs, batch)
         uniform = predictions.mean(lambda log_p: -log_p.mean(-1))
         # The loss has (1 − ε) CE + ε CE: the second part is replaced.

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest
-from ..core.step import MicroBatch, Step
+from ..core.step import Loop, MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
 from ._shared.noise import NOISES, noise_of
+from ._shared.own_loss import refuse_another_loss
 
 LOSSES = ("clean", "both")
 
@@ -62,6 +63,13 @@ class R3F(Regularizer):
     def views(self) -> int:
         return 2 if largest(self.weight) > 0 else 1
 
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        self._check_loss(loop.replaces_loss)
+
+    def _check_loss(self, is_another: bool) -> None:
+        needs = "R3F.loss is 'clean', for which the loss must be the model's own"
+        refuse_another_loss(is_another and self.loss == "clean" and self.views > 1, needs, "set R3F(loss='both')")
+
     def refuses(self, other: Regularizer) -> str | None:
         if self.loss == "clean" and self.views > 1 and other.views > 1:
             return (
@@ -96,9 +104,5 @@ class R3F(Regularizer):
         total = weight * pair.both_ways()
         if self.loss == "both":
             return total
-        if outputs.get("loss") is None:
-            raise ValueError(
-                "R3F.loss is 'clean', for which the loss must be the model's own; with label smoothing or a "
-                "compute_loss_func set R3F(loss='both')."
-            )
+        self._check_loss(outputs.get("loss") is None)
         return total + pair.from_mean_to_first()

@@ -41,6 +41,10 @@ class TrainerLoop(Loop):
         return self._trainer.adaptation.packs_examples
 
     @property
+    def replaces_loss(self) -> bool:
+        return bool(self._trainer.args.label_smoothing_factor) or self._trainer.compute_loss_func is not None
+
+    @property
     def arguments(self) -> Any:
         return self._trainer.args
 
