@@ -95,13 +95,13 @@ def test_the_words_are_those_of_the_planted_effects(study: Path) -> None:
     found = rows_of(page.TABLES["verdict-words"]())
     score, loss, seconds = 0, 1, -1
     assert [found["mixout"][at] for at in (score, loss)] == ["hurts", "**helps**"]
-    assert [found["EMA"][at] for at in (score, loss)] == ["no difference", "**helps**"]
+    assert [found["EMA"][at] for at in (score, loss)] == ["=", "**helps**"]
     assert [found["AD-DROP"][at] for at in (score, loss)] == ["**helps**", "**helps**"]
-    assert [found["AD-DROP, default"][at] for at in (score, loss, seconds)] == ["no difference", "hurts", "2.0 ×"]
+    assert [found["AD-DROP, default"][at] for at in (score, loss, seconds)] == ["=", "hurts", "2.0\u00a0×"]
     assert list(found)[2] == "Two together"  # the lowest log loss comes first
-    assert set(rows_of(page.TABLES["verdict-words-mpnet"]())["mixout"][:2]) == {"no difference"}
+    assert set(rows_of(page.TABLES["verdict-words-mpnet"]())["mixout"][:2]) == {"="}
     number = rows_of(page.TABLES["verdict-numbers"]())["AD-DROP"]
-    assert number[score].startswith("+3.0 [+2.9, +3.1]")
+    assert number[score].startswith("+3.0 [+2.9,\u00a0+3.1]")
     assert number[loss].startswith("−0.05")
     majority = " ".join(page.TABLES["verdict-majority"]().split())
     for change in ("lower the log loss", "raise the score"):
@@ -143,7 +143,7 @@ def test_defaults_are_compared_with_plain_fine_tuning_of_the_same_epochs(study: 
     write(study / "defaults-minilm.csv", rows)
     lines = page.TABLES["verdict-defaults"]().splitlines()[2:]
     assert [line.split("|")[1:3] for line in lines] == [[" AD-DROP, default ", f" {e} "] for e in (16, 32)]
-    assert all("−0.100 [−0.100, −0.100] **helps**" in line for line in lines)
+    assert all("−0.100 [−0.100,\u00a0−0.100] **helps**" in line for line in lines)
 
 
 def test_failed_runs_are_counted_and_named(study: Path) -> None:

@@ -31,7 +31,7 @@ from .lines import RECORDS, read
 from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
 from .protocol_gains import Gain, gains
 from .recommend import MODEL, primary_size
-from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, word
+from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, sign
 
 PAIRS = {  # of the same p, q or rate of dropping, trained in the same way
     "AD-DROP by attention": "AD-DROP at random",
@@ -48,7 +48,7 @@ def words(name: str) -> str:
     lines = [
         [
             method,
-            *(word(of.verdict) if (of := over_tasks(name, size, outcome).get(method)) else "" for outcome in OUTCOMES),
+            *(sign(of.verdict) if (of := over_tasks(name, size, outcome).get(method)) else "" for outcome in OUTCOMES),
             seconds(name, size, method),
         ]
         for method in methods_of(name, size)

@@ -39,13 +39,18 @@ def word(verdict: str) -> str:
     return f"**{verdict}**" if verdict == "helps" else verdict
 
 
+def sign(verdict: str) -> str:
+    """The verdict for a table of many: those that say nothing new are a sign."""
+    return {"helps": "**helps**", "no difference": "=", "undecided": "?"}.get(verdict, verdict)
+
+
 def interval(outcome: str, figures: object) -> str:
     """Difference and interval."""
     bounds = getattr(figures, "interval", None)
     if bounds is None:
         return ""
     low, high = (amount(outcome, bound) for bound in bounds)
-    return f"{amount(outcome, figures.difference)} [{low}, {high}]"  # type: ignore[attr-defined]
+    return f"{amount(outcome, figures.difference)} [{low},\u00a0{high}]"  # type: ignore[attr-defined]
 
 
 def judged(outcome: str, figures: Comparison | TaskSummary | None) -> str:
@@ -74,7 +79,7 @@ def seconds(name: str, size: str, method: str) -> str:
             times.setdefault(row["method"], []).append(float(row["seconds"]))
     if not times.get(method) or not times.get(PLAIN):
         return ""
-    return f"{median(times[method]) / median(times[PLAIN]):.1f} ×"
+    return f"{median(times[method]) / median(times[PLAIN]):.1f}\u00a0×"
 
 
 def listed(names: list[str]) -> str:
