@@ -389,14 +389,14 @@ def chosen_defaults() -> str:
 
 
 def public_files() -> str:
-    """What was said about public files, and the scores of short runs on them."""
+    """What was said about public files, and the scores of runs on them."""
     lines = []
     for row in rows("public-files.csv", ("data set",)):
         flags = row["train"].removeprefix("attendrop train --model M --train-file ")
         said = row["said"].replace("|", "\\|") or "nothing unusual"
         score = f"{row['metric']} {float(row['score']):.3f}"
         beside = f" ({float(row['most frequent']):.3f})" if row["most frequent"] else ""
-        trained = f"{row['trained on']}, {row.get('steps') or '40'} steps"
+        trained = f"{row['trained on']}, {row['steps']} steps"
         lines.append([row["data set"], row["kind"], f"`{flags}`", said, trained, score + beside])
     return table(
         ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
