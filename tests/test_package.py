@@ -43,6 +43,13 @@ print(attendrop.__file__)
 """
 
 
+def test_one_process_runs_the_tests_of_a_group(request: pytest.FixtureRequest) -> None:
+    """Otherwise the fixtures of a group, which train models, would be made in each process, and nobody would notice."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("the tests run in one process")
+    assert request.node.nodeid.endswith("@package")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the sources, so that nothing is written into the checkout."""
