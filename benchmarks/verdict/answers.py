@@ -91,8 +91,8 @@ def answer() -> str:
     text += "\n"
     text += _groups("score", "score", over_tasks(MODEL, size, "score"))
     text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(MODEL, size, "scaled_loss"))
-    same = over_tasks(MODEL, size, "loss", alike=True)
-    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", same)
+    alike = over_tasks(MODEL, size, "loss", alike=True)
+    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", alike)
     return text + _about_other_tasks(methods, size)
 
 
@@ -139,10 +139,11 @@ def majority() -> str:
             continue
         for outcome in ("loss", "score"):
             change = "raise" if outcome in HIGHER_IS_BETTER else "lower"
-            helping, with_same = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
+            better, better_than_alike = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
             text += paragraph(
                 f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
-                f"correction: {listed(helping)}. Against plain fine-tuning that is trained alike: {listed(with_same)}."
+                f"correction: {listed(better)}. Against plain fine-tuning that is trained alike: "
+                f"{listed(better_than_alike)}."
             )
     return text or NOT_YET
 
@@ -183,7 +184,7 @@ def expectations() -> str:
     methods = [method for method in methods_of(MODEL, size) if method not in controls()]
     rows = sum(of.runs for of in run_counts())
     score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
-    same = over_tasks(MODEL, size, "loss", alike=True)
+    alike, score_alike = (over_tasks(MODEL, size, outcome, alike=True) for outcome in ("loss", "score"))
     tasks = on_tasks(MODEL, size, "score")
     seeds = min(c.pairs for of in tasks.values() for c in of.values())
 
@@ -197,20 +198,20 @@ def expectations() -> str:
         f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
         f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
         f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
-        f"sure a model is of its answers: without temperature scaling, {count(same, 'helps')} of {len(same)} lower the "
-        "log loss of plain fine-tuning that is trained alike. Those of ours, and the recommended one, that do so "
+        f"sure a model is of its answers: without temperature scaling, {count(alike, 'helps')} of {len(alike)} lower "
+        "the log loss of plain fine-tuning that is trained alike. Those of ours, and the recommended one, that do so "
         "without hurting the score:"
     )
     text += "\n"
-    shown = [method for method in same if is_ours(method) or method == preset_method()]
-    shown = [m for m in shown if same[m].verdict == "helps" and score[m].verdict != "hurts"]
+    shown = [method for method in alike if is_ours(method) or method == preset_method()]
+    shown = [m for m in shown if alike[m].verdict == "helps" and score[m].verdict != "hurts"]
     lines = [
         [
             method,
             f"{frozen()[method]['training']['num_train_epochs']:g}",
-            interval("loss", same[method]),
-            interval("score", over_tasks(MODEL, size, "score", alike=True)[method]),
+            interval("loss", alike[method]),
+            interval("score", score_alike[method]),
         ]
-        for method in sorted(shown, key=lambda one: same[one].difference or 0.0)
+        for method in sorted(shown, key=lambda one: alike[one].difference or 0.0)
     ]
     return text + table(["method", "epochs", "log loss", "score, in points"], lines)

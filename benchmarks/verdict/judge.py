@@ -95,7 +95,7 @@ def over_cells(
 
     Args:
         values: The values of the runs.
-        outcome: The outcome that they are.
+        outcome: Which outcome the values are, one of `OUTCOMES`.
         only_these: Whether the question is about these tasks and not about others.
         baseline: The method that the others are compared with.
         methods: The methods; None = all but the upper line.
@@ -109,7 +109,7 @@ def over_cells(
     return summarize_tasks(differences, question(outcome, baseline), only_these=only_these)  # type: ignore[arg-type]
 
 
-def from_plain_alike(rows: Rows, outcome: str) -> Values:
+def differences_from_plain_alike(rows: Rows, outcome: str) -> Values:
     """The difference of each run from the plain fine-tuning that is trained alike, and zeros for plain itself."""
     found: Values = {}
     controls = plain_trained_alike()
@@ -144,7 +144,23 @@ def over_tasks(
 
 def _values(name: str, size: str, outcome: str, alike: bool) -> Values:
     rows = confirmation_rows(name, size)
-    return from_plain_alike(rows, outcome) if alike else by_cell(rows, outcome)
+    return differences_from_plain_alike(rows, outcome) if alike else by_cell(rows, outcome)
+
+
+def against(
+    name: str, size: str, outcome: str, methods: Iterable[str], baseline: str = PLAIN
+) -> dict[str, TaskSummary]:
+    """The summary of some methods against any other, over these tasks; corrected for the number of these methods.
+
+    Args:
+        name: The name of the model in the files.
+        size: The amount of training data.
+        outcome: One of `OUTCOMES`.
+        methods: The methods.
+        baseline: The method that they are compared with.
+    """
+    values = _values(name, size, outcome, alike=False)
+    return over_cells(values, outcome, only_these=True, baseline=baseline, methods=methods)
 
 
 @cache

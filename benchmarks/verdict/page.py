@@ -20,6 +20,7 @@ from .judge import (
     OUTCOMES,
     PLAIN,
     UPPER_LINE,
+    against,
     by_cell,
     confirmation_rows,
     on_tasks,
@@ -30,7 +31,7 @@ from .judge import (
 from .lines import RECORDS, read
 from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
 from .protocol_gains import Gain, gains
-from .recommend import MODEL, primary_size
+from .recommend import GOALS, MODEL, primary_size
 from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, sign
 
 PAIRS = {  # of the same p, q or rate of dropping, trained in the same way
@@ -70,8 +71,7 @@ def numbers(name: str) -> str:
 
 def against_plain_alike(name: str) -> str:
     """Every method against plain fine-tuning that is trained alike."""
-    outcomes = ("score", "loss", "scaled_loss")
-    found = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in outcomes}
+    found = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in GOALS}
     if not found["loss"]:
         return NOT_YET
     settings, controls = frozen(), plain_trained_alike()
@@ -82,49 +82,45 @@ def against_plain_alike(name: str) -> str:
         shown = rate if rate == plain_rate else f"{rate} (plain {plain_rate})"
         cells = [judged(outcome, of.get(method)) for outcome, of in found.items()]
         lines.append([method, f"{own['num_train_epochs']:g}", shown, *cells])
-    return table(["method", "epochs", "learning rate", *(NAMES[outcome] for outcome in outcomes)], lines)
+    return table(["method", "epochs", "learning rate", *(NAMES[outcome] for outcome in GOALS)], lines)
 
 
 def what_is_dropped(name: str) -> str:
     """Pairs of settings that differ in what they drop, and in nothing else."""
-    outcomes, size = ("score", "loss", "scaled_loss"), primary_size()
-    rows = confirmation_rows(name, size)
     lines = []
     for method, other in PAIRS.items():
-        found = {
-            o: over_cells(by_cell(rows, o), o, only_these=True, baseline=other, methods=[method]) for o in outcomes
-        }
+        found = {o: against(name, primary_size(), o, [method], baseline=other) for o in GOALS}
         if found["score"]:
             lines.append([method, other, *(judged(o, of.get(method)) for o, of in found.items())])
-    return table(["method", "against", *(NAMES[o] for o in outcomes)], lines) if lines else NOT_YET
+    return table(["method", "against", *(NAMES[o] for o in GOALS)], lines) if lines else NOT_YET
 
 
 def defaults(name: str) -> str:
     """The candidates for the defaults on the development tasks, each against plain fine-tuning with its epochs."""
-    rows, outcomes = read(RECORDS / f"{DEFAULTS}-{name}.csv"), ("score", "loss", "scaled_loss")
+    rows = read(RECORDS / f"{DEFAULTS}-{name}.csv")
     lines = []
     for epochs in dict.fromkeys(row["epochs"] for row in rows):
         own = [row for row in rows if row["epochs"] == epochs]
-        found = {o: over_cells(by_cell(own, o), o, only_these=True) for o in outcomes}
+        found = {o: over_cells(by_cell(own, o), o, only_these=True) for o in GOALS}
         lines += [
             [method, f"{float(epochs):g}", *(judged(o, of.get(method)) for o, of in found.items())]
             for method in found["score"]
         ]
-    return table(["method", "epochs", *(NAMES[o] for o in outcomes)], lines) if lines else NOT_YET
+    return table(["method", "epochs", *(NAMES[o] for o in GOALS)], lines) if lines else NOT_YET
 
 
 def of_method(method: str) -> str:
     """The settings of one method, for its card."""
-    size, outcomes = primary_size(), ("score", "loss", "scaled_loss")
+    size = primary_size()
     settings = {name: of["method"] for name, of in frozen().items() if of["method"].partition(":")[0] == method}
-    found = {outcome: over_tasks(MODEL, size, outcome) for outcome in outcomes}
+    found = {outcome: over_tasks(MODEL, size, outcome) for outcome in GOALS}
     alike = over_tasks(MODEL, size, "loss", alike=True)
     lines = [
         [f"`{text}`", *(judged(o, of.get(name)) for o, of in found.items()), judged("loss", alike.get(name))]
         for name, text in settings.items()
         if " + " not in text and name in found["score"]
     ]
-    titles = [*(NAMES[outcome] for outcome in outcomes), "log loss, trained alike"]
+    titles = [*(NAMES[outcome] for outcome in GOALS), "log loss, trained alike"]
     return table(["setting", *titles], lines) if lines else NOT_YET
 
 
@@ -237,10 +233,7 @@ def upper_line() -> str:
     lines = []
     for name in MODELS:
         for size in (*sizes(name), "all"):
-            rows, only = confirmation_rows(name, size), [UPPER_LINE]
-            found = {
-                o: over_cells(by_cell(rows, o), o, only_these=True, methods=only).get(UPPER_LINE) for o in OUTCOMES
-            }
+            found = {o: against(name, size, o, [UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
             if found["score"] is not None:
                 lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in found.items())])
     return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +50,13 @@ def candidates(method: str) -> list[Setting]:
 
 def frozen() -> dict[str, dict[str, Any]]:
     """The settings in frozen.yaml by name; none before they were chosen."""
-    return yaml.safe_load(FROZEN.read_text(encoding="utf-8")) if FROZEN.is_file() else {}
+    return _read(FROZEN) if FROZEN.is_file() else {}
+
+
+@cache
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """It is read once, because every sentence and table of the page asks for it."""
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 
 def controls() -> list[str]:

@@ -13,7 +13,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .judge import PLAIN, by_cell, confirmation_rows, over_cells, over_tasks, sizes
+from .judge import PLAIN, against, confirmation_rows, over_tasks, sizes
 from .plan import PLAN, by_development, frozen
 
 GOALS = {  # outcome -> what a user wants
@@ -76,8 +76,7 @@ def recommended_for(name: str, size: str, goal: str) -> str:
 
     best = next(filter(is_acceptable, best_first()), PLAIN)
     combinations = [method for method, of in frozen().items() if "members" in of and is_acceptable(method)]
-    values = by_cell(confirmation_rows(name, size), goal)
-    better = over_cells(values, goal, only_these=True, baseline=best, methods=combinations)
+    better = against(name, size, goal, combinations, baseline=best)
     return next((method for method, of in better.items() if of.verdict == "helps"), best)
 
 

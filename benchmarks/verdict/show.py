@@ -41,7 +41,7 @@ def word(verdict: str) -> str:
 
 def sign(verdict: str) -> str:
     """The verdict for a table of many: those that say nothing new are a sign."""
-    return {"helps": "**helps**", "no difference": "=", "undecided": "?"}.get(verdict, verdict)
+    return {"no difference": "=", "undecided": "?"}.get(verdict, word(verdict))
 
 
 def interval(outcome: str, figures: object) -> str:

@@ -138,12 +138,11 @@ def headline(analysis: Mapping[str, Any]) -> str:
     parts = []
     for verdict, (one, many) in _PHRASES.items():
         if names := groups.get(verdict):
-            shown, size = f"{len(names)} methods", ""
-            if len(names) <= MOST_NAMED:
-                shown = _listed([labels.get(name, name) for name in names])
+            size = ""
+            if len(names) <= MOST_NAMED and verdict in ("helps", "hurts"):
                 sizes = _listed([number(results[name].get("difference"), signed=True) for name in names])
-                size = f" ({sizes})" if verdict in ("helps", "hurts") else ""
-            parts.append(f"{shown} {one if len(names) == 1 else many}{size}")
+                size = f" ({sizes})"
+            parts.append(f"{_named(labels, names)} {one if len(names) == 1 else many}{size}")
     return f"{'; '.join(parts)}." if parts else "There is no comparison with the baseline yet."
 
 
@@ -176,7 +175,8 @@ def _on_each_task(analysis: Mapping[str, Any]) -> list[str]:
     """What is undecided about other tasks, and the same on each task by itself; one sentence or none."""
     if not has_summary(analysis):
         return []
-    score = outcome_name("score", analysis["metric"] or "score")
+    labels, score = labels_of(analysis), outcome_name("score", analysis["metric"] or "score")
+    tasks = [cells_of(analysis, setting) for setting in settings_of_cells(analysis) if setting[2] == "validation"]
     parts = []
     for outcome, what, verbs in (
         ("score", score, {"helps": "improve", "hurts": "worsen"}),
@@ -184,24 +184,24 @@ def _on_each_task(analysis: Mapping[str, Any]) -> list[str]:
         ("ece", "calibration error", {"helps": "lower", "hurts": "raise"}),
     ):
         undecided = [name for name, of in results_of(analysis, outcome).items() if of["verdict"] == "undecided"]
-        verdicts = {name: _verdicts_on_tasks(analysis, name, outcome) for name in undecided}
+        verdicts = {name: {_verdict(cells, name, outcome) for cells in tasks} for name in undecided}
         for verdict, verb in verbs.items():
             if names := [name for name in undecided if verdicts[name] == {verdict}]:
-                shown = f"{len(names)} methods"
-                if len(names) <= MOST_NAMED:
-                    shown = _listed([labels_of(analysis).get(name, name) for name in names])
-                parts.append(f"{shown} {verb}{'s' if len(names) == 1 else ''} the {what}")
+                parts.append(f"{_named(labels, names)} {verb}{'s' if len(names) == 1 else ''} the {what}")
     return [f"On each task by itself, {'; '.join(parts)}."] if parts else []
 
 
-def _verdicts_on_tasks(analysis: Mapping[str, Any], method: str, outcome: str) -> set[str]:
-    """The different verdicts on a method in all settings on validation data."""
-    found = [
-        cells_of(analysis, setting).get(method, {"outcomes": {}})["outcomes"].get(outcome, {}).get("comparison")
-        for setting in settings_of_cells(analysis)
-        if setting[2] == "validation"
-    ]
-    return {"" if comparison is None else comparison["verdict"] for comparison in found}
+def _verdict(cells: Mapping[str, Mapping[str, Any]], method: str, outcome: str) -> str | None:
+    """The verdict on a method in the cells of one task; None without one."""
+    comparison = cells[method]["outcomes"].get(outcome, {}).get("comparison") if method in cells else None
+    return comparison["verdict"] if comparison else None
+
+
+def _named(labels: Mapping[str, str], names: Sequence[str]) -> str:
+    """The labels of methods, or how many they are if there are more than a sentence can hold."""
+    if len(names) > MOST_NAMED:
+        return f"{len(names)} methods"
+    return _listed([labels.get(name, name) for name in names])
 
 
 MOST_NAMED = 4  # more methods with the same verdict are counted, not named
