@@ -59,7 +59,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def test_every_run_is_another_one_whose_method_exists(rows: list[dict[str, str]]) -> None:
-    assert 600 < len(rows) < 750
+    assert 700 < len(rows) < 850
     assert len({row["id"] for row in rows}) == len(rows)
     for text in [*plan.GAMES.values(), *(plan.contender_of(rates).text for rates in plan.fixed_rates())]:
         parse_method(text)
@@ -73,7 +73,7 @@ def test_choices_follow_the_planted_effects_and_never_see_a_confirmation_task(ro
     best = "rates 0.5,0,0,0,0,0"
     assert {contender.name for role, contender in plan.finalists(rows).items() if "uniform" not in role} == {best}
     confirmed = {row["method"] for row in rows if row["stage"] == "confirm"}
-    assert confirmed == {"plain", best, "AttendOut, exact reward, explore", plan.NO_MASKS}
+    assert confirmed == {"plain", best, "AttendOut, exact reward, explore", *plan.CONTROLS, plan.DEFAULT}
     changed = [{**row, "scaled_loss": "0"} if row["stage"] == "confirm" else row for row in rows]
     for stage in STAGES:
         names = [[c.name for c in stage.contenders(of, stage.tasks[0])] for of in (rows, changed)]
@@ -92,7 +92,11 @@ def test_the_tables_show_the_planted_effects(rows: list[dict[str, str]], monkeyp
     assert all(line.count("**helps**") == 3 and "| 20 |" in line for line in confirmed)
     no_masks = [line for line in tables["confirmed"].splitlines() if plan.NO_MASKS in line]
     assert all(line.count("no difference") == 3 for line in no_masks)
-    assert all("+2.0 [+2.0, +2.0]" in line for line in tables["selection"].splitlines()[2:])  # the planted optimism
+    learned = [line for line in tables["learned"].splitlines() if plan.NEVER_LEARNS in line]
+    assert len(learned) == 2 * 3 + 2  # three games on the development tasks, one on the others
+    for line in learned:
+        assert line.count("**helps**" if "explore" in line else "no difference") == 3
+    assert all("+2.0 [+2.0,\u00a0+2.0]" in line for line in tables["selection"].splitlines()[2:])  # planted optimism
     rewards = next(line for line in tables["rewards"].splitlines() if "glue/sst2 | all" in line).split(" | ")
     assert [float(rewards[i].split()[0].replace("−", "-")) for i in (2, 7)] == pytest.approx([0.02, -0.02], abs=0.002)
 

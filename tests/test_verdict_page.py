@@ -78,7 +78,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write(tmp_path / "confirm-minilm.csv", list(make_rows("minilm", ["shots=150"], 20)))
     write(tmp_path / "fewer-minilm.csv", list(make_rows("minilm", ["shots=50"], 20)))
     write(tmp_path / "confirm-mpnet.csv", list(make_rows("mpnet", ["shots=150"], 10)))
-    for module in (judge, page, answers, protocol_gains):
+    for module in (judge, page, answers, recommend, protocol_gains):
         monkeypatch.setattr(module, "RECORDS", tmp_path)
     monkeypatch.setattr(plan, "FROZEN", tmp_path / "frozen.yaml")
     forget()
@@ -130,6 +130,52 @@ def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(
     assert "more than 200 (measured: 300)" in table
     assert f"`{ADDROP}` + `ema:decay=0.99`: log loss −0.20" in table
     assert recommend.preset() == recommend.Recommended(("ema:decay=0.99",), 5e-5, 8.0)
+
+
+def test_a_stage_is_used_when_all_of_its_runs_have_been_made(study: Path) -> None:
+    rows = list(make_rows("minilm", ["shots=50"], 20))
+    assert judge.sizes("minilm") == ["shots=50", "shots=150"]
+    write(study / "fewer-minilm.csv", rows[: -len(METHODS)])  # the last seed is missing
+    forget()
+    assert judge.sizes("minilm") == ["shots=150"]
+    assert "any number (measured: 300)" in page.TABLES["verdict-recommendation"]()
+    made, wanted = len(rows) - len(METHODS), len(judge.planned("fewer", "minilm"))
+    assert answers.run_counts()[1][2:] == (made, 0, 20, wanted)
+    assert page._made(answers.RunCount("fewer", "minilm", made, 0, 20, 720)) == f"{made} of 720"
+
+
+def test_the_preset_was_measured_with_every_amount_of_data(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert recommend.preset_method() == "EMA"
+    monkeypatch.setitem(plan.PLAN["stages"]["fewer"], "best", 0)
+    others = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "EMA"]
+    write(study / "fewer-minilm.csv", others)
+    forget()
+    assert judge.is_complete("fewer", "minilm")
+    assert recommend.preset_method() == "AD-DROP"
+
+
+def test_defaults_that_were_measured_on_development_tasks_can_be_the_preset(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"plain": "", "AD-DROP, default": "addrop", "EMA": "ema"}
+    stage = {"tasks": ["glue/sst2"], "sizes": ["shots=150"], "first_seed": 0, "seeds": 8, "trained_as": ["plain"]}
+    monkeypatch.setitem(plan.PLAN["stages"], "defaults", {**stage, "settings": settings})
+    frozen = yaml.safe_load((study / "frozen.yaml").read_text(encoding="utf-8"))
+    frozen["AD-DROP, default"]["training"] = frozen["plain"]["training"]
+    (study / "other.yaml").write_text(yaml.safe_dump(frozen, sort_keys=False), encoding="utf-8")
+    monkeypatch.setattr(plan, "FROZEN", study / "other.yaml")
+    rows = [
+        {**dict.fromkeys(COLUMNS, ""), "method": method, "task": "glue/sst2", "size": "shots=150", "seed": seed}
+        | {"status": "finished", "epochs": 10.0, "accuracy": 0.8, "brier": 0.1, "scaled_loss": 0.5 + seed / 100 - gain}
+        for method, gain in {"plain": 0.0, "AD-DROP, default": 0.25, "EMA": 0.5}.items()
+        for seed in range(8)
+    ]
+    write(study / "defaults-minilm.csv", rows[:-1])
+    assert "AD-DROP, default" not in recommend.development_losses()  # a run is missing
+    write(study / "defaults-minilm.csv", rows)
+    losses = recommend.development_losses()
+    assert losses["AD-DROP, default"] == pytest.approx(0.60 - 0.25)
+    assert losses["EMA"] == 0.45  # it was searched
 
 
 def test_defaults_are_compared_with_plain_fine_tuning_of_the_same_epochs(study: Path) -> None:

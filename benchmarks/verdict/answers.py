@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from attendrop.experiments.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
-from attendrop.statistics.over_tasks import TaskSummary
+from attendrop.statistics.over_tasks import FEWEST_TASKS, TaskSummary
 
 from ..records import NOT_YET, table
-from .judge import HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, question, sizes
+from .judge import ENSEMBLES, HIGHER_IS_BETTER, MEMBERS, PLAIN, STAGES, on_tasks, over_tasks, planned, question, sizes
 from .lines import RECORDS, read
 from .plan import DEFAULTS, TUNE, controls, frozen
 from .recommend import GOALS, MODEL, boundaries, is_confirmed, preset, preset_method, primary_size, recommended_for
@@ -26,6 +26,7 @@ class RunCount(NamedTuple):
         runs: The number of runs.
         failed: The number of lines without a result.
         seeds: The number of seeds.
+        planned: The number of runs that it should have; 0 if the plan does not say.
     """
 
     part: str
@@ -33,18 +34,23 @@ class RunCount(NamedTuple):
     runs: int
     failed: int
     seeds: int
+    planned: int
 
 
 def run_counts() -> list[RunCount]:
     """The parts of the study that were run. An ensemble is several runs."""
     counts = []
     for model in MODELS:
-        for part in (TUNE, DEFAULTS, *STAGES, *(f"ensemble-{stage}" for stage in STAGES), "protocols", "attendout"):
+        for part in (TUNE, DEFAULTS, *STAGES, *ENSEMBLES, "protocols", "attendout"):
             rows = read(RECORDS / f"{part}-{model}.csv")
+            if not rows:
+                continue
+            each = MEMBERS if part in ENSEMBLES else 1  # runs of a line
             failed = sum(row["status"] != "finished" for row in rows)
-            runs = len(rows) * (MEMBERS if part.startswith("ensemble-") else 1)
-            counts.append(RunCount(part, model, runs, failed, len({row["seed"] for row in rows})))
-    return [count for count in counts if count.runs]
+            wanted = len(planned(part, model)) if part in (*STAGES, *ENSEMBLES) else 0
+            seeds = len({row["seed"] for row in rows})
+            counts.append(RunCount(part, model, each * len(rows), failed, seeds, each * wanted))
+    return counts
 
 
 def recommendation() -> str:
@@ -74,26 +80,29 @@ def _advice(size: str, goal: str) -> str:
 
 
 def answer() -> str:
-    """The result in a few sentences."""
-    size = primary_size()
-    methods = methods_of(MODEL, size)
+    """The result in a few sentences, for each model."""
     if not is_confirmed():
         return (
             "Not all confirmation runs have been made yet. Parts below that have no numbers say so; the rest of the "
             "page is the plan.\n"
         )
-    tasks = on_tasks(MODEL, size, "score")
+    size = primary_size()
+    return "\n".join(_answer_of(name, size) for name in MODELS if methods_of(name, size))
+
+
+def _answer_of(name: str, size: str) -> str:
+    methods, tasks = methods_of(name, size), on_tasks(name, size, "score")
     seeds = min(c.pairs for of in tasks.values() for c in of.values())
     text = paragraph(
-        f"{len(methods)} methods and settings were compared with plain fine-tuning of {MODELS[MODEL]} on {len(tasks)} "
+        f"{len(methods)} methods and settings were compared with plain fine-tuning of {MODELS[name]} on {len(tasks)} "
         f"confirmation tasks with {examples(size):,} training examples and at least {seeds} paired seeds each:"
     )
     text += "\n"
-    text += _groups("score", "score", over_tasks(MODEL, size, "score"))
-    text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(MODEL, size, "scaled_loss"))
-    alike = over_tasks(MODEL, size, "loss", alike=True)
+    text += _groups("score", "score", over_tasks(name, size, "score"))
+    text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(name, size, "scaled_loss"))
+    alike = over_tasks(name, size, "loss", alike=True)
     text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", alike)
-    return text + _about_other_tasks(methods, size)
+    return text + _about_other_tasks(name, methods, size)
 
 
 def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
@@ -106,21 +115,21 @@ def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
         for verdict in ("helps", "hurts")
     ]
     if same:
-        shown.append(f"{same} make no difference beyond {delta}")
-    if groups["undecided"]:
-        shown.append(f"{len(groups['undecided'])} are undecided")
+        shown.append(f"{same} {'makes' if same == 1 else 'make'} no difference beyond {delta}")
+    if undecided := len(groups["undecided"]):
+        shown.append(f"{undecided} {'is' if undecided == 1 else 'are'} undecided")
     return paragraph(f"- **{title}**: {'; '.join(shown)}.")
 
 
-def _about_other_tasks(methods: list[str], size: str) -> str:
+def _about_other_tasks(name: str, methods: list[str], size: str) -> str:
     """What can be said about other tasks, if the tasks are a sample too."""
-    found = {outcome: over_tasks(MODEL, size, outcome, only_these=False) for outcome in ("score", "loss")}
+    found = {outcome: over_tasks(name, size, outcome, only_these=False) for outcome in ("score", "loss")}
     shown = [
         f"{NAMES[outcome]}: {named([m for m in methods if m in of and of[m].verdict == verdict])} {verdict}"
         for outcome, of in found.items()
         for verdict in ("helps", "hurts")
     ]
-    if all(": none " in one for one in shown):
+    if len(on_tasks(name, size, "score")) < FEWEST_TASKS or all(": none " in one for one in shown):
         shown = ["nothing can be said from so few"]
     return paragraph(f"- **other tasks**, if the tasks count as a sample too: {'; '.join(shown)}.")
 
@@ -214,4 +223,26 @@ def expectations() -> str:
         ]
         for method in sorted(shown, key=lambda one: alike[one].difference or 0.0)
     ]
-    return text + table(["method", "epochs", "log loss", "score, in points"], lines)
+    text += table(["method", "epochs", "log loss", "score, in points"], lines)
+    return text + "".join(f"\n{_on_another_model(name, size)}" for name in MODELS if name != MODEL)
+
+
+def _on_another_model(name: str, size: str) -> str:
+    """What a smaller study of another model found."""
+    methods = [method for method in methods_of(name, size) if method not in controls()]
+    if not methods:
+        return ""
+    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
+    tasks = on_tasks(name, size, "score")
+    seeds = min(c.pairs for of in tasks.values() for c in of.values())
+    better = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
+    surer = [
+        f"{m} ({interval('loss', alike[m])})"
+        for m in methods
+        if m in alike and alike[m].verdict == "helps" and score[m].verdict != "hurts"
+    ]
+    return paragraph(
+        f"On {MODELS[name]} ({len(methods)} of the methods and settings, {len(tasks)} tasks, {seeds} paired seeds) the "
+        f"score is raised by {listed(better)}, and the log loss of plain fine-tuning that is trained alike is lowered, "
+        f"without hurting the score, by {listed(surer)}."
+    )

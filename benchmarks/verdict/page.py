@@ -210,13 +210,17 @@ def runs() -> str:
     if not counts:
         return NOT_YET
     lines = [
-        [of.part, MODELS[of.model], f"{of.runs:,}", str(of.failed), str(of.seeds), minutes.get((of.part, of.model), "")]
+        [of.part, MODELS[of.model], _made(of), str(of.failed), str(of.seeds), minutes.get((of.part, of.model), "")]
         for of in counts
     ]
     total, failed = sum(of.runs for of in counts), sum(of.failed for of in counts)
     spent = sum(float(value) for value in minutes.values() if value)
     lines.append(["together", "", f"{total:,}", str(failed), "", f"{spent:g}" if spent else ""])
     return table(["part", "model", "runs", "failed", "seeds", "GPU minutes"], lines)
+
+
+def _made(of: answers.RunCount) -> str:
+    return f"{of.runs:,}" if of.runs >= of.planned else f"{of.runs:,} of {of.planned:,}"
 
 
 def _minutes() -> list[dict[str, str]]:

@@ -13,8 +13,9 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .judge import PLAIN, against, confirmation_rows, over_tasks, sizes
-from .plan import PLAN, by_development, frozen
+from .judge import PLAIN, against, by_cell, is_complete, over_cells, over_tasks, sizes
+from .lines import RECORDS, read
+from .plan import DEFAULTS, PLAN, by_development, frozen
 
 GOALS = {  # outcome -> what a user wants
     "score": "more right answers",
@@ -83,27 +84,42 @@ def recommended_for(name: str, size: str, goal: str) -> str:
 def preset_method() -> str:
     """The method of the preset: the one with the smallest development loss that nowhere hurts.
 
-    It hurts neither the score nor the log loss, before and after temperature scaling, with any model and amount of data
-    that was measured. Plain fine-tuning is one of the candidates.
+    It was measured with every model and amount of data, and hurts neither the score nor the log loss, before and after
+    temperature scaling, with any of them. Plain fine-tuning is one of the candidates.
     """
 
     def nowhere_hurts(method: str) -> bool:
-        return not any(
-            verdict(name, size, outcome, method) == "hurts"
+        return method == PLAIN or all(
+            verdict(name, size, outcome, method) not in ("hurts", "not measured")
             for name in WIDTHS
             for size in sizes(name)
             for outcome in GOALS
         )
 
-    return next(filter(nowhere_hurts, by_development(frozen())), PLAIN)
+    losses = development_losses()
+    return next(filter(nowhere_hurts, sorted(losses, key=losses.__getitem__)), PLAIN)
+
+
+def development_losses() -> dict[str, float]:
+    """Name -> `choose_by` on the development tasks.
+
+    A setting that was not searched has one if it is in the stage `defaults`, trained as plain fine-tuning was chosen to
+    be: the loss of plain fine-tuning and the difference from it in that stage.
+    """
+    outcome, settings = PLAN["choose_by"], frozen()
+    found = {name: float(of["development"][outcome]) for name, of in settings.items() if "development" in of}
+    plain = settings[PLAIN]["training"]
+    rows = read(RECORDS / f"{DEFAULTS}-{MODEL}.csv") if is_complete(DEFAULTS, MODEL) else []
+    alike = [row for row in rows if float(row["epochs"]) == plain["num_train_epochs"]]
+    for name, of in over_cells(by_cell(alike, outcome), outcome, only_these=True).items():
+        if name in settings and name not in found and settings[name]["training"] == plain:
+            found[name] = found[PLAIN] + (of.difference or 0.0)
+    return found
 
 
 def is_confirmed() -> bool:
     """Whether every frozen setting has all its runs of the stage `confirm`."""
-    stage = PLAN["stages"]["confirm"]
-    made = {(row["method"], row["task"], int(row["seed"])) for row in confirmation_rows(MODEL, primary_size())}
-    seeds = range(stage["first_seed"], stage["first_seed"] + stage["seeds"])
-    return PLAIN in frozen() and made.issuperset(itertools.product(frozen(), stage["tasks"], seeds))
+    return PLAIN in frozen() and is_complete("confirm", MODEL)
 
 
 def preset() -> Recommended | None:

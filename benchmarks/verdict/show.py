@@ -8,7 +8,7 @@ from statistics import median
 from attendrop.statistics.over_tasks import TaskSummary
 from attendrop.statistics.verdict import Comparison
 
-from .judge import HIGHER_IS_BETTER, PLAIN, confirmation_rows, over_tasks
+from .judge import PLAIN, confirmation_rows, over_tasks
 from .plan import frozen
 
 MODELS = {"minilm": "all-MiniLM-L6-v2", "mpnet": "MPNet-base"}
@@ -21,7 +21,8 @@ NAMES = {
     "scaled_ece": "calibration error, scaled",
     "other_accuracy": "accuracy on other data",
 }
-IN_POINTS = (*HIGHER_IS_BETTER, "ece", "scaled_ece")
+IN_POINTS = ("score", "accuracy", "dev_accuracy", "other_accuracy", "ece", "scaled_ece")
+DIGITS = {**dict.fromkeys(IN_POINTS, 1), "reward": 4}  # 3 for others; the rewards of AttendOut are small
 OURS = ("addrop", "attendout", "scheduled_dropout", "attention_layerdrop")  # of the two papers of this library
 
 
@@ -29,7 +30,7 @@ def amount(outcome: str, value: float | None, signed: bool = True) -> str:
     """A number as the page shows it: scores and calibration errors in points."""
     if value is None:
         return ""
-    text = f"{100 * value:+.1f}" if outcome in IN_POINTS else f"{value:+.3f}"
+    text = f"{100 * value if outcome in IN_POINTS else value:+.{DIGITS.get(outcome, 3)}f}"
     if not float(text):
         return text[1:]  # no sign before 0
     return (text if signed else text.lstrip("+")).replace("-", "−")
@@ -44,13 +45,19 @@ def sign(verdict: str) -> str:
     return {"no difference": "=", "undecided": "?"}.get(verdict, word(verdict))
 
 
-def interval(outcome: str, figures: object) -> str:
-    """Difference and interval."""
-    bounds = getattr(figures, "interval", None)
-    if bounds is None:
-        return ""
+def with_interval(outcome: str, value: float | None, bounds: tuple[float, float]) -> str:
+    """A difference and its interval."""
     low, high = (amount(outcome, bound) for bound in bounds)
-    return f"{amount(outcome, figures.difference)} [{low},\u00a0{high}]"  # type: ignore[attr-defined]
+    return f"{amount(outcome, value)} [{low},\u00a0{high}]"
+
+
+def interval(outcome: str, figures: Comparison | TaskSummary | None) -> str:
+    """Difference and interval; empty without figures."""
+    return (
+        ""
+        if figures is None or figures.interval is None
+        else with_interval(outcome, figures.difference, figures.interval)
+    )
 
 
 def judged(outcome: str, figures: Comparison | TaskSummary | None) -> str:

@@ -16,8 +16,23 @@ from attendrop.statistics.verdict import Comparison, judge_family
 from ...records import NOT_YET, table
 from ..judge import question
 from ..lines import RECORDS, read
+from ..show import amount, with_interval
+from ..show import judged as shown
 from .fits import Fit, fit_rewards, fit_search
-from .plan import CONFIRMATION, DEVELOPMENT, GAMES, LAYERS, NO_MASKS, OF_TASK, PLAIN, Row, finalists, of_stage, rates_of
+from .plan import (
+    CONFIRMATION,
+    CONTROLS,
+    DEVELOPMENT,
+    GAMES,
+    LAYERS,
+    NO_MASKS,
+    OF_TASK,
+    PLAIN,
+    Row,
+    finalists,
+    of_stage,
+    rates_of,
+)
 
 FILE = "attendout-minilm.csv"
 OUTCOMES = {"accuracy": "accuracy", "loss": "log loss", "scaled_loss": "log loss, scaled"}
@@ -33,18 +48,6 @@ def lines() -> tuple[Row, ...]:
 # ---- numbers ----------------------------------------------------------------------------------------------------
 
 
-def amount(outcome: str, value: float) -> str:
-    """A difference as the page shows it: accuracy in points, rewards, which are small, with one digit more."""
-    text = f"{100 * value:+.1f}" if outcome.endswith("accuracy") else f"{value:+.{4 if outcome == 'reward' else 3}f}"
-    return text.replace("-", "−")
-
-
-def with_interval(outcome: str, value: float, bounds: tuple[float, float] | None) -> str:
-    """A difference and its interval."""
-    shown = amount(outcome, value)
-    return shown if bounds is None else f"{shown} [{amount(outcome, bounds[0])}, {amount(outcome, bounds[1])}]"
-
-
 def values(rows: Iterable[Row], outcome: str) -> Values:
     """Method -> seed -> outcome; None for a run that failed."""
     found: Values = {}
@@ -54,13 +57,22 @@ def values(rows: Iterable[Row], outcome: str) -> Values:
     return found
 
 
-def comparisons(rows: list[Row], outcome: str) -> dict[str, Comparison]:
-    """Every method against plain fine-tuning on one task, corrected for the number of methods (Holm)."""
+def comparisons(
+    rows: list[Row], outcome: str, baseline: str = PLAIN, methods: Iterable[str] | None = None
+) -> dict[str, Comparison]:
+    """Methods against another on one task, corrected for the number of methods (Holm).
+
+    Args:
+        rows: The lines of the task.
+        outcome: One of `OUTCOMES`.
+        baseline: The method that they are compared with.
+        methods: The methods; None = all others.
+    """
     found = values(rows, outcome)
-    baseline = found.pop(PLAIN, {})
-    asked = question("score" if outcome == "accuracy" else outcome)
-    methods: Mapping[str, Any] = found
-    return judge_family(methods, baseline, asked) if baseline and found else {}  # type: ignore[arg-type]
+    others = found.pop(baseline, {})
+    own: Mapping[str, Any] = {m: of for m, of in found.items() if methods is None or m in methods}
+    asked = question("score" if outcome == "accuracy" else outcome, baseline)
+    return judge_family(own, others, asked) if others and own else {}  # type: ignore[arg-type]
 
 
 def shown_name(rows: list[Row], method: str) -> str:
@@ -82,7 +94,9 @@ def _rows_of(stage: str, task: str) -> list[Row]:
 def recipes() -> str:
     """Plain fine-tuning with each learning rate and number of epochs."""
     rows = of_stage(list(lines()), "recipe")
-    keys = list(dict.fromkeys((row["learning_rate"], row["epochs"]) for row in rows))
+    keys = sorted(
+        {(row["learning_rate"], row["epochs"]) for row in rows}, key=lambda key: (float(key[1]), float(key[0]))
+    )
     if not keys:
         return NOT_YET
     found = []
@@ -153,16 +167,24 @@ def judged(stage: str, tasks: Iterable[str]) -> str:
         rows = _rows_of(stage, task)
         of = {outcome: comparisons(rows, outcome) for outcome in OUTCOMES}
         for method in of["accuracy"]:
-            cells = [_cell(outcome, of[outcome][method]) for outcome in OUTCOMES]
+            cells = [shown(outcome, of[outcome][method]) for outcome in OUTCOMES]
             found.append([task, shown_name(list(lines()), method), str(of["accuracy"][method].pairs), *cells])
     return table(["task", "method", "pairs", *OUTCOMES.values()], found) if found else NOT_YET
 
 
-def _cell(outcome: str, of: Comparison) -> str:
-    if of.difference is None:
-        return ""
-    word = f"**{of.verdict}**" if of.verdict in ("helps", "hurts") else of.verdict
-    return f"{with_interval(outcome, of.difference, of.interval)} {word}"
+def learned() -> str:
+    """The games against their controls: a generator that never learns, and no masks."""
+    learning = [game for game in GAMES if game not in CONTROLS]
+    found = []
+    for stage, task, control in (
+        (stage, task, control)
+        for stage, tasks in (("judge", DEVELOPMENT), ("confirm", CONFIRMATION))
+        for control in CONTROLS
+        for task in tasks
+    ):
+        of = {o: comparisons(_rows_of(stage, task), o, control, learning) for o in OUTCOMES}
+        found += [[task, game, control, *(shown(o, of[o][game]) for o in OUTCOMES)] for game in of["accuracy"]]
+    return table(["task", "game", "against", *OUTCOMES.values()], found) if found else NOT_YET
 
 
 def selection() -> str:
@@ -216,14 +238,13 @@ def _played(runs: list[dict[str, Any]], game: str) -> list[str]:
     ends = np.array([run["drop_probability"][-1] for run in runs])
     moved = ends - np.array([run["drop_probability"][0] for run in runs])
     per_run = rewards.mean(1)
-    learns = game != NO_MASKS and float(np.abs(moved).max()) > 1e-3
     return [
         str(rewards.shape[1]),
         f"{(rewards > 0).mean():.0%}",
-        with_interval("reward", float(per_run.mean()), t_interval(per_run) if len(per_run) > 1 else None),
+        with_interval("reward", float(per_run.mean()), t_interval(per_run)) if len(per_run) > 1 else "",
         f"{signal:.0%}",
         " ".join(f"{p:.2f}" for p in ends.mean(0)) if game != NO_MASKS else "no masks",
-        f"{agreement(moved):+.2f}".replace("-", "−") if learns and len(runs) > 1 else "",
+        f"{agreement(moved):+.2f}".replace("-", "−") if game not in CONTROLS and len(runs) > 1 else "",
     ]
 
 
@@ -233,8 +254,10 @@ def agreement(moved: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     Args:
         moved: Change of each layer's rate, [seeds, layers].
     """
-    correlations = np.corrcoef(moved)
-    return float(np.nanmean(correlations[np.triu_indices(len(moved), 1)]))
+    centred = moved - moved.mean(1, keepdims=True)
+    length = np.linalg.norm(centred, axis=1, keepdims=True)
+    directions = centred[length[:, 0] > 0] / length[length[:, 0] > 0]  # a seed whose rates all moved alike has none
+    return float((directions @ directions.T)[np.triu_indices(len(directions), 1)].mean())
 
 
 def reward_slopes() -> str:
@@ -290,6 +313,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "attendout-slopes": slopes,
     "attendout-search": best_of_search,
     "attendout-judged": lambda: judged("judge", DEVELOPMENT),
+    "attendout-learned": learned,
     "attendout-confirmed": lambda: judged("confirm", CONFIRMATION),
     "attendout-selection": selection,
     "attendout-played": played,
