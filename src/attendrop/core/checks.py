@@ -11,6 +11,8 @@ from torch import nn
 
 from .regularizer import Regularizer
 
+_OTHER_LOSSES = "label_smoothing_factor, class weights, a focal loss or a compute_loss_func of the Trainer"
+
 
 def as_list(regularizers: Any) -> list[Any]:
     """One method, or several, as a list."""
@@ -42,6 +44,18 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
         reason = one.refuses(other)
         if reason is not None:
             raise ValueError(f"regularizers has {type(one).__name__} and {type(other).__name__}, {reason}")
+
+
+def check_own_loss(regularizer: Regularizer, is_another: bool) -> None:
+    """Refuses a method that replaces a part of the model's own loss where another loss is trained.
+
+    Args:
+        regularizer: the method.
+        is_another: whether it is another loss.
+    """
+    if is_another and regularizer.own_loss is not None:
+        needs, remedy = regularizer.own_loss
+        raise ValueError(f"{needs}, and another one is in use ({_OTHER_LOSSES}); {remedy}.")
 
 
 def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any]) -> None:

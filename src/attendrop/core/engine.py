@@ -30,7 +30,7 @@ from ..model.sites import map_shape
 from ..random import preserved
 from ..utils.batches import batch_size as size_of
 from ..utils.batches import tiled
-from .checks import as_list, check_calls, check_checkpointing, check_columns, check_regularizers
+from .checks import as_list, check_calls, check_checkpointing, check_columns, check_own_loss, check_regularizers
 from .rates import Rates
 from .regularizer import Regularizer
 from .schedule import Progress
@@ -85,6 +85,7 @@ class Engine:
         try:
             for regularizer in self.regularizers:
                 regularizer.reset()
+                check_own_loss(regularizer, self.loop.replaces_loss)
                 regularizer.check_loop(model, self.loop)
             self._rates = Rates(self.regularizers, model, self.seams)
             self._rates.freeze(model)  # before the checks, which look at what is trained
@@ -306,6 +307,8 @@ class Engine:
         assert self._batch is not None, "loss() belongs inside micro_batch()"
         total: Tensor = outputs["loss"] if loss is None else loss
         for regularizer in self.regularizers:
+            if loss is not None and regularizer.own_loss is not None:
+                check_own_loss(regularizer, outputs.get("loss") is None)
             penalty = regularizer.penalty(outputs, self._for(regularizer, self._batch))
             if penalty is None:
                 continue

@@ -79,6 +79,14 @@ class Regularizer:
         return type(self).penalty is not Regularizer.penalty
 
     @property
+    def own_loss(self) -> tuple[str, str] | None:
+        """Why the loss must be the model's own, and what to do where it is not; None where it may be any.
+
+        Both are parts of the sentence of an error.
+        """
+        return None
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Columns of the batch that this method reads and the model must not get."""
         return ()

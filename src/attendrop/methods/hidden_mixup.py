@@ -19,13 +19,12 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import Loop, MicroBatch, Step
+from ..core.step import MicroBatch, Step
 from ..kernels.mixed_rows import mixed_rows
 from ..model.objective import head_of
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams
 from ..model.tokens import real_keys
-from ._shared.own_loss import refuse_another_loss
 from ._shared.predictions import predictions_of
 
 HEADS = ("classification", "multilabel", "regression")
@@ -88,12 +87,9 @@ class HiddenMixup(Regularizer):
             return "of which both replace labels in the model's own loss; choose one of them."
         return None
 
-    def check_loop(self, model: nn.Module, loop: Loop) -> None:
-        self._check_loss(loop.replaces_loss)
-
-    def _check_loss(self, is_another: bool) -> None:
-        needs = "HiddenMixup mixes the model's own loss"
-        refuse_another_loss(is_another and largest(self.alpha) > 0, needs, "choose one of them")
+    @property
+    def own_loss(self) -> tuple[str, str] | None:
+        return ("HiddenMixup mixes the model's own loss", "choose one of them") if largest(self.alpha) > 0 else None
 
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.alpha, step.progress) > 0
@@ -133,7 +129,6 @@ class HiddenMixup(Regularizer):
         step = batch.step
         if value_at(self.alpha, step.progress) == 0:
             return None
-        self._check_loss(outputs.get("loss") is None)
         own = predictions_of(outputs, batch)
         assert own.labels is not None
         partners = self._partners(batch)

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import Loop, MicroBatch, Step
+from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
-from ._shared.own_loss import refuse_another_loss
 from ._shared.predictions import check_distribution, predictions_of
 
 
@@ -48,12 +47,10 @@ class LabelSmoothing(Regularizer):
             return f"of which {name} trains on the loss of unsmoothed labels; set {name}(loss='both')."
         return None
 
-    def check_loop(self, model: nn.Module, loop: Loop) -> None:
-        self._check_loss(loop.replaces_loss)
-
-    def _check_loss(self, is_another: bool) -> None:
+    @property
+    def own_loss(self) -> tuple[str, str] | None:
         needs = "LabelSmoothing.epsilon changes the model's own loss"
-        refuse_another_loss(is_another and largest(self.epsilon) > 0, needs, "choose one of them")
+        return (needs, "choose one of them") if largest(self.epsilon) > 0 else None
 
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.epsilon, step.progress) > 0
@@ -62,7 +59,6 @@ class LabelSmoothing(Regularizer):
         step = batch.step
         if value_at(self.epsilon, step.progress) == 0:
             return None
-        self._check_loss(outputs.get("loss") is None)
         predictions = predictions_of(outputs, batch)
         uniform = predictions.mean(lambda log_p: -log_p.mean(-1))
         # The loss has (1 − ε) CE + ε CE: the second part is replaced.

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest
-from ..core.step import Loop, MicroBatch, Step
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
 from ._shared.noise import NOISES, noise_of
-from ._shared.own_loss import refuse_another_loss
 
 LOSSES = ("clean", "both")
 
@@ -63,12 +62,10 @@ class R3F(Regularizer):
     def views(self) -> int:
         return 2 if largest(self.weight) > 0 else 1
 
-    def check_loop(self, model: nn.Module, loop: Loop) -> None:
-        self._check_loss(loop.replaces_loss)
-
-    def _check_loss(self, is_another: bool) -> None:
+    @property
+    def own_loss(self) -> tuple[str, str] | None:
         needs = "R3F.loss is 'clean', for which the loss must be the model's own"
-        refuse_another_loss(is_another and self.loss == "clean" and self.views > 1, needs, "set R3F(loss='both')")
+        return (needs, "set R3F(loss='both')") if self.loss == "clean" and self.views > 1 else None
 
     def refuses(self, other: Regularizer) -> str | None:
         if self.loss == "clean" and self.views > 1 and other.views > 1:
@@ -104,5 +101,4 @@ class R3F(Regularizer):
         total = weight * pair.both_ways()
         if self.loss == "both":
             return total
-        self._check_loss(outputs.get("loss") is None)
         return total + pair.from_mean_to_first()

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, as_strength, largest, value_at
-from ..core.step import Loop, MicroBatch, Step
+from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.probe import Probe
 from ..model.seams import Seams
@@ -34,7 +34,6 @@ from ._shared.by_parts import at_least_float32
 from ._shared.divergence import Pair, check_head, pair_of
 from ._shared.dropping import draws_like
 from ._shared.noise import noise_of
-from ._shared.own_loss import refuse_another_loss
 from ._shared.predictions import Predictions, predictions_of
 from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
@@ -127,12 +126,10 @@ class SMART(Regularizer):
     def views(self) -> int:
         return 2 if largest(self.weight) > 0 else 1
 
-    def check_loop(self, model: nn.Module, loop: Loop) -> None:
-        self._check_loss(loop.replaces_loss)
-
-    def _check_loss(self, is_another: bool) -> None:
+    @property
+    def own_loss(self) -> tuple[str, str] | None:
         needs = "SMART.weight is not 0, for which the loss must be the model's own"
-        refuse_another_loss(is_another and self.views > 1, needs, "set SMART(weight=0)")
+        return (needs, "set SMART(weight=0)") if self.views > 1 else None
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_head("SMART", model)
@@ -233,7 +230,6 @@ class SMART(Regularizer):
         step = batch.step
         if self.views == 1 and not self._has_teacher(step):
             return None
-        self._check_loss(outputs.get("loss") is None)
         pair = pair_of(outputs, batch)
         total = pair.from_mean_to_first() if self.views > 1 else at_least_float32(pair.logits).new_zeros(())
         if self._is_adversarial(step):
