@@ -154,6 +154,24 @@ def test_the_preset_was_measured_with_every_amount_of_data(study: Path, monkeypa
     assert recommend.preset_method() == "AD-DROP"
 
 
+def test_other_data_are_shown_apart(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = page.TABLES["verdict-words"]()
+    rows = [row for row in make_rows("minilm", ["shots=150"], 20) if row["task"] == "imdb"]
+    for row in rows:
+        row |= {"task": "rotten_tomatoes", "other_accuracy": 0.7 + 0.05 * (row["method"] == "AD-DROP")}
+        row["loss"] = float(str(row["loss"])) + 0.3 * (row["method"] == "EMA")
+    write(study / "other-data-minilm.csv", rows)
+    forget()
+    assert page.TABLES["verdict-words"]() == before
+    assert judge.sizes("minilm") == ["shots=50", "shots=150"]
+    found = rows_of(page.TABLES["verdict-other-data"]())
+    assert found["AD-DROP"][-1] == "+5.0 [+5.0,\u00a0+5.0] **helps**"
+    assert found["EMA"][1].endswith("hurts")
+    assert recommend.preset_method() == "AD-DROP"  # EMA hurts there
+    assert "| method | imdb | glue/mnli | glue/qqp | rotten_tomatoes |" in page.TABLES["verdict-tasks-loss"]()
+    assert "| rotten_tomatoes | 300 | 20 |" in page.TABLES["verdict-levels"]()
+
+
 def test_defaults_that_were_measured_on_development_tasks_can_be_the_preset(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ UPPER_LINE = f"Ensemble of {MEMBERS}"  # judged apart: it is several models
 HIGHER_IS_BETTER = ("score", "other_accuracy")
 OUTCOMES = ("score", "loss", "scaled_loss", "brier", "ece", "scaled_ece", "other_accuracy")
 STAGES = tuple(stage for stage in PLAN["stages"] if stage not in (TUNE, DEFAULTS))  # on confirmation tasks
+WHOLE, OTHER_DATA = "all", "other-data"  # whole training sets, and a stage that is shown apart, as if it were a size
 ENSEMBLES = {f"ensemble-{stage}": stage for stage in STAGES}  # part of the study -> the stage whose runs are members
 Cell = tuple[str, str]  # task and size
 Rows = list[dict[str, str]]
@@ -27,7 +28,12 @@ Values = dict[Cell, dict[str, dict[int, float | None]]]  # cell -> method -> see
 
 @cache
 def _read(name: str) -> Rows:
-    return [row for part in (*STAGES, *ENSEMBLES) if is_complete(part, name) for row in _lines(part, name)]
+    return [
+        {**row, "size": OTHER_DATA} if part == OTHER_DATA else row
+        for part in (*STAGES, *ENSEMBLES)
+        if is_complete(part, name)
+        for row in _lines(part, name)
+    ]
 
 
 def _lines(part: str, name: str) -> Rows:
@@ -65,7 +71,7 @@ def confirmation_rows(name: str, size: str | None = None) -> Rows:
 
     Args:
         name: The name of the model in the files.
-        size: The amount of training data; None = all.
+        size: The amount of training data, or `OTHER_DATA`; None = all.
     """
     return [row for row in _read(name) if size in (None, row["size"])]
 
@@ -208,5 +214,5 @@ def on_tasks(name: str, size: str, outcome: str, alike: bool = False) -> dict[Ce
 
 def sizes(name: str) -> list[str]:
     """The amounts of training data that were measured, small ones first, without whole training sets."""
-    found = {row["size"] for row in confirmation_rows(name)} - {"all"}
+    found = {row["size"] for row in confirmation_rows(name)} - {WHOLE, OTHER_DATA}
     return sorted(found, key=lambda size: float(size.partition("=")[2]))

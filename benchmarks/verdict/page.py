@@ -17,9 +17,11 @@ from statistics import mean, median
 from ..records import NOT_YET, table
 from . import answers
 from .judge import (
+    OTHER_DATA,
     OUTCOMES,
     PLAIN,
     UPPER_LINE,
+    WHOLE,
     against,
     by_cell,
     confirmation_rows,
@@ -139,21 +141,33 @@ def by_size(name: str) -> str:
 
 def by_task(name: str, outcome: str) -> str:
     """The difference on each confirmation task at the primary amount of data, and on whole training sets."""
-    found = {**on_tasks(name, primary_size(), outcome), **on_tasks(name, "all", outcome)}
+    found = {
+        cell: of for size in (primary_size(), OTHER_DATA, WHOLE) for cell, of in on_tasks(name, size, outcome).items()
+    }
     if not found:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
         cells = [of.get(method) for of in found.values()]
         lines.append([method, *(judged(outcome, cell) for cell in cells)])
-    titles = [task if size != "all" else f"{task}, whole" for task, size in found]
+    titles = [task if size != WHOLE else f"{task}, whole" for task, size in found]
     return table(["method", *titles], lines)
+
+
+def on_other_data(name: str) -> str:
+    """What models that were trained on one source score on it and on another."""
+    outcomes = (*GOALS, "other_accuracy")
+    lines = [
+        [method, *(judged(o, over_tasks(name, OTHER_DATA, o).get(method)) for o in outcomes)]
+        for method in methods_of(name, OTHER_DATA)
+    ]
+    return table(["method", *(NAMES[o] for o in outcomes)], lines) if lines else NOT_YET
 
 
 def levels(name: str) -> str:
     """What plain fine-tuning has on each task: the mean over seeds."""
     lines = []
-    for size in (*sizes(name), "all"):
+    for size in (*sizes(name), OTHER_DATA, WHOLE):
         values = {outcome: by_cell(confirmation_rows(name, size), outcome) for outcome in OUTCOMES}
         for cell in values["score"]:
             known = {
@@ -165,7 +179,7 @@ def levels(name: str) -> str:
 
 
 def _n(size: str) -> str:
-    return "whole" if size == "all" else f"{examples(size):,}"
+    return "whole" if size == WHOLE else f"{examples(primary_size() if size == OTHER_DATA else size):,}"
 
 
 def detectable() -> str:
@@ -236,7 +250,7 @@ def upper_line() -> str:
     """The ensemble of five plain models against one plain model."""
     lines = []
     for name in MODELS:
-        for size in (*sizes(name), "all"):
+        for size in (*sizes(name), OTHER_DATA, WHOLE):
             found = {o: against(name, size, o, [UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
             if found["score"] is not None:
                 lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in found.items())])
@@ -277,6 +291,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-dropped": lambda: what_is_dropped("minilm"),
     "verdict-defaults": lambda: defaults("minilm"),
     "verdict-sizes": lambda: by_size("minilm"),
+    "verdict-other-data": lambda: on_other_data("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),
     "verdict-levels": lambda: levels("minilm"),
