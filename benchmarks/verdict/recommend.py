@@ -101,13 +101,17 @@ def preset_method() -> str:
     def nowhere_hurts(method: str) -> bool:
         return method == PLAIN or all(
             verdict(name, size, outcome, method) not in ("hurts", "not measured")
-            for name in WIDTHS
-            for size in (*sizes(name), *([OTHER_DATA] if confirmation_rows(name, OTHER_DATA) else []))
+            for name, size in measured()
             for outcome in GOALS
         )
 
     losses = development_losses()
     return next(filter(nowhere_hurts, sorted(losses, key=losses.__getitem__)), PLAIN)
+
+
+def measured() -> list[tuple[str, str]]:
+    """Models and amounts of data of the complete stages with small training sets, and `OTHER_DATA`."""
+    return [(name, size) for name in WIDTHS for size in (*sizes(name), OTHER_DATA) if confirmation_rows(name, size)]
 
 
 def development_losses() -> dict[str, float]:
