@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from attendrop.errors import UserError
 from attendrop.study.engines import make_engine
+from attendrop.study.engines.host import load_worker
 from attendrop.study.engines.places import Device, find_devices
 from attendrop.study.spec import RunSpec
 from helpers.cli_tools import ENVIRONMENT
@@ -55,6 +57,17 @@ def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> N
         remaining = iter(light_specs(2))
         assert len(list(engine.results(lambda: next(remaining, None)))) == 2
         assert len(engine.seats) <= 2
+
+
+def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append("frozen"))
+    results(light_specs(1), workers=0)
+    assert frozen == []  # this process has objects of others
+    load_worker(LIGHT, "cpu", has_process=True)
+    assert frozen == ["frozen"]
 
 
 def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
