@@ -5,6 +5,7 @@ Each rank writes the weights of each run to FOLDER/rank<r>.pt. Without torchrun 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -56,6 +57,8 @@ def train(method: str | None, processes: int, kind: str = "bert") -> dict[str, t
 def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
+    gc.collect()
+    gc.freeze()  # the Trainer collects garbage in every run
     world = int(os.environ["WORLD_SIZE"])
     found = {f"plain {kind}": train(None, world, kind) for kind in ("bert", "bert_lora")}
     found |= {method: train(method, world, bert_for(method)) for method in SETTINGS}
