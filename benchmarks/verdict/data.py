@@ -28,7 +28,7 @@ TEST = 3000  # test examples that are drawn from the training set where the deve
 POOL = 6000  # training examples to draw from
 SMALL = ("glue/cola", "glue/sst2", "glue/qqp")  # whose development set is too small
 LARGE = ("glue/qnli", "glue/mnli")  # whose development set is large enough
-WHOLE = ("glue/mrpc", "glue/stsb")  # which are used as they are
+WHOLE = ("glue/rte", "glue/mrpc", "glue/stsb")  # which are used as they are
 TEST_PARTS = {"glue/mnli": "validation_matched", "imdb": "test"}  # what the task calls them; otherwise "validation"
 
 
