@@ -120,6 +120,17 @@ def test_a_control_tells_the_effect_of_the_method_from_that_of_its_epochs(study:
     assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("trained alike")[1]
 
 
+def test_methods_that_were_measured_with_one_amount_of_data_only_are_left_out_by_size(study: Path) -> None:
+    rows = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "Two together"]
+    write(study / "fewer-minilm.csv", rows)
+    forget()
+    found, alike = (rows_of(page.TABLES[f"verdict-sizes{part}"]()) for part in ("", "-alike"))
+    assert "Two together" not in found
+    assert found["EMA"][2].endswith("**helps**")  # log loss, n = 100
+    assert alike["EMA"][2].endswith("no difference")  # fewer epochs lower it as much
+    assert "LLRD" not in alike
+
+
 def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(study: Path) -> None:
     assert recommend.best_first() == ["mixout", "EMA", "AD-DROP", "LLRD"]
     assert recommend.recommended_for("minilm", "shots=150", "score") == "AD-DROP"
