@@ -93,7 +93,7 @@ def test_the_setting_with_the_smallest_scaled_loss_is_chosen(
 ) -> None:
     rows = make_tuned_rows({"plain": (2, 0.8), "mixout": (5, 0.9)})
     failed = plan.candidates("mixout")[5].text
-    monkeypatch.setattr(choose, "read", lambda file: rows)
+    monkeypatch.setattr(choose, "rows_of", lambda part, name: rows)
     monkeypatch.setattr(choose, "FROZEN", tmp_path / "frozen.yaml")
     monkeypatch.setattr("sys.argv", ["choose"])
     choose.main()

@@ -12,7 +12,7 @@ import yaml
 
 from attendrop.report.page import checked_analysis, render_page
 from benchmarks import tables
-from benchmarks.verdict import answers, figure, judge, page, plan, protocol_gains, protocols, recommend, report
+from benchmarks.verdict import answers, figure, judge, page, parts, plan, protocol_gains, protocols, recommend, report
 from benchmarks.verdict.run import COLUMNS
 
 TRAINING = {"learning_rate": 1e-4, "num_train_epochs": 10.0}
@@ -62,7 +62,7 @@ def write(file: Path, rows: list[dict[str, object]]) -> None:
 
 
 def forget() -> None:
-    for cached in (judge._read, judge.over_tasks, judge.on_tasks):
+    for cached in (parts.rows_of, parts.planned, parts._confirmation_rows, judge.over_tasks, judge.on_tasks):
         cached.cache_clear()
 
 
@@ -78,7 +78,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write(tmp_path / "confirm-minilm.csv", list(make_rows("minilm", ["shots=150"], 20)))
     write(tmp_path / "fewer-minilm.csv", list(make_rows("minilm", ["shots=50"], 20)))
     write(tmp_path / "confirm-mpnet.csv", list(make_rows("mpnet", ["shots=150"], 10)))
-    for module in (judge, page, answers, recommend, protocol_gains):
+    for module in (parts, page):
         monkeypatch.setattr(module, "RECORDS", tmp_path)
     monkeypatch.setattr(plan, "FROZEN", tmp_path / "frozen.yaml")
     forget()
@@ -145,12 +145,12 @@ def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(
 
 def test_a_stage_is_used_when_all_of_its_runs_have_been_made(study: Path) -> None:
     rows = list(make_rows("minilm", ["shots=50"], 20))
-    assert judge.sizes("minilm") == ["shots=50", "shots=150"]
+    assert parts.sizes("minilm") == ["shots=50", "shots=150"]
     write(study / "fewer-minilm.csv", rows[: -len(METHODS)])  # the last seed is missing
     forget()
-    assert judge.sizes("minilm") == ["shots=150"]
+    assert parts.sizes("minilm") == ["shots=150"]
     assert "any number (measured: 300)" in page.TABLES["verdict-recommendation"]()
-    made, wanted = len(rows) - len(METHODS), len(judge.planned("fewer", "minilm"))
+    made, wanted = len(rows) - len(METHODS), len(parts.planned("fewer", "minilm"))
     assert answers.run_counts()[1][2:] == (made, 0, 20, wanted)
     assert page._made(answers.RunCount("fewer", "minilm", made, 0, 20, 720)) == f"{made} of 720"
 
@@ -161,11 +161,11 @@ def test_the_preset_was_measured_with_every_amount_of_data(study: Path, monkeypa
     others = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "EMA"]
     write(study / "fewer-minilm.csv", others)
     forget()
-    assert judge.is_complete("fewer", "minilm")
+    assert parts.is_complete("fewer", "minilm")
     assert recommend.preset_method() == "AD-DROP"
 
 
-def test_other_data_are_shown_apart(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_data_are_shown_apart(study: Path) -> None:
     before = page.TABLES["verdict-words"]()
     rows = [row for row in make_rows("minilm", ["shots=150"], 20) if row["task"] == "imdb"]
     for row in rows:
@@ -174,7 +174,7 @@ def test_other_data_are_shown_apart(study: Path, monkeypatch: pytest.MonkeyPatch
     write(study / "other-data-minilm.csv", rows)
     forget()
     assert page.TABLES["verdict-words"]() == before
-    assert judge.sizes("minilm") == ["shots=50", "shots=150"]
+    assert parts.sizes("minilm") == ["shots=50", "shots=150"]
     found = rows_of(page.TABLES["verdict-other-data"]())
     assert found["AD-DROP"][-1] == "+5.0 [+5.0,\u00a0+5.0] **helps**"
     assert found["EMA"][1].endswith("hurts")
@@ -200,9 +200,11 @@ def test_defaults_that_were_measured_on_development_tasks_can_be_the_preset(
         for seed in range(8)
     ]
     write(study / "defaults-minilm.csv", rows[:-1])
-    assert "AD-DROP, default" not in recommend.development_losses()  # a run is missing
+    forget()
+    assert "AD-DROP, default" not in recommend.candidates()  # a run is missing
     write(study / "defaults-minilm.csv", rows)
-    losses = recommend.development_losses()
+    forget()
+    losses = recommend.candidates()
     assert losses["AD-DROP, default"] == pytest.approx(0.60 - 0.25)
     assert losses["EMA"] == 0.45  # it was searched
 
@@ -237,7 +239,7 @@ def test_the_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:
 
 
 def test_the_report_has_the_same_differences_as_the_page(study: Path) -> None:
-    analysis = report.analysis_of(judge.confirmation_rows("minilm", "shots=150"), "minilm")
+    analysis = report.analysis_of(parts.confirmation_rows("minilm", "shots=150"), "minilm")
     assert "The verdict: all-MiniLM-L6-v2, 300 training examples" in render_page(checked_analysis(analysis))
     for cell in analysis["cells"]:
         if cell["method"] != "plain":

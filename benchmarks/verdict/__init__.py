@@ -13,8 +13,8 @@ plan.yaml       the tasks, methods, search spaces and stages; written before the
 frozen.yaml     the setting of each method, chosen on the development tasks
 docs/results/verdict/   one line for each run
 
-From the lines to the page: `judge` compares the methods, `recommend` has the rules of the recommendation, `show`,
-`answers`, `figure` and `page` write.
+From the lines to the page: `parts` reads the lines and knows which parts are complete, `judge` compares the methods,
+`recommend` has the rules of the recommendation, `show`, `answers`, `figure` and `page` write.
 
 Every command goes on where it stopped: runs whose line exists are not run again.
 """

@@ -10,20 +10,8 @@ from attendrop.experiments.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
 from attendrop.statistics.over_tasks import FEWEST_TASKS, TaskSummary
 
 from ..records import NOT_YET, table
-from .judge import (
-    ENSEMBLES,
-    HIGHER_IS_BETTER,
-    MEMBERS,
-    OTHER_DATA,
-    PLAIN,
-    STAGES,
-    on_tasks,
-    over_tasks,
-    planned,
-    question,
-    sizes,
-)
-from .lines import RECORDS, read
+from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question
+from .parts import ENSEMBLES, MEMBERS, OTHER_DATA, PLAIN, STAGES, planned, rows_of, sizes
 from .plan import DEFAULTS, TUNE, controls, frozen
 from .recommend import (
     GOALS,
@@ -64,7 +52,7 @@ def run_counts() -> list[RunCount]:
     counts = []
     for model in MODELS:
         for part in (TUNE, DEFAULTS, *STAGES, *ENSEMBLES, "protocols", "attendout"):
-            rows = read(RECORDS / f"{part}-{model}.csv")
+            rows = rows_of(part, model)
             if not rows:
                 continue
             each = MEMBERS if part in ENSEMBLES else 1  # runs of a line
@@ -112,11 +100,17 @@ def answer() -> str:
     return "\n".join(_answer_of(name, size) for name in MODELS if methods_of(name, size))
 
 
+def _tasks_and_seeds(name: str, size: str) -> tuple[int, int]:
+    """How many tasks there are, and how many paired seeds a comparison has at least."""
+    tasks = on_tasks(name, size, "score").values()
+    return len(tasks), min(comparison.pairs for of in tasks for comparison in of.values())
+
+
 def _answer_of(name: str, size: str) -> str:
-    methods, tasks = methods_of(name, size), on_tasks(name, size, "score")
-    seeds = min(c.pairs for of in tasks.values() for c in of.values())
+    methods = methods_of(name, size)
+    tasks, seeds = _tasks_and_seeds(name, size)
     text = paragraph(
-        f"{len(methods)} methods and settings were compared with plain fine-tuning of {MODELS[name]} on {len(tasks)} "
+        f"{len(methods)} methods and settings were compared with plain fine-tuning of {MODELS[name]} on {tasks} "
         f"confirmation tasks with {examples(size):,} training examples and at least {seeds} paired seeds each:"
     )
     text += "\n"
@@ -151,7 +145,7 @@ def _about_other_tasks(name: str, methods: list[str], size: str) -> str:
         for outcome, of in found.items()
         for verdict in ("helps", "hurts")
     ]
-    if len(on_tasks(name, size, "score")) < FEWEST_TASKS or all(": none " in one for one in shown):
+    if _tasks_and_seeds(name, size)[0] < FEWEST_TASKS or all(": none " in one for one in shown):
         shown = ["nothing can be said from so few"]
     return paragraph(f"- **other tasks**, if the tasks count as a sample too: {'; '.join(shown)}.")
 
@@ -218,12 +212,10 @@ def expectations() -> str:
     if not is_confirmed():
         return ""
     size = primary_size()
-    methods = [method for method in methods_of(MODEL, size) if method not in controls()]
-    rows = sum(of.runs for of in run_counts())
+    methods, rows = _compared(MODEL, size), sum(of.runs for of in run_counts())
     score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
     alike, score_alike = (over_tasks(MODEL, size, outcome, alike=True) for outcome in ("loss", "score"))
-    tasks = on_tasks(MODEL, size, "score")
-    seeds = min(c.pairs for of in tasks.values() for c in of.values())
+    tasks, seeds = _tasks_and_seeds(MODEL, size)
 
     def count(of: Mapping[str, TaskSummary], verdict: str) -> str:
         number = sum(of[method].verdict == verdict for method in methods if method in of)
@@ -231,7 +223,7 @@ def expectations() -> str:
 
     text = paragraph(
         f"In a study of {rows:,} runs ([the verdict](docs/verdict.md)), {len(methods)} methods and settings were "
-        f"compared with plain fine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples: {len(tasks)} "
+        f"compared with plain fine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples: {tasks} "
         f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
         f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
         f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
@@ -240,8 +232,7 @@ def expectations() -> str:
         "without hurting the score:"
     )
     text += "\n"
-    shown = [method for method in alike if is_ours(method) or method == preset_method()]
-    shown = [m for m in shown if alike[m].verdict == "helps" and score[m].verdict != "hurts"]
+    recommended = preset_method()
     lines = [
         [
             method,
@@ -249,28 +240,36 @@ def expectations() -> str:
             interval("loss", alike[method]),
             interval("score", score_alike[method]),
         ]
-        for method in sorted(shown, key=lambda one: alike[one].difference or 0.0)
+        for method in _lower_the_loss_alike(MODEL, size)
+        if is_ours(method) or method == recommended
     ]
     text += table(["method", "epochs", "log loss", "score, in points"], lines)
     return text + "".join(f"\n{_on_another_model(name, size)}" for name in MODELS if name != MODEL)
 
 
+def _compared(name: str, size: str) -> list[str]:
+    """The methods and settings without the controls."""
+    return [method for method in methods_of(name, size) if method not in controls()]
+
+
+def _lower_the_loss_alike(name: str, size: str) -> list[str]:
+    """Those that lower the log loss of plain fine-tuning that is trained alike, and do not hurt the score."""
+    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
+    found = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
+    return sorted(found, key=lambda method: alike[method].difference or 0.0)
+
+
 def _on_another_model(name: str, size: str) -> str:
     """What a smaller study of another model found."""
-    methods = [method for method in methods_of(name, size) if method not in controls()]
+    methods = _compared(name, size)
     if not methods:
         return ""
+    tasks, seeds = _tasks_and_seeds(name, size)
     score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
-    tasks = on_tasks(name, size, "score")
-    seeds = min(c.pairs for of in tasks.values() for c in of.values())
-    better = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
-    surer = [
-        f"{m} ({interval('loss', alike[m])})"
-        for m in methods
-        if m in alike and alike[m].verdict == "helps" and score[m].verdict != "hurts"
-    ]
+    raise_the_score = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
+    lower_the_loss = [f"{m} ({interval('loss', alike[m])})" for m in _lower_the_loss_alike(name, size)]
     return paragraph(
-        f"On {MODELS[name]} ({len(methods)} of the methods and settings, {len(tasks)} tasks, {seeds} paired seeds) the "
-        f"score is raised by {listed(better)}, and the log loss of plain fine-tuning that is trained alike is lowered, "
-        f"without hurting the score, by {listed(surer)}."
+        f"On {MODELS[name]} ({len(methods)} of the methods and settings, {tasks} tasks, {seeds} paired seeds) the "
+        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning that is trained alike is "
+        f"lowered, without hurting the score, by {listed(lower_the_loss)}."
     )

@@ -24,8 +24,7 @@ from attendrop.core.checks import check_regularizers
 from attendrop.methods import parse_method
 from attendrop.study.search_space import with_fields
 
-from .judge import PLAIN
-from .lines import RECORDS, read
+from .parts import PLAIN, rows_of
 from .plan import FROZEN, PLAN, TUNE, by_development, candidates
 
 HEADER = """\
@@ -131,7 +130,7 @@ def _can_act_together(members: list[str], frozen: Frozen) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
-    found = means(read(RECORDS / f"{TUNE}-{parser.parse_args().name}.csv"))
+    found = means(rows_of(TUNE, parser.parse_args().name))
     chosen = tuned(found)
     frozen = {**chosen, **fixed(chosen, found), **combinations(chosen)}
     for name, setting in frozen.items():

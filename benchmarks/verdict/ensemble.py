@@ -21,8 +21,8 @@ from attendrop.study.analysis.ensembles import evidence, other_outcomes, score_o
 from attendrop.study.outputs import Outputs, read_outputs, write_outputs
 from attendrop.study.spec import RunSpec
 
-from .judge import MEMBERS, PLAIN, STAGES, UPPER_LINE
 from .lines import make_parser, run_parts
+from .parts import MEMBERS, PLAIN, STAGES, UPPER_LINE
 from .plan import runs
 from .run import COLUMNS, line, portable_id
 

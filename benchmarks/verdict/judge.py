@@ -10,70 +10,13 @@ from attendrop.statistics.paired import make_pairs
 from attendrop.statistics.verdict import Comparison, Question, judge_family
 from attendrop.study.analysis.outcomes import DELTAS
 
-from .lines import RECORDS, read
-from .plan import DEFAULTS, PLAN, TUNE, frozen, plain_trained_alike, runs
+from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
+from .plan import plain_trained_alike
 
-PLAIN = "plain"
-MEMBERS = 5  # of an ensemble
-UPPER_LINE = f"Ensemble of {MEMBERS}"  # judged apart: it is several models
 HIGHER_IS_BETTER = ("score", "other_accuracy")
 OUTCOMES = ("score", "loss", "scaled_loss", "brier", "ece", "scaled_ece", "other_accuracy")
-STAGES = tuple(stage for stage in PLAN["stages"] if stage not in (TUNE, DEFAULTS))  # on confirmation tasks
-WHOLE, OTHER_DATA = "all", "other-data"  # whole training sets, and a stage that is shown apart, as if it were a size
-ENSEMBLES = {f"ensemble-{stage}": stage for stage in STAGES}  # part of the study -> the stage whose runs are members
 Cell = tuple[str, str]  # task and size
-Rows = list[dict[str, str]]
 Values = dict[Cell, dict[str, dict[int, float | None]]]  # cell -> method -> seed -> value
-
-
-@cache
-def _read(name: str) -> Rows:
-    return [
-        {**row, "size": OTHER_DATA} if part == OTHER_DATA else row
-        for part in (*STAGES, *ENSEMBLES)
-        if is_complete(part, name)
-        for row in _lines(part, name)
-    ]
-
-
-def _lines(part: str, name: str) -> Rows:
-    return read(RECORDS / f"{part}-{name}.csv")
-
-
-def planned(part: str, name: str) -> set[tuple[str, str, str, int]]:
-    """Method, task, size and seed of each line that a part should have.
-
-    Args:
-        part: A stage of the plan, or the ensembles of one.
-        name: The name of the model in the files.
-    """
-    if not frozen():
-        return set()
-    if part in ENSEMBLES:
-        found = runs(ENSEMBLES[part], "", "", [PLAIN], name)
-        return {(UPPER_LINE, run.task, str(run.size), run.seed) for run in found}
-    return {(run.method, run.task, str(run.size), run.seed) for run in runs(part, "", "", name=name)}
-
-
-def is_complete(part: str, name: str) -> bool:
-    """Whether all runs of a part have been made. Until then its lines are counted, but nothing is concluded from them.
-
-    Args:
-        part: A stage of the plan, or the ensembles of one.
-        name: The name of the model in the files.
-    """
-    made = {(row["method"], row["task"], row["size"], int(row["seed"])) for row in _lines(part, name)}
-    return bool(made) and made >= planned(part, name)
-
-
-def confirmation_rows(name: str, size: str | None = None) -> Rows:
-    """The lines of all complete parts on confirmation tasks, those of the ensembles among them.
-
-    Args:
-        name: The name of the model in the files.
-        size: The amount of training data, or `OTHER_DATA`; None = all.
-    """
-    return [row for row in _read(name) if size in (None, row["size"])]
 
 
 def value(row: dict[str, str], outcome: str) -> float | None:
@@ -210,9 +153,3 @@ def on_tasks(name: str, size: str, outcome: str, alike: bool = False) -> dict[Ce
         alike: Whether each method is compared with the plain fine-tuning that is trained alike.
     """
     return in_each_cell(_values(name, size, outcome, alike), outcome)
-
-
-def sizes(name: str) -> list[str]:
-    """The amounts of training data that were measured, small ones first, without whole training sets."""
-    found = {row["size"] for row in confirmation_rows(name)} - {WHOLE, OTHER_DATA}
-    return sorted(found, key=lambda size: float(size.partition("=")[2]))

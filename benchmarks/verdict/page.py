@@ -16,21 +16,9 @@ from statistics import mean, median
 
 from ..records import NOT_YET, table
 from . import answers
-from .judge import (
-    OTHER_DATA,
-    OUTCOMES,
-    PLAIN,
-    UPPER_LINE,
-    WHOLE,
-    against,
-    by_cell,
-    confirmation_rows,
-    on_tasks,
-    over_cells,
-    over_tasks,
-    sizes,
-)
-from .lines import RECORDS, read
+from .judge import OUTCOMES, against, by_cell, on_tasks, over_cells, over_tasks
+from .lines import RECORDS
+from .parts import OTHER_DATA, PLAIN, UPPER_LINE, WHOLE, confirmation_rows, rows_of, sizes
 from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
 from .protocol_gains import Gain, gains
 from .recommend import GOALS, MODEL, primary_size
@@ -99,7 +87,7 @@ def what_is_dropped(name: str) -> str:
 
 def defaults(name: str) -> str:
     """The candidates for the defaults on the development tasks, each against plain fine-tuning with its epochs."""
-    rows = read(RECORDS / f"{DEFAULTS}-{name}.csv")
+    rows = rows_of(DEFAULTS, name)
     lines = []
     for epochs in dict.fromkeys(row["epochs"] for row in rows):
         own = [row for row in rows if row["epochs"] == epochs]

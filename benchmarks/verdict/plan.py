@@ -83,9 +83,14 @@ def plain_trained_alike() -> dict[str, str]:
     return found
 
 
+def development_losses(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Name -> `choose_by` on the development tasks, of those that were searched."""
+    return {name: of["development"][PLAN["choose_by"]] for name, of in settings.items() if "development" in of}
+
+
 def by_development(settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The names of those that were searched, the one with the smallest `choose_by` on the development tasks first."""
-    searched = {name: of["development"][PLAN["choose_by"]] for name, of in settings.items() if "development" in of}
+    searched = development_losses(settings)
     return sorted(searched, key=searched.__getitem__)
 
 

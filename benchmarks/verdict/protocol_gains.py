@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .lines import RECORDS, read
+from .parts import rows_of
 from .protocols import METHOD_SEEDS, PART, PLAIN_SEEDS, SETS, SETTINGS, TASKS
 
 DRAWS = 2000
@@ -126,7 +126,7 @@ def gains(name: str) -> dict[str, tuple[Nothing, Gain, int]]:
         name: The name of the model in the files.
     """
     found = {}
-    rows = read(RECORDS / f"{PART}-{name}.csv")
+    rows = rows_of(PART, name)
     for task in TASKS:
         here = [row for row in rows if row["task"] == task]
         plain = scores_of([row for row in here if row["method"] == "plain"])

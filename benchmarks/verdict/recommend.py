@@ -13,19 +13,9 @@ import itertools
 import math
 from typing import NamedTuple
 
-from .judge import (
-    OTHER_DATA,
-    PLAIN,
-    against,
-    by_cell,
-    confirmation_rows,
-    is_complete,
-    over_cells,
-    over_tasks,
-    sizes,
-)
-from .lines import RECORDS, read
-from .plan import DEFAULTS, PLAN, by_development, frozen
+from .judge import against, by_cell, over_cells, over_tasks
+from .parts import OTHER_DATA, PLAIN, confirmation_rows, is_complete, rows_of, sizes
+from .plan import DEFAULTS, PLAN, by_development, development_losses, frozen
 
 GOALS = {  # outcome -> what a user wants
     "score": "more right answers",
@@ -105,7 +95,7 @@ def preset_method() -> str:
             for outcome in GOALS
         )
 
-    losses = development_losses()
+    losses = candidates()
     return next(filter(nowhere_hurts, sorted(losses, key=losses.__getitem__)), PLAIN)
 
 
@@ -114,16 +104,16 @@ def measured() -> list[tuple[str, str]]:
     return [(name, size) for name in WIDTHS for size in (*sizes(name), OTHER_DATA) if confirmation_rows(name, size)]
 
 
-def development_losses() -> dict[str, float]:
-    """Name -> `choose_by` on the development tasks.
+def candidates() -> dict[str, float]:
+    """What the preset may be: name -> `choose_by` on the development tasks.
 
-    A setting that was not searched has one if it is in the stage `defaults`, trained as plain fine-tuning was chosen to
-    be: the loss of plain fine-tuning and the difference from it in that stage.
+    A setting that was not searched is among them if it is in the stage `defaults`, trained as plain fine-tuning was
+    chosen to be. Its loss is that of plain fine-tuning, plus the difference from it in that stage.
     """
     outcome, settings = PLAN["choose_by"], frozen()
-    found = {name: float(of["development"][outcome]) for name, of in settings.items() if "development" in of}
+    found = development_losses(settings)
     plain = settings[PLAIN]["training"]
-    rows = read(RECORDS / f"{DEFAULTS}-{MODEL}.csv") if is_complete(DEFAULTS, MODEL) else []
+    rows = rows_of(DEFAULTS, MODEL) if is_complete(DEFAULTS, MODEL) else []
     alike = [row for row in rows if float(row["epochs"]) == plain["num_train_epochs"]]
     for name, of in over_cells(by_cell(alike, outcome), outcome, only_these=True).items():
         if name in settings and name not in found and settings[name]["training"] == plain:

@@ -14,7 +14,7 @@ from attendrop.report.page import checked_analysis, render_page
 from attendrop.study.analysis import analyse_records
 
 from ..tables import ROOT
-from .judge import PLAIN, Rows, confirmation_rows
+from .parts import PLAIN, Rows, confirmation_rows
 from .recommend import primary_size
 from .run import SCORES
 from .show import MODELS, examples

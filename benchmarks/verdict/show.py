@@ -8,7 +8,8 @@ from statistics import median
 from attendrop.statistics.over_tasks import TaskSummary
 from attendrop.statistics.verdict import Comparison
 
-from .judge import PLAIN, confirmation_rows, over_tasks
+from .judge import over_tasks
+from .parts import PLAIN, confirmation_rows
 from .plan import frozen
 
 MODELS = {"minilm": "all-MiniLM-L6-v2", "mpnet": "MPNet-base"}
@@ -53,11 +54,9 @@ def with_interval(outcome: str, value: float | None, bounds: tuple[float, float]
 
 def interval(outcome: str, figures: Comparison | TaskSummary | None) -> str:
     """Difference and interval; empty without figures."""
-    return (
-        ""
-        if figures is None or figures.interval is None
-        else with_interval(outcome, figures.difference, figures.interval)
-    )
+    if figures is None or figures.interval is None:
+        return ""
+    return with_interval(outcome, figures.difference, figures.interval)
 
 
 def judged(outcome: str, figures: Comparison | TaskSummary | None) -> str:
