@@ -66,7 +66,7 @@ def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collect
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("frozen"))
     results(light_specs(1), workers=0)
     assert frozen == []  # this process has objects of others
-    load_worker(LIGHT, "cpu", has_process=True)
+    load_worker(LIGHT, "cpu", owns_process=True)
     assert frozen == ["frozen"]
 
 

@@ -14,7 +14,6 @@ is imported twice. The last line that is printed is JSON: the number of cases wi
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -53,6 +52,7 @@ from attendrop.cli.app import run
 from attendrop.prune.tickets import Tickets
 from attendrop.trainer.manifest import MANIFEST_FILE
 from attendrop.trainer.mixin import RegularizerMixin
+from attendrop.utils.processes import freeze_imported
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.data import same_bits
 
@@ -356,8 +356,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     attendrop.report.training.plot_history = lambda *args, **kwargs: None  # the figure takes as long as the run
-    gc.collect()
-    gc.freeze()  # the Trainer collects garbage in every run
+    freeze_imported()
     total: Counter[str] = Counter()
     bad: list[str] = []
     for harness in harnesses(options):

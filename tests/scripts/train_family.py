@@ -5,7 +5,6 @@ Each rank writes the weights of each run to FOLDER/rank<r>.pt. Without torchrun 
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from transformers.utils import logging
 
 from attendrop import RegularizedTrainer
 from attendrop.methods import make_method
+from attendrop.utils.processes import freeze_imported
 from helpers.data import SGD, make_arguments, make_examples, pad
 from helpers.precision import float64
 from helpers.settings import SETTINGS, bert_for
@@ -57,8 +57,7 @@ def train(method: str | None, processes: int, kind: str = "bert") -> dict[str, t
 def main() -> None:
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    gc.collect()
-    gc.freeze()  # the Trainer collects garbage in every run
+    freeze_imported()
     world = int(os.environ["WORLD_SIZE"])
     found = {f"plain {kind}": train(None, world, kind) for kind in ("bert", "bert_lora")}
     found |= {method: train(method, world, bert_for(method)) for method in SETTINGS}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import traceback
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from ...errors import on_one_line
+from ...utils.processes import freeze_imported
 from ..records import Record, failed_record, now
 from ..spec import RunSpec
 
@@ -16,21 +16,18 @@ from ..spec import RunSpec
 _FATAL = frozenset(("MemoryError", "OutOfMemoryError", "AcceleratorError"))
 
 
-def load_worker(path: str, device: str | None, has_process: bool = False) -> Any:
+def load_worker(path: str, device: str | None, owns_process: bool = False) -> Any:
     """Makes a worker.
 
     Args:
         path: Where its class is, written `module:name`.
         device: The device that it runs on.
-        has_process: Whether this process is for the worker alone.
+        owns_process: Whether this process is for the worker alone.
     """
     module, _, name = path.partition(":")
     worker = getattr(import_module(module), name)(device)
-    if has_process:
-        # The Trainer collects garbage in every run. What is imported by now stays, and need not be looked at again:
-        # with torch and transformers that is half a million objects, and a quarter of a second.
-        gc.collect()
-        gc.freeze()
+    if owns_process:
+        freeze_imported()
     return worker
 
 

@@ -56,7 +56,7 @@ def main(make_worker: str, device: str) -> None:
     """
     end_with_parent()
     channel = Channel()
-    worker, name = load_worker(make_worker, device, has_process=True), worker_name(device)
+    worker, name = load_worker(make_worker, device, owns_process=True), worker_name(device)
     channel.send(ready=name)
     while True:
         spec = RunSpec(**channel.receive()["run"])

@@ -154,7 +154,7 @@ class _Actor:
         device = "cuda:0" if ray.get_gpu_ids() else "cpu"
         self.name = worker_name(device)
         try:
-            self.worker = load_worker(make_worker, device, has_process=True)
+            self.worker = load_worker(make_worker, device, owns_process=True)
         except Exception as error:
             return {"lost": f"{type(error).__name__} in {self.name}: {on_one_line(error)}"}
         return {"ready": self.name}
