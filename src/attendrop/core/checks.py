@@ -1,4 +1,4 @@
-"""What is refused before training: methods that cannot act together, and models and batches that they cannot use."""
+"""What is refused: methods that cannot act together, and models, losses and batches that they cannot use."""
 
 from __future__ import annotations
 
