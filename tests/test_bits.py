@@ -123,6 +123,8 @@ CASES = [  # length, width, heads, groups, what is valid, whether positions are 
     (17, 48, 4, 2, "padding", True, 0.0, "float32"),
     (70, 32, 2, 1, "causal", False, 0.3, "float16"),
     (130, 32, 1, 1, "window", True, 0.0, "float16"),
+    (64, 32, 2, 1, "full", False, 0.3, "float16"),  # whole tiles
+    (128, 32, 1, 1, "causal", True, 0.1, "float16"),
     pytest.param(255, 128, 2, 1, "padding", True, 0.1, "float16", marks=pytest.mark.slow),
     pytest.param(255, 64, 2, 2, "causal", True, 0.1, "float32", marks=pytest.mark.slow),
     *(on_gpu(n, 64, 12, 12, kind, True, 0.1, "bfloat16") for n in (1, 17, 255, 4097) for kind in ("full", "causal")),

@@ -55,7 +55,8 @@ def forward(
             output, lse, lse if draws is None else draws,
             *_shared(query, key, scaling, dropout), mask.blocks,
             *query.stride(), *key.stride(), *value.stride(), *_of_heads(output).stride(), *mask.strides,
-            **mask.kinds, DROPOUT=dropout is not None, **_widths(width), **settings,
+            **mask.kinds, DROPOUT=dropout is not None, WHOLE=_are_whole(query, key, settings),
+            **_widths(width), **settings,
         )  # fmt: skip
     return output, lse, draws
 
@@ -109,14 +110,15 @@ def backward(
     query_gradient_kernel[triton.cdiv(queries, settings["M"]), batch * heads](
         query, key, value, *mask.pointers, words_of_rows, output, lse, gradient, dq, numbers,
         *shared, mask.blocks, *strides, *_of_heads(output).stride(), *mask.strides, *gradient.stride(), *dq.stride(),
-        **mask.kinds, **kinds, **settings,
+        **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings), **settings,
     )  # fmt: skip
     settings = {**sizes("key_value", width, query.dtype, queries), **(of_key_value or {})}
     mask = _mask_arguments(bits, None if blocks is None else blocks.queries, query)
     key_value_gradient_kernel[triton.cdiv(keys, settings["N"]), batch * groups](
         query, key, value, mask.pointers[0], numbers, mask.pointers[2], gradient, dk, dv,
         *shared, mask.blocks, *strides, *mask.strides[:3], *mask.strides[6:],
-        *gradient.stride(), *dk.stride(), *dv.stride(), **mask.kinds, **kinds, **settings,
+        *gradient.stride(), *dk.stride(), *dv.stride(),
+        **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings), **settings,
     )  # fmt: skip
     return dq, dk, dv
 
@@ -155,6 +157,11 @@ def _shared(query: Tensor, key: Tensor, scaling: float, dropout: Dropout | None)
     limit, rescale = (0, 1.0) if dropout is None else (largest_word_below(dropout.p), 1 / (1 - dropout.p))
     heads = query.shape[1]
     return query.shape[2], key.shape[2], heads, heads // key.shape[1], scaling * LOG2_E, limit, rescale
+
+
+def _are_whole(query: Tensor, key: Tensor, settings: dict[str, int]) -> bool:
+    """Whether no tile goes beyond the last query or key."""
+    return query.shape[2] % settings["M"] == 0 and key.shape[2] % settings["N"] == 0
 
 
 def _widths(width: int) -> dict[str, int]:

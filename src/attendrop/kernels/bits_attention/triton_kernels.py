@@ -5,7 +5,8 @@ computes the weights again. Draws of dropout are computed again too. The backwar
 of the query and one for those of key and value, so that no sum depends on the order in which programs finish.
 
 Causal attention, windows and padding are bits as well. `blocks` says which tiles have any, so that the others are
-passed over. A query whose row is empty is set to zero where it is read.
+passed over. A query whose row is empty is set to zero where it is read. WHOLE says that no tile goes beyond the last
+query or key: nothing is compared with their numbers then.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ LN_2 = tl.constexpr(math.log(2))
 
 
 @triton.jit
-def _allowed_rows(words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _allowed_rows(  # type: ignore[no-untyped-def]
+    words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
+):
     """Which positions attend, [M, N] or [1, N]."""
     offsets = tl.arange(0, N)
     if BITS == 0:
-        allowed = (tile * N + offsets < K)[None, :]
+        allowed = ((tile * N + offsets < K) | WHOLE)[None, :]
     else:
         at = tile * (N // 16) + tl.arange(0, N // 16)
         if BITS == 1:
             words = tl.load(words_ptr + at)[None, :]
         else:
-            words = tl.load(words_ptr + rows[:, None] * wq + at[None, :], mask=rows[:, None] < Q, other=0)
+            words = tl.load(words_ptr + rows[:, None] * wq + at[None, :], mask=(rows[:, None] < Q) | WHOLE, other=0)
         R: tl.constexpr = M if BITS == 2 else 1
         words = tl.reshape(words.to(tl.int32), [R, N // BLOCK, 1, 4, 1])
         words = tl.reshape(tl.broadcast_to(words, [R, N // BLOCK, 8, 4, 2]), [R, N])
@@ -43,17 +46,19 @@ def _allowed_rows(words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.conste
 
 
 @triton.jit
-def _allowed_columns(words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _allowed_columns(  # type: ignore[no-untyped-def]
+    words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
+):
     """Which positions attend, [N, M] or [N, 1]."""
     offsets = tl.arange(0, N)
     if BITS == 0:
-        allowed = (tile * N + offsets < K)[:, None]
+        allowed = ((tile * N + offsets < K) | WHOLE)[:, None]
     else:
         at = tile * (N // 16) + tl.arange(0, N // 16)
         if BITS == 1:
             words = tl.load(words_ptr + at)[:, None]
         else:
-            words = tl.load(words_ptr + rows[None, :] * wq + at[:, None], mask=rows[None, :] < Q, other=0)
+            words = tl.load(words_ptr + rows[None, :] * wq + at[:, None], mask=(rows[None, :] < Q) | WHOLE, other=0)
         R: tl.constexpr = M if BITS == 2 else 1
         words = tl.reshape(words.to(tl.int32), [N // BLOCK, 1, 4, 1, R])
         words = tl.reshape(tl.broadcast_to(words, [N // BLOCK, 8, 4, 2, R]), [N, R])
@@ -117,9 +122,9 @@ def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.
 
 
 @triton.jit
-def _load(ptr, at, d, n, stride, width_stride, D: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load(ptr, at, d, n, stride, width_stride, D: tl.constexpr, WHOLE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Rows `at` of a matrix [n, D], 0 behind its end; `at` and `d` broadcast to the shape of the tile."""
-    return tl.load(ptr + at * stride + d * width_stride, mask=(at < n) & (d < D), other=0.0)
+    return tl.load(ptr + at * stride + d * width_stride, mask=((at < n) | WHOLE) & (d < D), other=0.0)
 
 
 @triton.jit
@@ -137,7 +142,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,
     qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
+    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M queries, B · H). `scale` is that of the scores in powers of two."""
     first = tl.program_id(0) * M
@@ -150,22 +155,22 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     rows = first + tl.arange(0, M)
     offsets = tl.arange(0, N)
     d = tl.arange(0, BLOCK_D)
-    q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
+    q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D, WHOLE)
     if EMPTY:
-        is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=rows < Q, other=0) != 0
+        is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=(rows < Q) | WHOLE, other=0) != 0
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
     if DROPOUT:
         draws = _row_words(drop_key_ptr, b, h, rows)
-        tl.store(draws_ptr + of_rows + rows, draws.to(tl.int32, bitcast=True), mask=rows < Q)
+        tl.store(draws_ptr + of_rows + rows, draws.to(tl.int32, bitcast=True), mask=(rows < Q) | WHOLE)
     highest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     output = tl.zeros([M, BLOCK_D], tl.float32)
     start, end = _tiles(range_ptr + b * rb, first, q_blocks, K, rq, M, N, RANGES)
     for tile in range(start, end):
         keys = tl.multiple_of(tile * N, N) + offsets
-        k = _load(k_ptr, keys[None, :], d[:, None], K, kk, kd, D)
+        k = _load(k_ptr, keys[None, :], d[:, None], K, kk, kd, D, WHOLE)
         s = tl.dot(q, k, input_precision="ieee")
-        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS)
+        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS, WHOLE)
         s = tl.where(allowed, s, float("-inf"))
         new = tl.maximum(highest, tl.max(s, 1) * scale)
         base = tl.where(new == float("-inf"), 0.0, new)  # nothing attends yet
@@ -175,17 +180,17 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         output = output * shrink[:, None]
         if DROPOUT:
             p = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), p, _zero(rescale))
-        v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D)
+        v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D, WHOLE)
         output = tl.dot(p.to(v.dtype), v, output, input_precision="ieee")
         highest = new
     nothing = total == 0.0
     output = output * (rescale / tl.where(nothing, 1.0, total))[:, None]
     # the weights of a row without a valid position are then 0 in the backward
     lse = tl.where(nothing, float("inf"), highest + tl.log2(tl.where(nothing, 1.0, total)))
-    there = (rows[:, None] < Q) & (d[None, :] < D)
+    there = ((rows[:, None] < Q) | WHOLE) & (d[None, :] < D)
     at = o_ptr + b * ob + h * oh + rows[:, None] * oq + d[None, :] * od
     tl.store(at, output.to(o_ptr.dtype.element_ty), mask=there)
-    tl.store(lse_ptr + of_rows + rows, lse, mask=rows < Q)
+    tl.store(lse_ptr + of_rows + rows, lse, mask=(rows < Q) | WHOLE)
 
 
 @triton.jit
@@ -195,7 +200,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
     gb, gh, gq, gd, dqb, dqh, dqq, dqd,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
+    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M queries, B · H). Writes also the four numbers of each row that the other kernel reads."""
     first = tl.program_id(0) * M
@@ -208,31 +213,31 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     rows = first + tl.arange(0, M)
     offsets = tl.arange(0, N)
     d = tl.arange(0, BLOCK_D)
-    q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
-    g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D)
-    o = _load(o_ptr + b * ob + h * oh, rows[:, None], d[None, :], Q, oq, od, D)
+    q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D, WHOLE)
+    g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D, WHOLE)
+    o = _load(o_ptr + b * ob + h * oh, rows[:, None], d[None, :], Q, oq, od, D, WHOLE)
     # Both gradients are multiplied by `rescale` at the end, so that this is divided by it.
     delta = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1) / rescale
-    lse = tl.load(lse_ptr + of_rows + rows, mask=rows < Q, other=float("inf"))
+    lse = tl.load(lse_ptr + of_rows + rows, mask=(rows < Q) | WHOLE, other=float("inf"))
     rows_ptr += (of_rows + rows) * 4
     if EMPTY:
-        is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=rows < Q, other=0) != 0
+        is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=(rows < Q) | WHOLE, other=0) != 0
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
         delta = tl.where(is_empty, 0.0, delta)
-        tl.store(rows_ptr + 2, tl.where(is_empty, 0.0, 1.0), mask=rows < Q)
-    tl.store(rows_ptr, lse, mask=rows < Q)
-    tl.store(rows_ptr + 1, delta, mask=rows < Q)
+        tl.store(rows_ptr + 2, tl.where(is_empty, 0.0, 1.0), mask=(rows < Q) | WHOLE)
+    tl.store(rows_ptr, lse, mask=(rows < Q) | WHOLE)
+    tl.store(rows_ptr + 1, delta, mask=(rows < Q) | WHOLE)
     if DROPOUT:
-        draws = tl.load(draws_ptr + of_rows + rows, mask=rows < Q, other=0).to(tl.uint32, bitcast=True)
-        tl.store(rows_ptr + 3, draws.to(tl.float32, bitcast=True), mask=rows < Q)
+        draws = tl.load(draws_ptr + of_rows + rows, mask=(rows < Q) | WHOLE, other=0).to(tl.uint32, bitcast=True)
+        tl.store(rows_ptr + 3, draws.to(tl.float32, bitcast=True), mask=(rows < Q) | WHOLE)
     gradient = tl.zeros([M, BLOCK_D], tl.float32)
     start, end = _tiles(range_ptr + b * rb, first, q_blocks, K, rq, M, N, RANGES)
     for tile in range(start, end):
         keys = tl.multiple_of(tile * N, N) + offsets
-        k = _load(k_ptr, keys[:, None], d[None, :], K, kk, kd, D)
-        v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D)
+        k = _load(k_ptr, keys[:, None], d[None, :], K, kk, kd, D, WHOLE)
+        v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D, WHOLE)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
-        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS)
+        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS, WHOLE)
         p = tl.exp2(tl.where(allowed, s * scale - lse[:, None], float("-inf")))
         dp = tl.dot(g, tl.trans(v), input_precision="ieee")
         if DROPOUT:
@@ -242,7 +247,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     gradient = gradient * (scale * rescale * LN_2)
     if EMPTY:
         gradient = tl.where(is_empty[:, None], 0.0, gradient)
-    there = (rows[:, None] < Q) & (d[None, :] < D)
+    there = ((rows[:, None] < Q) | WHOLE) & (d[None, :] < D)
     at = dq_ptr + b * dqb + h * dqh + rows[:, None] * dqq + d[None, :] * dqd
     tl.store(at, gradient.to(dq_ptr.dtype.element_ty), mask=there)
 
@@ -254,7 +259,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
     qb, qh, qq, qd, kb, kh, kk, kd, vb, vh, vk, vd, wb, wh, wq, rb, rk,
     gb, gh, gq, gd, dkb, dkh, dkk, dkd, dvb, dvh, dvk, dvd,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr,
+    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of N keys, B · G). Tiles are [keys, queries]. The heads that share a key come one after another."""
     first = tl.program_id(0) * N
@@ -264,8 +269,8 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
     offsets = tl.arange(0, N)
     keys = first + offsets
     d = tl.arange(0, BLOCK_D)
-    k = _load(k_ptr + b * kb + group * kh, keys[:, None], d[None, :], K, kk, kd, D)
-    v = _load(v_ptr + b * vb + group * vh, keys[:, None], d[None, :], K, vk, vd, D)
+    k = _load(k_ptr + b * kb + group * kh, keys[:, None], d[None, :], K, kk, kd, D, WHOLE)
+    v = _load(v_ptr + b * vb + group * vh, keys[:, None], d[None, :], K, vk, vd, D, WHOLE)
     dk = tl.zeros([N, BLOCK_D], tl.float32)
     dv = tl.zeros([N, BLOCK_D], tl.float32)
     start, end = _tiles(range_ptr + b * rb, first, k_blocks, Q, rk, N, M, RANGES)
@@ -274,13 +279,13 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
         of_rows = (b * HEADS + h) * Q
         for tile in range(start, end):
             rows = tl.multiple_of(tile * M, M) + tl.arange(0, M)
-            q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D)
-            g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D)
+            q = _load(q_ptr + b * qb + h * qh, rows[:, None], d[None, :], Q, qq, qd, D, WHOLE)
+            g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D, WHOLE)
             at = rows_ptr + (of_rows + rows)[:, None] * 4 + tl.arange(0, 4)[None, :]
             # Rows that do not exist are zero, and so are the gradients that they give.
-            lse, live, delta, draws = _columns(tl.load(at, mask=rows[:, None] < Q, other=0.0), M)
+            lse, live, delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
             s = tl.dot(k, tl.trans(q), input_precision="ieee")
-            allowed = _allowed_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS)
+            allowed = _allowed_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE)
             factor = scale
             if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
                 factor = live[None, :] * scale
@@ -296,7 +301,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
                 dp = dp * live[None, :]
             ds = p * (dp - delta[None, :])
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
-    there = (keys[:, None] < K) & (d[None, :] < D)
+    there = ((keys[:, None] < K) | WHOLE) & (d[None, :] < D)
     dk = dk * (scale * rescale * LN_2)
     at = dk_ptr + b * dkb + group * dkh + keys[:, None] * dkk + d[None, :] * dkd
     tl.store(at, dk.to(dk_ptr.dtype.element_ty), mask=there)
