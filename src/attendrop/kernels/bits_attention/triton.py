@@ -96,7 +96,7 @@ def backward(
     batch, heads, queries, width = query.shape
     groups, keys = key.shape[1:3]
     dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
-    # Of each row: the logarithm of its sum, Σ_d g · o, whether it is not empty, and the word of its draws.
+    # Of each row: minus the logarithm of its sum, −Σ_d g · o, whether it is not empty, and the word of its draws.
     numbers = lse.new_empty((*lse.shape, 4))
     gradient = _of_heads(gradient)
     if not query.numel() or not key.numel():

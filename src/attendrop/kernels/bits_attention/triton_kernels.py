@@ -225,8 +225,9 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
         delta = tl.where(is_empty, 0.0, delta)
         tl.store(rows_ptr + 2, tl.where(is_empty, 0.0, 1.0), mask=(rows < Q) | WHOLE)
-    tl.store(rows_ptr, lse, mask=(rows < Q) | WHOLE)
-    tl.store(rows_ptr + 1, delta, mask=(rows < Q) | WHOLE)
+    # negative, because the other kernel would change the signs of each column of each tile
+    tl.store(rows_ptr, -lse, mask=(rows < Q) | WHOLE)
+    tl.store(rows_ptr + 1, -delta, mask=(rows < Q) | WHOLE)
     if DROPOUT:
         draws = tl.load(draws_ptr + of_rows + rows, mask=(rows < Q) | WHOLE, other=0).to(tl.uint32, bitcast=True)
         tl.store(rows_ptr + 3, draws.to(tl.float32, bitcast=True), mask=(rows < Q) | WHOLE)
@@ -283,13 +284,13 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D, WHOLE)
             at = rows_ptr + (of_rows + rows)[:, None] * 4 + tl.arange(0, 4)[None, :]
             # Rows that do not exist are zero, and so are the gradients that they give.
-            lse, live, delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
+            minus_lse, live, minus_delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
             s = tl.dot(k, tl.trans(q), input_precision="ieee")
             allowed = _allowed_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE)
             factor = scale
             if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
                 factor = live[None, :] * scale
-            p = tl.exp2(tl.where(allowed, s * factor - lse[None, :], float("-inf")))
+            p = tl.exp2(tl.where(allowed, s * factor + minus_lse[None, :], float("-inf")))
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
             weights = p
             if DROPOUT:
@@ -299,7 +300,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
             if EMPTY:
                 dp = dp * live[None, :]
-            ds = p * (dp - delta[None, :])
+            ds = p * (dp + minus_delta[None, :])
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
     there = ((keys[:, None] < K) | WHOLE) & (d[None, :] < D)
     dk = dk * (scale * rescale * LN_2)
