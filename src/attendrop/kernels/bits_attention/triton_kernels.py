@@ -25,7 +25,7 @@ LN_2 = tl.constexpr(math.log(2))
 
 @triton.jit
 def _allowed_rows(  # type: ignore[no-untyped-def]
-    words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
+    words_ptr, rows, tile, Q, K, wq, rescale, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
 ):
     """Which positions attend, [M, N] or [1, N]."""
     offsets = tl.arange(0, N)
@@ -38,9 +38,12 @@ def _allowed_rows(  # type: ignore[no-untyped-def]
         else:
             words = tl.load(words_ptr + rows[:, None] * wq + at[None, :], mask=(rows[:, None] < Q) | WHOLE, other=0)
         R: tl.constexpr = M if BITS == 2 else 1
-        words = tl.reshape(words.to(tl.int32), [R, N // BLOCK, 1, 4, 1])
+        # In the upper half of a word whose lower half the compiler does not know: it would compute with pairs of 16 bits
+        # and take them apart again, in more steps.
+        words = (words.to(tl.int32) << 16) | _zero(rescale).to(tl.int32, bitcast=True)
+        words = tl.reshape(words, [R, N // BLOCK, 1, 4, 1])
         words = tl.reshape(tl.broadcast_to(words, [R, N // BLOCK, 8, 4, 2]), [R, N])
-        bit = offsets % BLOCK // 8 * 2 + offsets % 2
+        bit = 16 + offsets % BLOCK // 8 * 2 + offsets % 2
         allowed = (words & (1 << bit)[None, :]) != 0
     return allowed
 
@@ -170,7 +173,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         keys = tl.multiple_of(tile * N, N) + offsets
         k = _load(k_ptr, keys[None, :], d[:, None], K, kk, kd, D, WHOLE)
         s = tl.dot(q, k, input_precision="ieee")
-        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS, WHOLE)
+        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, rescale, M, N, BITS, WHOLE)
         s = tl.where(allowed, s, float("-inf"))
         new = tl.maximum(highest, tl.max(s, 1) * scale)
         base = tl.where(new == float("-inf"), 0.0, new)  # nothing attends yet
@@ -238,7 +241,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
         k = _load(k_ptr, keys[:, None], d[None, :], K, kk, kd, D, WHOLE)
         v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D, WHOLE)
         s = tl.dot(q, tl.trans(k), input_precision="ieee")
-        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, M, N, BITS, WHOLE)
+        allowed = _allowed_rows(words_ptr, rows, tile, Q, K, wq, rescale, M, N, BITS, WHOLE)
         p = tl.exp2(tl.where(allowed, s * scale - lse[:, None], float("-inf")))
         dp = tl.dot(g, tl.trans(v), input_precision="ieee")
         if DROPOUT:
