@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from ..attention_bits.reference import BLOCK as _BLOCK
-from ..draws.triton import GOLDEN, mix
+from ..draws.triton import GOLDEN, MULTIPLY_1, MULTIPLY_2, mix
 
 BLOCK = tl.constexpr(_BLOCK)
 LN_2 = tl.constexpr(math.log(2))
@@ -38,8 +38,8 @@ def _allowed_rows(  # type: ignore[no-untyped-def]
         else:
             words = tl.load(words_ptr + rows[:, None] * wq + at[None, :], mask=(rows[:, None] < Q) | WHOLE, other=0)
         R: tl.constexpr = M if BITS == 2 else 1
-        # In the upper half of a word whose lower half the compiler does not know: it would compute with pairs of 16 bits
-        # and take them apart again, in more steps.
+        # In the upper half of a word whose lower half the compiler does not know: it would compute with pairs of them
+        # and take these apart again, in more steps.
         words = (words.to(tl.int32) << 16) | _zero(rescale).to(tl.int32, bitcast=True)
         words = tl.reshape(words, [R, N // BLOCK, 1, 4, 1])
         words = tl.reshape(tl.broadcast_to(words, [R, N // BLOCK, 8, 4, 2]), [R, N])
@@ -77,19 +77,35 @@ def _row_words(key_ptr, b, h, rows):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _kept_rows(row_words, tile, limit, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def _folded(x, multiplier):  # type: ignore[no-untyped-def]
+    """As in the reference."""
+    product = x.to(tl.uint64) * multiplier
+    return (product >> 32).to(tl.uint32) ^ product.to(tl.uint32)
+
+
+@triton.jit
+def _words_of_pairs(x, rescale):  # type: ignore[no-untyped-def]
+    """Two products and two steps for each word; `mix` has six more for its shifts.
+
+    The compiler does not see that the zero changes nothing: it would forget then that a factor has 32 bits.
+    """
+    return _folded(_folded(x, MULTIPLY_1) ^ _zero(rescale).to(tl.uint32, bitcast=True), MULTIPLY_2)
+
+
+@triton.jit
+def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """Which weights of M rows and N keys dropout keeps, [M, N]. A word is drawn for two keys; a thread holds both."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
-    words = tl.reshape(mix(row_words[:, None] + pairs[None, :] * GOLDEN), [M, N // 16, 1, 8])
+    words = tl.reshape(_words_of_pairs(row_words[:, None] + pairs[None, :] * GOLDEN, rescale), [M, N // 16, 1, 8])
     words = tl.reshape(tl.broadcast_to(words, [M, N // 16, 2, 8]), [M, N])
     return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[None, :]) > limit
 
 
 @triton.jit
-def _kept_columns(row_words, tile, limit, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """The same, [N, M]."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
-    words = tl.reshape(mix(row_words[None, :] + pairs[:, None] * GOLDEN), [N // 16, 1, 8, M])
+    words = tl.reshape(_words_of_pairs(row_words[None, :] + pairs[:, None] * GOLDEN, rescale), [N // 16, 1, 8, M])
     words = tl.reshape(tl.broadcast_to(words, [N // 16, 2, 8, M]), [N, M])
     return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[:, None]) > limit
 
@@ -182,7 +198,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         total = total * shrink + tl.sum(p, 1)
         output = output * shrink[:, None]
         if DROPOUT:
-            p = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), p, _zero(rescale))
+            p = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), rescale, M, N), p, _zero(rescale))
         v = _load(v_ptr, keys[:, None], d[None, :], K, vk, vd, D, WHOLE)
         output = tl.dot(p.to(v.dtype), v, output, input_precision="ieee")
         highest = new
@@ -245,7 +261,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
         p = tl.exp2(tl.where(allowed, s * scale - lse[:, None], float("-inf")))
         dp = tl.dot(g, tl.trans(v), input_precision="ieee")
         if DROPOUT:
-            dp = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), M, N), dp, 0.0)
+            dp = tl.where(_kept_rows(draws, tile, limit.to(tl.uint32), rescale, M, N), dp, 0.0)
         ds = p * (dp - delta[:, None])
         gradient = tl.dot(ds.to(k.dtype), k, gradient, input_precision="ieee")
     gradient = gradient * (scale * rescale * LN_2)
@@ -297,7 +313,8 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
             weights = p
             if DROPOUT:
-                kept = _kept_columns(draws.to(tl.uint32, bitcast=True), tl.program_id(0), limit.to(tl.uint32), M, N)
+                draws = draws.to(tl.uint32, bitcast=True)
+                kept = _kept_columns(draws, tl.program_id(0), limit.to(tl.uint32), rescale, M, N)
                 dp = tl.where(kept, dp, 0.0)
                 weights = tl.where(kept, p, _zero(rescale))
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
