@@ -319,12 +319,12 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             if DROPOUT:
                 draws = draws.to(tl.uint32, bitcast=True)
                 kept = _kept_columns(draws, tl.program_id(0), limit.to(tl.uint32), rescale, M, N)
-                dp = tl.where(kept, dp, 0.0)
                 weights = tl.where(kept, p, _zero(rescale))
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
             if EMPTY:
                 dp = dp * live[None, :]
-            ds = p * (dp + minus_delta[None, :])
+            # The weights stand for a choice between `dp` and 0: in fewer steps than p · (dp − δ) has with that choice.
+            ds = weights * dp + p * minus_delta[None, :]
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
     there = ((keys[:, None] < K) | WHOLE) & (d[None, :] < D)
     dk = dk * (scale * rescale * LN_2)
