@@ -50,13 +50,17 @@ def _allowed_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _allowed_columns(  # type: ignore[no-untyped-def]
+def _bias_columns(  # type: ignore[no-untyped-def]
     words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """Which positions attend, [N, M] or [N, 1]."""
+    """What is added to the scores: 0 where a position attends, and at most −2³² elsewhere, [N, M] or [N, 1].
+
+    A thread holds the bits of two keys here, 8 apart, in each word of a query. They are moved into the exponents of
+    numbers, because the compiler would pack comparisons of them into words again.
+    """
     offsets = tl.arange(0, N)
     if BITS == 0:
-        allowed = ((tile * N + offsets < K) | WHOLE)[:, None]
+        bias = tl.where((tile * N + offsets < K) | WHOLE, 0.0, float("-inf"))[:, None]
     else:
         at = tile * (N // 16) + tl.arange(0, N // 16)
         if BITS == 1:
@@ -66,9 +70,11 @@ def _allowed_columns(  # type: ignore[no-untyped-def]
         R: tl.constexpr = M if BITS == 2 else 1
         words = tl.reshape(words.to(tl.int32), [N // BLOCK, 1, 4, 1, R])
         words = tl.reshape(tl.broadcast_to(words, [N // BLOCK, 8, 4, 2, R]), [N, R])
-        bit = offsets % BLOCK // 8 * 2 + offsets % 2
-        allowed = (words & (1 << bit)[:, None]) != 0
-    return allowed
+        second = offsets // 8 % 2  # of the two
+        shift = 28 - (offsets % BLOCK // 16 * 4 + offsets % 2)
+        barred = ~(words << shift[:, None]) & (1 << (28 + 2 * second))[:, None]  # 2⁻⁹⁵ or 2, as a number
+        bias = barred.to(tl.float32, bitcast=True) * tl.where(second == 0, -(2.0**127), -(2.0**100))[:, None]
+    return bias
 
 
 @triton.jit
@@ -309,11 +315,13 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             # Rows that do not exist are zero, and so are the gradients that they give.
             minus_lse, live, minus_delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
             s = tl.dot(k, tl.trans(q), input_precision="ieee")
-            allowed = _allowed_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE)
+            bias = minus_lse[None, :]
+            if BITS > 0 or not WHOLE:
+                bias += _bias_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE)
             factor = scale
             if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
                 factor = live[None, :] * scale
-            p = tl.exp2(tl.where(allowed, s * factor + minus_lse[None, :], float("-inf")))
+            p = tl.exp2(s * factor + bias)
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
             weights = p
             if DROPOUT:
