@@ -189,6 +189,17 @@ def test_nan_stays_in_its_row() -> None:
         assert torch.equal(ours, clean)
 
 
+def test_dropout_takes_its_share_and_neighbours_are_independent() -> None:
+    dropout = Dropout.of(0.1, torch.tensor(-77, dtype=torch.int32))
+    dropped = (~attention_reference.kept(dropout, torch.Size((2, 4, 256, 512)))).double() - dropout.p
+    variance = dropout.p * (1 - dropout.p)
+    assert abs(dropped.sum()) <= 5 * (variance * dropped.numel()) ** 0.5
+    for axis, distance in ((0, 1), (1, 1), (2, 1), (2, 8), (3, 1), (3, 2), (3, 8), (3, 16)):  # 8: of one word
+        length = dropped.shape[axis] - distance
+        products = dropped.narrow(axis, 0, length) * dropped.narrow(axis, distance, length)
+        assert abs(products.sum()) <= 5 * variance * products.numel() ** 0.5, (axis, distance)
+
+
 # --- where the kernels are used
 
 
