@@ -23,7 +23,7 @@ from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
 from .reference import DropRule
 from .triton_scores import ALL, OF_KEYS, OF_ROWS, source_of, tile_of
-from .triton_search import CAPACITY, LANES, in_registers, of_long_rows
+from .triton_search import LANES, SPACE, in_registers, of_long_rows
 
 BLOCK = tl.constexpr(_BLOCK)
 
@@ -93,10 +93,10 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             x, cut = in_registers(source, rows, share, limit >= 0, HIGH, M, N, BLOCK_D, D_STEPS, VALID)
         else:
             program = (b * tl.num_programs(1) + h) * tl.num_programs(0) + tl.program_id(0)
-            memory_ptr += program * (M * LANES * (CAPACITY + 1))
+            memory_ptr += program * (M * LANES * (SPACE + 1))
             cut = of_long_rows(
                 source, rows, share, limit >= 0, start, end, memory_ptr,
-                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM, TILES * N > 2048,
+                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM,
             )  # fmt: skip
         if cut_ptr is not None:
             tl.store(cut_ptr + first + rows, cut, mask=rows < Q)
@@ -222,7 +222,7 @@ def _launch(
     memory = None
     if search and settings["TILES"] > 1:
         rows = batch * heads * programs * settings["M"]
-        memory = torch.empty(rows * LANES.value * (CAPACITY.value + 1), device=left.device)
+        memory = torch.empty(rows * LANES.value * (SPACE.value + 1), device=left.device)
     attribution_mask_kernel[programs, heads, batch](
         left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
         cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,

@@ -11,8 +11,7 @@ Scores that are not valid are NaN here, which is neither below a pivot nor at or
 read, so `of_long_rows` reads it as few times as it can:
 
 1. An eighth of the keys is read twice, for mean and deviation and for the counts at two pivots, as an estimate.
-2. The whole row is read for the counts at two pivots, on either side of where the estimate expects the threshold, and
-   of a very long row at a third one between them.
+2. The whole row is read for the counts at two pivots, on either side of where the estimate expects the threshold.
 3. It is read again, and the scores of a narrow bracket around the threshold are written to memory. If the counts say
    that the threshold is among them, and that all of them were written, it is found there; else this step is repeated.
 """
@@ -28,22 +27,26 @@ from .triton_scores import HIGHEST, LOWEST, float_at, place_of, tile_of
 ROUNDING = tl.constexpr(_ROUNDING)
 PART = tl.constexpr(64)  # keys of a tile from which scores are collected
 LANES = tl.constexpr(4)  # threads that hold a row of a matrix product; each collects for itself
-CAPACITY = tl.constexpr(32)  # how many scores a lane can collect; those of all lanes and rows fit into registers
+SPACE = tl.constexpr(64)  # how many scores a lane has memory for
+CAPACITY = tl.constexpr(128)  # how many scores a row can collect; those of all rows fit into registers
+WIDEST = tl.constexpr(48)  # ranks from the middle of a bracket to its end; few rows and lanes then have too many in it
 # Two places are that many standard deviations from where the threshold is expected: by the sample, and by the counts.
 SAMPLE_MARGIN, MARGIN = tl.constexpr(2.5), tl.constexpr(3.5)
 # One element of `_collect`: in a tile of a matrix product a thread writes what it holds, where `tl.store` would first
-# move the tile between threads. $1: how many the lane has, $2: the score, $3 and $4: the bracket, $5: where the lane
-# writes, $6: how many at most.
+# move the tile between threads. $0 and $2: how many scores of the lane are below the bracket, $1 and $3: where the lane
+# writes next, in bytes from $7, $4: the score, $5 and $6: the bracket.
 COLLECT = tl.constexpr("""{
-    .reg .pred inside, fits;
+    .reg .pred below, inside;
     .reg .u64 address;
-    setp.ge.f32 inside, $2, $3;
-    setp.lt.and.f32 inside, $2, $4, inside;
-    setp.lt.and.u32 fits, $1, $6, inside;
-    mad.wide.u32 address, $1, 4, $5;
-    @fits st.global.f32 [address], $2;
-    mov.u32 $0, $1;
-    @inside add.u32 $0, $1, 1;
+    setp.lt.f32 below, $4, $5;
+    setp.lt.and.f32 inside, $4, $6, !below;
+    cvt.u64.u32 address, $3;
+    add.u64 address, address, $7;
+    @inside st.global.f32 [address], $4;
+    mov.f32 $0, $2;
+    @below add.f32 $0, $2, 0f3F800000;
+    mov.u32 $1, $3;
+    @inside add.u32 $1, $3, 4;
 }""")
 
 
@@ -161,23 +164,29 @@ def in_registers(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _below_in_lanes(x, pivot, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    """How many scores of a tile are below the pivot, for each lane, [M, LANES]. Threads hold what they add up."""
+    is_below = tl.where(x < pivot[:, None], 1.0, 0.0)
+    return tl.sum(tl.sum(tl.reshape(is_below, [M, N // 8, LANES, 2]), 3), 1)
+
+
+@triton.jit
 def _counts(  # type: ignore[no-untyped-def]
-    source, rows, a, b, middle, first, tiles, step,
+    source, rows, a, b, first, tiles, step,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
-    VALID: tl.constexpr, THREE: tl.constexpr,
+    VALID: tl.constexpr,
 ):  # fmt: skip
-    """How many scores there are, and how many of them are below the pivots a and b, and with THREE below the middle."""
+    """How many scores there are, and how many of them are below the pivots a and b."""
     count = tl.zeros([M], tl.float32)
-    below_a, below_b, below_middle = count, count, count
+    below_a = tl.zeros([M, LANES], tl.float32)
+    below_b = below_a
     for tile in range(tiles):
         at = first + tile * N * step
         x, n, _, _ = tile_of(source, rows, at, step, M, N, BLOCK_D, D_STEPS, VALID, HIGH)
         count += n
-        below_a += _below(x, a)
-        below_b += _below(x, b)
-        if THREE:
-            below_middle += _below(x, middle)
-    return count, below_a, below_b, below_middle
+        below_a += _below_in_lanes(x, a, M, N)
+        below_b += _below_in_lanes(x, b, M, N)
+    return count, tl.sum(below_a, 1), tl.sum(below_b, 1)
 
 
 @triton.jit
@@ -204,8 +213,8 @@ def _estimate(  # type: ignore[no-untyped-def]
     reach = half * _normal_gap(z, deviation, n)
     low = mean + z * deviation - reach
     high = mean + z * deviation + reach
-    _, below_low, below_high, _ = _counts(
-        source, rows, low, high, low, first, sampled, step, HIGH, M, N, BLOCK_D, D_STEPS, VALID, False
+    _, below_low, below_high = _counts(
+        source, rows, low, high, first, sampled, step, HIGH, M, N, BLOCK_D, D_STEPS, VALID
     )
     a = _at_rank(share * n - half, n, low, below_low, high, below_high)
     b = _at_rank(share * n + half, n, low, below_low, high, below_high)
@@ -226,35 +235,33 @@ def _piece(x, NUMBER: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _collect(x, taken, a, b, memory, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+def _collect(x, below, at, a, b, memory_ptr, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
     """Writes the scores of a tile, [M, PART], that are in the bracket from a to b, each to the memory of its lane.
 
-    Returns how many each lane had in the bracket, with those that it had before; only CAPACITY of them are written.
+    Returns how many scores of each lane were below the bracket, with those from before, and where it writes next, in
+    bytes from `memory_ptr`.
     """
     # as tiles, for which no thread needs the bracket of another thread's row
     a = _piece(tl.broadcast_to(a[:, None], [M, PART]), 0, M)
     b = _piece(tl.broadcast_to(b[:, None], [M, PART]), 0, M)
-    for number in tl.static_range(16):
+    for number in tl.static_range(PART // LANES):
         piece = _piece(x, number, M)
         if ASM:
-            given = [taken, piece, a, b, memory.to(tl.int64), CAPACITY]
-            taken = tl.inline_asm_elementwise(COLLECT, "=r,r,f,f,f,l,r", given, tl.int32, is_pure=False, pack=1)
+            below, at = tl.inline_asm_elementwise(
+                COLLECT, "=f,=r,f,r,f,f,f,l", [below, at, piece, a, b, memory_ptr.to(tl.int64)],
+                dtype=(tl.float32, tl.int32), is_pure=False, pack=1,
+            )  # fmt: skip
         else:
             is_inside = (piece >= a) & (piece < b)
-            tl.store(memory + taken, piece, mask=is_inside & (taken < CAPACITY))
-            taken += is_inside.to(tl.int32)
-    return taken
-
-
-@triton.jit
-def _lanes(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the scores of each row and lane are, [M] and [M, LANES], and behind those of a row how many they are."""
-    rows = memory_ptr + tl.arange(0, M).to(tl.int64) * (LANES * (CAPACITY + 1))
-    return rows, rows[:, None] + tl.arange(0, LANES)[None, :] * CAPACITY, rows + LANES * CAPACITY
+            tl.store(memory_ptr + at // 4, piece, mask=is_inside)
+            below += tl.where(piece < a, 1.0, 0.0)
+            at += tl.where(is_inside, 4, 0)
+    return below, at
 
 
 @triton.jit
 def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
+    """Writes how many scores each lane has, at the places of its row."""
     # one by one: the sums leave `taken` where the threads of a matrix product have it
     for lane in tl.static_range(LANES):
         of_lane = tl.sum(tl.where(tl.arange(0, LANES)[None, :] == lane, taken, 0), 1)
@@ -262,13 +269,15 @@ def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _collected(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Those of all lanes, [M, LANES · CAPACITY]; NaN where there are fewer."""
-    _, memory, counts = _lanes(memory_ptr, M)
-    count = tl.load(counts[:, None] + tl.arange(0, LANES)[None, :]).to(tl.int32)
-    slots = tl.arange(0, CAPACITY)[None, None, :]
-    x = tl.where(slots < count[:, :, None], tl.load(memory[:, :, None] + slots), float("nan"))
-    return tl.reshape(x, [M, LANES * CAPACITY])
+def _collected(of_row, counts, M: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Those of all lanes, [M, CAPACITY]; NaN where there are fewer."""
+    slots = tl.arange(0, CAPACITY)[None, :]
+    at = slots  # the first of them are those of the first lane, then come those of the next one, and so on
+    before = tl.zeros([M], tl.int32)
+    for lane in tl.static_range(LANES):
+        before += tl.load(counts + lane).to(tl.int32)
+        at = tl.where(slots >= before[:, None], slots - before[:, None] + SPACE * (lane + 1), at)
+    return tl.load(of_row[:, None] + at, mask=slots < before[:, None], other=float("nan"))
 
 
 @triton.jit
@@ -301,7 +310,7 @@ def _around(  # type: ignore[no-untyped-def]
     middle = wanted + 0.5
     beyond = tl.maximum(tl.maximum(left - middle, middle - right), 0.0)
     error = tl.sqrt(tl.abs((middle - left) * (right - middle)) / (right - left))
-    half = tl.minimum(2.0 + MARGIN * error + 0.1 * beyond, CAPACITY)
+    half = tl.minimum(2.0 + MARGIN * error + 0.1 * beyond, WIDEST)
     first = _at_rank(middle - half, count, at_left, left, at_right, right)
     last = _at_rank(middle + half, count, at_left, left, at_right, right)
     a, b = place_of(first), place_of(last)
@@ -322,23 +331,20 @@ def _around(  # type: ignore[no-untyped-def]
 def of_long_rows(  # type: ignore[no-untyped-def]
     source, rows, share, is_on, start, end, memory_ptr,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
-    VALID: tl.constexpr, ASM: tl.constexpr, THREE: tl.constexpr,
+    VALID: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """The threshold of each row, NaN where there is none. All valid scores are in the tiles from `start` to `end` − 1.
 
-    At `memory_ptr` there are LANES · (CAPACITY + 1) floats for each row of the program. A third pivot (THREE) makes the
-    bracket of a very long row so narrow that few lanes have more scores in it than they can collect.
+    At `memory_ptr` there are LANES · (SPACE + 1) floats for each row of the program: what each lane has collected, and
+    behind all of that how many they are.
     """
     expected = (tl.zeros([M], tl.float64) + share).to(tl.float32)
     if not HIGH:
         expected = 1.0 - expected
     a, b = _estimate(source, rows, expected, start * N, end - start, HIGH, M, N, BLOCK_D, D_STEPS, VALID)
-    middle = place_of(0.5 * float_at(a) + 0.5 * float_at(b))
-    middle = tl.minimum(tl.maximum(middle, a), b)
-    count, below_a, below_b, below_middle = _counts(
-        source, rows, float_at(a), float_at(b), float_at(middle), start * N, end - start, 1,
-        HIGH, M, N, BLOCK_D, D_STEPS, VALID, THREE,
-    )  # fmt: skip
+    count, below_a, below_b = _counts(
+        source, rows, float_at(a), float_at(b), start * N, end - start, 1, HIGH, M, N, BLOCK_D, D_STEPS, VALID
+    )
     rank, exists = _rank(count, share, is_on, HIGH)
     wanted = rank.to(tl.float32)
     # The threshold is at `low` or above it, and below `high`; `below_low` and `below_high` scores are below these.
@@ -348,13 +354,10 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     low, high, below_low, below_high = _narrowed(
         low, high, tl.zeros([M], tl.float32), count, a, b, below_a, below_b, wanted, is_open
     )
-    if THREE:  # its count says nothing new of a bracket that is not between the other two
-        is_between = is_open & (low == a) & (high == b)
-        low, high, below_low, below_high = _narrowed(
-            low, high, below_low, below_high, middle, high, below_middle, below_high, wanted, is_between
-        )
     is_open = (high - low).to(tl.uint32) > 1
-    of_row, memory, counts = _lanes(memory_ptr, M)
+    of_row = memory_ptr + tl.arange(0, M) * (LANES * SPACE)
+    counts = memory_ptr + M * LANES * SPACE + tl.arange(0, M) * LANES
+    first = (tl.arange(0, M)[:, None] * LANES + tl.arange(0, LANES)[None, :]) * (SPACE * 4)
     one = tl.full([M], float("nan"), tl.float32)
     tl.store(of_row, one)
     _store_counts(counts, tl.zeros([M, LANES], tl.int32), rows >= 0)
@@ -366,17 +369,25 @@ def of_long_rows(  # type: ignore[no-untyped-def]
         # nothing is in the bracket of a row that is settled
         from_a = tl.where(is_open, float_at(a), float("nan"))
         to_b = tl.where(is_open, float_at(b), float("nan"))
-        below_a = tl.zeros([M], tl.float32)
-        taken = tl.zeros([M, LANES], tl.int32)
+        below = tl.zeros([M, LANES], tl.float32)
+        at = first
+        lost = tl.zeros([M, LANES], tl.int32)
         for tile in range(start * (N // PART), end * (N // PART)):
             x, _, _, _ = tile_of(source, rows, tile * PART, 1, M, PART, BLOCK_D, D_STEPS, VALID, HIGH)
-            below_a += _below(x, from_a)
-            taken = _collect(x, taken, from_a, to_b, memory, M, ASM)
-        below_b = below_a + tl.sum(taken, 1).to(tl.float32)
+            # a lane that is so full that the next tile may not fit begins again
+            is_full = at - first > (SPACE - PART // LANES) * 4
+            lost += tl.where(is_full, at - first, 0)
+            at = tl.where(is_full, first, at)
+            below, at = _collect(x, below, at, from_a, to_b, memory_ptr, M, ASM)
+        taken = (at - first + lost) // 4
+        below_a = tl.sum(below, 1)
+        in_row = tl.sum(taken, 1)
+        below_b = below_a + in_row.to(tl.float32)
         low, high, below_low, below_high = _narrowed(
             low, high, below_low, below_high, a, b, below_a, below_b, wanted, is_open
         )
-        is_found = is_open & (below_a <= wanted) & (wanted < below_b) & (tl.max(taken, 1) <= CAPACITY)
+        fits = (tl.max(lost, 1) == 0) & (in_row <= CAPACITY)
+        is_found = is_open & (below_a <= wanted) & (wanted < below_b) & fits
         _store_counts(counts, taken, is_found)
         is_open = is_open & ~is_found & ((high - low).to(tl.uint32) > 1)
         any_open = tl.max(is_open.to(tl.int32), 0)
@@ -387,5 +398,5 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     wanted -= below_low
     gap = (float_at(high) - float_at(low)) / (below_high - below_low)
     pivot = float_at(low) + gap * (wanted + 0.5)
-    cut = _select(_collected(memory_ptr, M), wanted, low, high, pivot, gap, M, LANES * CAPACITY)
+    cut = _select(_collected(of_row, counts, M), wanted, low, high, pivot, gap, M, CAPACITY)
     return tl.where(exists, cut, float("nan"))
