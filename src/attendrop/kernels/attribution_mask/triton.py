@@ -23,28 +23,65 @@ from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
 from .reference import DropRule
 from .triton_scores import ALL, OF_KEYS, OF_ROWS, source_of, tile_of
-from .triton_search import LANES, SPACE, in_registers, of_long_rows
+from .triton_search import LANES, SPACE, in_registers, of_long_rows, piece_of
 
 BLOCK = tl.constexpr(_BLOCK)
 
 
+# A bit of `_words`: one predicate for both conditions, where `words_of` takes an instruction more. $0 and $1: the bits
+# so far, $2: the word of the draw, $3: the limit, $4: the score, $5: the threshold, $6: the bit.
+SET_BIT = tl.constexpr("""{
+    .reg .pred dropped;
+    setp.ge.f32 dropped, $4, $5;
+    setp.le.and.u32 dropped, $2, $3, dropped;
+    mov.f32 $0, $1;
+    @dropped add.f32 $0, $1, $6;
+}""")
+
+
+@triton.jit
+def _words(x, cut, row_words, limit, tile, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The words of what is dropped in a tile of a matrix product, [M, BLOCK]: int16 [M, LANES], as in `words_of`."""
+    # as tiles, for which no thread needs what another thread has
+    cut = piece_of(tl.broadcast_to(cut[:, None], [M, BLOCK]), 0, M)
+    row_words = piece_of(tl.broadcast_to(row_words[:, None], [M, BLOCK]), 0, M)
+    keys = (tl.arange(0, LANES) * 2 + tile * BLOCK).to(tl.uint32)
+    bits = tl.zeros([M, LANES], tl.float32)
+    for number in tl.static_range(16):
+        key = number % 2 * 32 + number // 2 % 2 * 16 + number // 4 % 2 * 8 + number // 8
+        bit = 1 << (key // 8 * 2 + key % 2)
+        # From a sum of keys the compiler would make one addition for each position, and not one for all rows of a key.
+        word = nearly_mixed(row_words + ((keys | key) * GOLDEN)[None, :]) ^ (limit >> 16)
+        score = piece_of(x, number, M)
+        if ASM:
+            given = [bits, word, limit, score, cut, bit * 1.0]
+            bits = tl.inline_asm_elementwise(SET_BIT, "=f,f,r,r,f,f,f", given, dtype=tl.float32, is_pure=True, pack=1)
+        else:
+            bits += tl.where((score >= cut) & (word <= limit), 1.0, 0.0) * bit
+    return bits.to(tl.int32).to(tl.int16)
+
+
 @triton.jit
 def _write(  # type: ignore[no-untyped-def]
-    x, cut, row_words, limit, out_ptr, rows, tile, Q, K, W, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr
-):
-    keys = tile * N + tl.arange(0, N)
-    word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
+    x, cut, row_words, limit, out_ptr, rows, tile, Q, K, W,
+    M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
     # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
     # upper one is that of the limit; so the limit's will do for all.
-    is_drawn = (word ^ (limit >> 16)) <= limit
-    is_candidate = x >= cut[:, None]
+    keys = tile * N + tl.arange(0, N)
     if BITS:
-        dropped = words_of(is_drawn, tl.where(is_candidate, 1.0, 0.0), M, N)
+        if N == BLOCK:
+            dropped = _words(x, cut, row_words, limit, tile, M, ASM)
+        else:
+            word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
+            is_drawn = (word ^ (limit >> 16)) <= limit
+            dropped = words_of(is_drawn, tl.where(x >= cut[:, None], 1.0, 0.0), M, N)
         at = tile * (N // 16) + tl.arange(0, N // 16)
         there = (rows[:, None] < Q) & (at[None, :] < W)
         tl.store(out_ptr + rows[:, None] * W + at[None, :], ~dropped, mask=there)
     else:
-        keep = ~(is_drawn & is_candidate)
+        word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
+        keep = ((word ^ (limit >> 16)) > limit) | ~(x >= cut[:, None])
         there = (rows[:, None] < Q) & (keys[None, :] < K)
         tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep.to(tl.int8), mask=there)
 
@@ -107,11 +144,11 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
         words = mix(key.to(tl.uint32) + tl.load(positions_ptr + b).to(tl.uint32) * GOLDEN)
         words = mix(mix(words + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
         if SEARCH and TILES == 1:
-            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, W, M, N, BITS)
+            _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, 0, Q, K, W, M, N, BITS, ASM)
         else:
             for tile in range(start, end):
                 x, _, _, _ = tile_of(source, rows, tile * N, 1, M, N, BLOCK_D, D_STEPS, VALID, HIGH)
-                _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile, Q, K, W, M, N, BITS)
+                _write(x, cut, words, limit.to(tl.uint32), out_ptr, rows, tile, Q, K, W, M, N, BITS, ASM)
 
 
 def keep_from_gradient(gradient: Tensor, value: Tensor, valid: Tensor, rule: DropRule) -> Tensor:

@@ -225,7 +225,7 @@ def _estimate(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _piece(x, NUMBER: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped-def]
+def piece_of(x, NUMBER: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyped-def]
     """One of the 16 scores of each lane of a tile [M, PART]: [M, LANES]. Threads hold the pieces of what they hold."""
     x = tl.permute(tl.reshape(x, [M, 8, LANES, 2]), [0, 2, 1, 3])
     x = tl.split(x)[NUMBER // 8]
@@ -242,10 +242,10 @@ def _collect(x, below, at, a, b, memory_ptr, M: tl.constexpr, ASM: tl.constexpr)
     bytes from `memory_ptr`.
     """
     # as tiles, for which no thread needs the bracket of another thread's row
-    a = _piece(tl.broadcast_to(a[:, None], [M, PART]), 0, M)
-    b = _piece(tl.broadcast_to(b[:, None], [M, PART]), 0, M)
+    a = piece_of(tl.broadcast_to(a[:, None], [M, PART]), 0, M)
+    b = piece_of(tl.broadcast_to(b[:, None], [M, PART]), 0, M)
     for number in tl.static_range(PART // LANES):
-        piece = _piece(x, number, M)
+        piece = piece_of(x, number, M)
         if ASM:
             below, at = tl.inline_asm_elementwise(
                 COLLECT, "=f,=r,f,r,f,f,f,l", [below, at, piece, a, b, memory_ptr.to(tl.int64)],
