@@ -306,15 +306,19 @@ def test_triton_selects_exactly_from_extreme_rows(keys: int, direction: str) -> 
 
 
 @needs_triton
-@pytest.mark.parametrize(("keys", "direction"), [(1100, "low"), on_gpu(2500, "high"), on_gpu(9000, "low")])
+@pytest.mark.parametrize(
+    ("keys", "direction"), [(1100, "low"), (2100, "high"), on_gpu(2500, "high"), on_gpu(9000, "low")]
+)
 def test_triton_selects_exactly_from_long_rows(keys: int, direction: str) -> None:
     """The scores of a long row are collected around its threshold, unless nothing is there but ties."""
-    scores = torch.randn(1, 1, 8, keys, generator=torch.Generator().manual_seed(4))
+    scores = torch.randn(1, 1, 10, keys, generator=torch.Generator().manual_seed(4))
     scores[..., 1, :] = 0.0  # a padded query has no gradient
     scores[..., 2, :] = 7.5
     scores[..., 3, :] = scores[..., 3, :].round()
     scores[..., 4, ::7] = float("-inf")
-    valid = torch.ones(1, 1, 8, keys, dtype=torch.bool)
+    scores[..., 8, ::8] = 0.5 + 1e-3 * scores[..., 8, ::8]  # one thread has more of them than it can collect
+    scores[..., 9, 1::2] = 5.0 + scores[..., 9, 1::2].abs()  # what is read as a sample says little of the row
+    valid = torch.ones(1, 1, 10, keys, dtype=torch.bool)
     valid[..., 5, :] = False
     valid[..., 6, :] = torch.arange(keys) == keys - 1
     valid[..., 7, : keys // 2] = False

@@ -133,7 +133,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             memory_ptr += program * (M * LANES * (SPACE + 1))
             cut = of_long_rows(
                 source, rows, share, limit >= 0, start, end, memory_ptr,
-                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM,
+                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM, TILES * N > 2048,
             )  # fmt: skip
         if cut_ptr is not None:
             tl.store(cut_ptr + first + rows, cut, mask=rows < Q)

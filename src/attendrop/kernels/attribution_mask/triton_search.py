@@ -29,7 +29,9 @@ PART = tl.constexpr(64)  # keys of a tile from which scores are collected
 LANES = tl.constexpr(4)  # threads that hold a row of a matrix product; each collects for itself
 SPACE = tl.constexpr(64)  # how many scores a lane has memory for
 CAPACITY = tl.constexpr(128)  # how many scores a row can collect; those of all rows fit into registers
-WIDEST = tl.constexpr(48)  # ranks from the middle of a bracket to its end; few rows and lanes then have too many in it
+# Ranks from the middle of a bracket to its end, at most: few rows and lanes then have more scores in it than they can
+# collect. In a very long row the bracket is WIDE.
+NARROW_HALF, WIDE_HALF = tl.constexpr(32), tl.constexpr(48)
 # Two places are that many standard deviations from where the threshold is expected: by the sample, and by the counts.
 SAMPLE_MARGIN, MARGIN = tl.constexpr(2.5), tl.constexpr(3.5)
 # One element of `_collect`: in a tile of a matrix product a thread writes what it holds, where `tl.store` would first
@@ -269,15 +271,22 @@ def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _collected(of_row, counts, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Those of all lanes, [M, CAPACITY]; NaN where there are fewer."""
-    slots = tl.arange(0, CAPACITY)[None, :]
-    at = slots  # the first of them are those of the first lane, then come those of the next one, and so on
-    before = tl.zeros([M], tl.int32)
-    for lane in tl.static_range(LANES):
-        before += tl.load(counts + lane).to(tl.int32)
-        at = tl.where(slots >= before[:, None], slots - before[:, None] + SPACE * (lane + 1), at)
-    return tl.load(of_row[:, None] + at, mask=slots < before[:, None], other=float("nan"))
+def _collected(of_row, counts, M: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Those of all lanes, [M, CAPACITY]; NaN where they are fewer. Without WIDE each lane has an equal share."""
+    if WIDE:
+        slots = tl.arange(0, CAPACITY)[None, :]
+        behind = tl.zeros([M], tl.int32)
+        shift = tl.zeros([M, CAPACITY], tl.int32)  # the scores of the first lane come first, then those of the next one
+        for lane in tl.static_range(LANES):
+            shift = tl.where(slots >= behind[:, None], (-behind + SPACE * lane)[:, None], shift)
+            behind += tl.load(counts + lane).to(tl.int32)
+        return tl.load(of_row[:, None] + (slots + shift), mask=slots < behind[:, None], other=float("nan"))
+    else:
+        slots = tl.arange(0, CAPACITY // LANES)[None, None, :]
+        lanes = tl.arange(0, LANES)[None, :]
+        count = tl.load(counts[:, None] + lanes).to(tl.int32)
+        x = tl.load(of_row[:, None, None] + (lanes * SPACE)[:, :, None] + slots)
+        return tl.reshape(tl.where(slots < count[:, :, None], x, float("nan")), [M, CAPACITY])
 
 
 @triton.jit
@@ -297,7 +306,7 @@ def _narrowed(low, high, below_low, below_high, a, b, below_a, below_b, wanted, 
 
 @triton.jit
 def _around(  # type: ignore[no-untyped-def]
-    low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn
+    low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE: tl.constexpr
 ):
     """Two places in the bracket, around where the threshold is expected.
 
@@ -310,7 +319,7 @@ def _around(  # type: ignore[no-untyped-def]
     middle = wanted + 0.5
     beyond = tl.maximum(tl.maximum(left - middle, middle - right), 0.0)
     error = tl.sqrt(tl.abs((middle - left) * (right - middle)) / (right - left))
-    half = tl.minimum(2.0 + MARGIN * error + 0.1 * beyond, WIDEST)
+    half = tl.minimum(2.0 + MARGIN * error + 0.1 * beyond, WIDE_HALF if WIDE else NARROW_HALF)
     first = _at_rank(middle - half, count, at_left, left, at_right, right)
     last = _at_rank(middle + half, count, at_left, left, at_right, right)
     a, b = place_of(first), place_of(last)
@@ -331,12 +340,13 @@ def _around(  # type: ignore[no-untyped-def]
 def of_long_rows(  # type: ignore[no-untyped-def]
     source, rows, share, is_on, start, end, memory_ptr,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
-    VALID: tl.constexpr, ASM: tl.constexpr,
+    VALID: tl.constexpr, ASM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The threshold of each row, NaN where there is none. All valid scores are in the tiles from `start` to `end` − 1.
 
     At `memory_ptr` there are LANES · (SPACE + 1) floats for each row of the program: what each lane has collected, and
-    behind all of that how many they are.
+    behind all of that how many they are. In a very long row (WIDE) lanes may collect more, so that fewer rows are read
+    again; to put together what they have takes longer.
     """
     expected = (tl.zeros([M], tl.float64) + share).to(tl.float32)
     if not HIGH:
@@ -365,7 +375,7 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     turn = 0
     any_open = tl.max(is_open.to(tl.int32), 0)
     while any_open > 0:
-        a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn)
+        a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE)
         # nothing is in the bracket of a row that is settled
         from_a = tl.where(is_open, float_at(a), float("nan"))
         to_b = tl.where(is_open, float_at(b), float("nan"))
@@ -386,7 +396,9 @@ def of_long_rows(  # type: ignore[no-untyped-def]
         low, high, below_low, below_high = _narrowed(
             low, high, below_low, below_high, a, b, below_a, below_b, wanted, is_open
         )
-        fits = (tl.max(lost, 1) == 0) & (in_row <= CAPACITY)
+        fits = tl.max(taken, 1) <= CAPACITY // LANES
+        if WIDE:
+            fits = (tl.max(lost, 1) == 0) & (in_row <= CAPACITY)
         is_found = is_open & (below_a <= wanted) & (wanted < below_b) & fits
         _store_counts(counts, taken, is_found)
         is_open = is_open & ~is_found & ((high - low).to(tl.uint32) > 1)
@@ -398,5 +410,5 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     wanted -= below_low
     gap = (float_at(high) - float_at(low)) / (below_high - below_low)
     pivot = float_at(low) + gap * (wanted + 0.5)
-    cut = _select(_collected(of_row, counts, M), wanted, low, high, pivot, gap, M, CAPACITY)
+    cut = _select(_collected(of_row, counts, M, WIDE), wanted, low, high, pivot, gap, M, CAPACITY)
     return tl.where(exists, cut, float("nan"))
