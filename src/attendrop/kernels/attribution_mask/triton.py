@@ -91,11 +91,12 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     g_ptr, v_ptr, valid_ptr, out_ptr, cut_ptr, ranges_ptr, positions_ptr, key_ptr, p_ptr, q_ptr, memory_ptr,
     key: tl.int64, share: tl.float64, limit: tl.int64,
     Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk, rb, rq,
-    HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, BLOCK_D: tl.constexpr,
-    D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
+    HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
     WRITE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of M rows, H, B). `share` is 1 − p, or p for the lowest scores. A row of the result has W elements.
+    """Grid: (blocks of M rows · PARTS, H, B). `share` is 1 − p, or p for the lowest scores. Rows of the result have W
+    elements. Without SEARCH the keys of a row may be those of several programs, PARTS.
 
     Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. Without WRITE
     nothing else is written. At `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other
@@ -103,7 +104,8 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
-    rows = tl.program_id(0) * M + tl.arange(0, M)
+    block = tl.program_id(0) // PARTS
+    rows = block * M + tl.arange(0, M)
     g_ptr += b * gb + h * gh
     v_ptr += b * vb + (h // GROUP) * vh
     valid_ptr += b * mb + h * mh
@@ -122,9 +124,14 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     start = 0
     end = TILES
     if ranges_ptr is not None:
-        ranges_ptr += b * rb + tl.program_id(0) * M // BLOCK * rq
+        ranges_ptr += b * rb + block * M // BLOCK * rq
         start = tl.load(ranges_ptr) * BLOCK // N
         end = tl.maximum(tl.cdiv(tl.load(ranges_ptr + 1) * BLOCK, N), start + 1)
+    if PARTS > 1:
+        part = tl.program_id(0) % PARTS
+        tiles = end - start
+        end = start + tiles * (part + 1) // PARTS
+        start += tiles * part // PARTS
     if SEARCH:
         if TILES == 1:
             x, cut = in_registers(source, rows, share, limit >= 0, HIGH, M, N, BLOCK_D, D_STEPS, VALID)
@@ -260,7 +267,7 @@ def _launch(
     if search and settings["TILES"] > 1:
         rows = batch * heads * programs * settings["M"]
         memory = torch.empty(rows * LANES.value * (SPACE.value + 1), device=left.device)
-    attribution_mask_kernel[programs, heads, batch](
+    attribution_mask_kernel[programs * settings["PARTS"], heads, batch](
         left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
         cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,
         p.double() if isinstance(p, Tensor) else None, q.double() if isinstance(q, Tensor) else None,
@@ -285,10 +292,12 @@ def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, a
     is_long = keys > (512 if is_half else 1024)
     n = (128 if search else _BLOCK) if is_long else max(_BLOCK if is_bits else 16, triton.next_power_of_2(keys))
     step = min(max(16, triton.next_power_of_2(width)), 64 if is_half else 16, max(16, 32768 // n))
+    tiles = triton.cdiv(keys, n)
     blocks = {
         "M": max(16, min(64 if n > 64 or is_long else 32, (16384 if is_half else 8192) // n)),
         "N": n,
-        "TILES": triton.cdiv(keys, n),
+        "TILES": tiles,
+        "PARTS": 1,
         "BLOCK_D": step,
         "D_STEPS": triton.cdiv(width, step),
         "num_warps": 4 if n > 64 or is_long else 2,
@@ -296,7 +305,9 @@ def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, a
     }
     if is_half and torch.version.hip is None:  # so few that several programs share a multiprocessor of an H200
         if is_long and all_valid:
-            blocks["maxnreg"] = 128 if search else 80  # four and six
+            blocks["maxnreg"] = 128  # four
+            if not search:  # a tile of values serves more rows, and there are enough programs to fill the last turn
+                blocks |= {"M": 128, "PARTS": max(2, tiles // 16)}
         elif n == 256 or (is_long and search):
             blocks["maxnreg"] = 168  # three
     return blocks
