@@ -20,7 +20,6 @@ from .recommend import (
     is_confirmed,
     measured,
     preset,
-    preset_method,
     primary_size,
     recommended_for,
 )
@@ -97,7 +96,8 @@ def answer() -> str:
             "page is the plan.\n"
         )
     size = primary_size()
-    return "\n".join(_answer_of(name, size) for name in MODELS if methods_of(name, size))
+    answers = [_answer_of(name, size) for name in MODELS if methods_of(name, size)]
+    return "\n".join(filter(None, [*answers, in_every_part()]))
 
 
 def _tasks_and_seeds(name: str, size: str) -> tuple[int, int]:
@@ -187,6 +187,23 @@ def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]
     return found
 
 
+def in_every_part() -> str:
+    """Which methods lower the log loss in each part of the study, whatever the model and the amount of data."""
+    parts = measured()
+    if len(parts) < 2:
+        return ""
+    common = set.intersection(*(set(over_tasks(*part, "loss", alike=True)) for part in parts))
+    found = [
+        method for method in _lower_the_loss_alike(*parts[0]) if all(method in _lower_the_loss_alike(*p) for p in parts)
+    ]
+    others = "; the others do not" if 0 < len(found) < len(common) else ""
+    return paragraph(
+        f"{len(common)} methods and settings were compared with plain fine-tuning that is trained alike in all "
+        f"{len(parts)} parts of the study ({_parts()}). In every one of them, {named(found)} "
+        f"{'lowers' if len(found) < 2 else 'lower'} the log loss without hurting the score{others}."
+    )
+
+
 def chosen_preset() -> str:
     """What `--preset recommended` sets."""
     found = preset()
@@ -198,13 +215,17 @@ def chosen_preset() -> str:
         f"proportional to the width) and {found.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
         f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
         "same. Of all methods that hurt neither the score nor the log loss, before or after temperature scaling, in "
-        f"any of {len(measured())} parts of the study ({'; '.join(_part(*of) for of in measured())}), it is the one "
+        f"any of {len(measured())} parts of the study ({_parts()}), it is the one "
         "with the lowest loss on the development tasks."
     )
 
 
-def _part(name: str, size: str) -> str:
-    return f"{MODELS[name]}, {'Rotten Tomatoes' if size == OTHER_DATA else f'{examples(size):,} examples'}"
+def _parts() -> str:
+    """The parts of the study in brackets."""
+    return "; ".join(
+        f"{MODELS[name]}, {'Rotten Tomatoes' if size == OTHER_DATA else f'{examples(size):,} examples'}"
+        for name, size in measured()
+    )
 
 
 def expectations() -> str:
@@ -228,11 +249,9 @@ def expectations() -> str:
         f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
         f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
         f"sure a model is of its answers: without temperature scaling, {count(alike, 'helps')} of {len(alike)} lower "
-        "the log loss of plain fine-tuning that is trained alike. Those of ours, and the recommended one, that do so "
-        "without hurting the score:"
+        "the log loss of plain fine-tuning that is trained alike. Those that do so without hurting the score:"
     )
     text += "\n"
-    recommended = preset_method()
     lines = [
         [
             method,
@@ -241,10 +260,10 @@ def expectations() -> str:
             interval("score", score_alike[method]),
         ]
         for method in _lower_the_loss_alike(MODEL, size)
-        if is_ours(method) or method == recommended
     ]
     text += table(["method", "epochs", "log loss", "score, in points"], lines)
-    return text + "".join(f"\n{_on_another_model(name, size)}" for name in MODELS if name != MODEL)
+    others = [_on_another_model(name, size) for name in MODELS if name != MODEL]
+    return "\n".join(filter(None, [text, *others, in_every_part()]))
 
 
 def _compared(name: str, size: str) -> list[str]:

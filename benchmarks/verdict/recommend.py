@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .judge import against, by_cell, over_cells, over_tasks
 from .parts import OTHER_DATA, PLAIN, confirmation_rows, is_complete, rows_of, sizes
-from .plan import DEFAULTS, PLAN, by_development, development_losses, frozen
+from .plan import DEFAULTS, PLAN, development_losses, frozen
 
 GOALS = {  # outcome -> what a user wants
     "score": "more right answers",
@@ -41,8 +41,9 @@ class Recommended(NamedTuple):
 
 
 def best_first() -> list[str]:
-    """The methods whose setting was searched, the one with the smallest development loss first."""
-    return [name for name in by_development(frozen()) if name != PLAIN]
+    """The candidates, the one with the smallest development loss first."""
+    losses = candidates()
+    return sorted(losses, key=losses.__getitem__)
 
 
 def primary_size() -> str:
@@ -95,8 +96,7 @@ def preset_method() -> str:
             for outcome in GOALS
         )
 
-    losses = candidates()
-    return next(filter(nowhere_hurts, sorted(losses, key=losses.__getitem__)), PLAIN)
+    return next(filter(nowhere_hurts, best_first()), PLAIN)
 
 
 def measured() -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ def measured() -> list[tuple[str, str]]:
 
 
 def candidates() -> dict[str, float]:
-    """What the preset may be: name -> `choose_by` on the development tasks.
+    """What may be recommended, plain fine-tuning too: name -> `choose_by` on the development tasks.
 
     A setting that was not searched is among them if it is in the stage `defaults`, trained as plain fine-tuning was
     chosen to be. Its loss is that of plain fine-tuning, plus the difference from it in that stage.

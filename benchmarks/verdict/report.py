@@ -14,7 +14,7 @@ from attendrop.report.page import checked_analysis, render_page
 from attendrop.study.analysis import analyse_records
 
 from ..tables import ROOT
-from .parts import PLAIN, Rows, confirmation_rows
+from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
 from .recommend import primary_size
 from .run import SCORES
 from .show import MODELS, examples
@@ -71,7 +71,9 @@ def main() -> None:
     name = parser.parse_args().name
     folder = FOLDER / f"verdict-{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    page = render_page(checked_analysis(analysis_of(confirmation_rows(name, primary_size()), name)))
+    # An ensemble is several models: it is judged apart, and not one of the methods for which verdicts are corrected.
+    rows = [row for row in confirmation_rows(name, primary_size()) if row["method"] != UPPER_LINE]
+    page = render_page(checked_analysis(analysis_of(rows, name)))
     (folder / "report.html").write_text(page, encoding="utf-8")
 
 

@@ -2,4 +2,4 @@
 
 # The methods, the learning rate for a model of width 768, and the number of epochs for up to 300 examples.
 # None: no study was made.
-RECOMMENDED: tuple[tuple[str, ...], float, float] | None = (("label_smoothing:epsilon=0.1276",), 1.6e-05, 32.0)
+RECOMMENDED: tuple[tuple[str, ...], float, float] | None = (("addrop",), 1.2e-05, 32.0)
