@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, set_seed
 
-from attendrop import ADDrop, RegularizedTrainer
+from attendrop import ADDrop, RegularizedTrainer, __version__
 from attendrop.cli.app import run
 from attendrop.cli.flags import as_arguments as flags
 from attendrop.errors import UserError
 from attendrop.experiments import fine_tune
+from attendrop.experiments.run import versions
 from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
 from helpers.data import largest_difference, same_bits
 
@@ -32,6 +34,17 @@ pytestmark = pytest.mark.xdist_group("runs")
 
 METHOD = "addrop:p=0.5,q=0.5,layers=all"
 SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "seed": 5, "use_cpu": True}
+
+
+def test_versions_are_known_in_a_source_tree_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version_of(name: str) -> str:
+        if name == "attendrop":
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    installed = metadata.version
+    monkeypatch.setattr(metadata, "version", version_of)
+    assert versions()["attendrop"] == __version__
 
 
 @pytest.fixture(scope="module")

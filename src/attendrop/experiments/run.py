@@ -26,6 +26,7 @@ from ..core.regularizer import Regularizer
 from ..errors import UserError, on_one_line
 from ..methods import parse_method
 from ..trainer import regularized
+from ..trainer.trajectory import library_versions
 from ..utils.lock import locked
 from .adapters import check_libraries, load_for_training, merge_adapters
 from .best import breaks_ties_by_loss, kept_epoch, method_epochs
@@ -55,7 +56,7 @@ from .sampler import length_grouped
 from .settings import RunConfig
 from .tokens import token_in_environment
 
-LIBRARIES = ("attendrop", "torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
+_FURTHER_LIBRARIES = ("datasets", "tokenizers", "safetensors", "numpy")
 
 
 class Listener:
@@ -88,7 +89,8 @@ class Listener:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that decide the result of a run."""
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in LIBRARIES}}
+    further = {name: metadata.version(name) for name in _FURTHER_LIBRARIES}
+    return {"python": platform.python_version(), **library_versions(), **further}
 
 
 def train(config: RunConfig, listener: Listener | None = None) -> Result:

@@ -72,7 +72,7 @@ def method_settings(regularizers: Sequence[Regularizer]) -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str]:
-    """The versions of the libraries that compute the weights."""
+    """The versions of the libraries that compute the weights. This one may run from a source tree, not installed."""
     return {"attendrop": __version__, **{name: metadata.version(name) for name in _LIBRARIES}}
 
 
