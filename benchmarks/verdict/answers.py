@@ -97,7 +97,7 @@ def answer() -> str:
         )
     size = primary_size()
     answers = [_answer_of(name, size) for name in MODELS if methods_of(name, size)]
-    return "\n".join(filter(None, [*answers, in_every_part()]))
+    return "\n".join(filter(None, [in_every_part(), *answers]))
 
 
 def _tasks_and_seeds(name: str, size: str) -> tuple[int, int]:
@@ -196,11 +196,12 @@ def in_every_part() -> str:
     found = [
         method for method in _lower_the_loss_alike(*parts[0]) if all(method in _lower_the_loss_alike(*p) for p in parts)
     ]
-    others = "; the others do not" if 0 < len(found) < len(common) else ""
+    number = len(common) - len(found)
+    others = f"; {number} others that were compared in all of them {'does' if number == 1 else 'do'} not"
     return paragraph(
-        f"{len(common)} methods and settings were compared with plain fine-tuning that is trained alike in all "
-        f"{len(parts)} parts of the study ({_parts()}). In every one of them, {named(found)} "
-        f"{'lowers' if len(found) < 2 else 'lower'} the log loss without hurting the score{others}."
+        f"**In all {len(parts)} parts of the study** ({_parts()}), {named(found)} "
+        f"{'lowers' if len(found) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
+        f"hurting the score{others if found and number else ''}."
     )
 
 

@@ -12,7 +12,7 @@ from .show import MODELS, NAMES, amount, examples, methods_of
 
 PANELS = ("loss", "score")
 COLOURS = {"helps": "#1a7f37", "hurts": "#c0392b", "no difference": "#1f6feb", "undecided": "#6e7781"}
-LEFT, WIDTH, GAP, ROW, TOP, BOTTOM = 230, 330, 40, 20, 60, 60  # pixels
+LEFT, WIDTH, GAP, ROW, TOP, BOTTOM = 270, 330, 40, 20, 60, 60  # pixels
 
 
 def draw() -> str:

@@ -114,23 +114,23 @@ def of_method(method: str) -> str:
     return table(["setting", *titles], lines) if lines else NOT_YET
 
 
-def by_size(name: str, alike: bool = False) -> str:
-    """Score and log loss for each amount of training data, of the methods that were measured with several.
+def by_size(name: str, outcome: str, alike: bool = False) -> str:
+    """An outcome for each amount of training data, of the methods that were measured with several.
 
     Args:
         name: The name of the model in the files.
+        outcome: The outcome.
         alike: Whether each method is compared with the plain fine-tuning that is trained alike.
     """
     found = sizes(name)
     if len(found) < 2:
         return NOT_YET
-    columns = [(outcome, size) for outcome in ("score", "loss") for size in found]
     lines = []
     for method in methods_of(name, primary_size()):
-        of = {(o, size): over_tasks(name, size, o, alike=alike).get(method) for o, size in columns}
-        if sum(figures is not None for figures in of.values()) > 2:  # more than those of one amount
-            lines.append([method, *(judged(outcome, figures) for (outcome, _), figures in of.items())])
-    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for outcome, size in columns)], lines)
+        of = [over_tasks(name, size, outcome, alike=alike).get(method) for size in found]
+        if sum(figures is not None for figures in of) > 1:
+            lines.append([method, *(judged(outcome, figures) for figures in of)])
+    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for size in found)], lines)
 
 
 def by_task(name: str, outcome: str) -> str:
@@ -284,8 +284,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-controls": lambda: against_plain_alike("minilm"),
     "verdict-dropped": lambda: what_is_dropped("minilm"),
     "verdict-defaults": lambda: defaults("minilm"),
-    "verdict-sizes": lambda: by_size("minilm"),
-    "verdict-sizes-alike": lambda: by_size("minilm", alike=True),
+    "verdict-sizes-score": lambda: by_size("minilm", "score"),
+    "verdict-sizes-loss": lambda: by_size("minilm", "loss"),
+    "verdict-sizes-alike-score": lambda: by_size("minilm", "score", alike=True),
+    "verdict-sizes-alike-loss": lambda: by_size("minilm", "loss", alike=True),
     "verdict-other-data": lambda: on_other_data("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),
