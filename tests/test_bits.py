@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from attendrop.kernels.attention_bits import Bits, Blocks, bits_of_valid, combin
 from attendrop.kernels.attention_bits import reference as bits_reference
 from attendrop.kernels.attention_mask import allowed_and_empty, as_keep
 from attendrop.kernels.attribution_mask import bits as attribution_bits
-from attendrop.kernels.bits_attention import Dropout
+from attendrop.kernels.bits_attention import Dropout, api
 from attendrop.kernels.bits_attention import reference as attention_reference
 from helpers import zoo
 from helpers.interpreter import allow_ranges
@@ -201,6 +202,19 @@ def test_dropout_takes_its_share_and_neighbours_are_independent() -> None:
 
 
 # --- where the kernels are used
+
+
+def test_cards_with_little_shared_memory_do_not_get_wide_heads_in_float32() -> None:
+    def reason(capability: tuple[int, int], shared: int, dtype: torch.dtype, width: int) -> str | None:
+        major, minor = capability
+        card = SimpleNamespace(major=major, minor=minor, shared_memory_per_multiprocessor=shared * 1024)
+        return api._unserved_by(card, dtype, width)
+
+    assert "too little shared memory" in (reason((8, 9), 100, torch.float32, 80) or "")
+    assert reason((8, 9), 100, torch.float32, 64) is None
+    assert reason((8, 6), 100, torch.bfloat16, 128) is None
+    assert reason((8, 0), 164, torch.float32, 128) is None
+    assert "below 8.0" in (reason((7, 5), 64, torch.float16, 64) or "")
 
 
 def test_unserved_shapes_are_named_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,7 +54,8 @@ from attendrop.kernels.weights import triton as weights
 
 # Compute capability -> bytes of shared memory that a program may have.
 SHARED = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
-# What is known not to fit: in fp32, with heads wider than 64, the backward of attention by bits needs 105 KiB.
+# What is known not to fit, and is not launched there (`_unserved_by` in kernels/bits_attention/api.py): in fp32, with
+# heads wider than 64, the backward of attention by bits needs 105 KiB.
 KNOWN = dict.fromkeys((86, 89), r"(query|key_value)_gradient_kernel \(fp32, width (80|96|128),")
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WIDTHS = (32, 64, 80, 96, 128)

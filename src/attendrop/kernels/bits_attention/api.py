@@ -29,6 +29,9 @@ SHORTEST = 256
 WIDTHS = range(32, 129, 16)  # of a head
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _COMPUTE_CAPABILITY = (8, 0)  # bfloat16 products; older cards have not been tried
+# In float32 the backward of heads wider than 64 needs 105 KiB of shared memory. Cards of compute capability 8.6 and 8.9
+# have 100 (tests/scripts/compile_kernels.py).
+_WIDEST_FLOAT32, _SHARED_MEMORY = 64, 106 * 1024
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,15 @@ def _unserved(query: Tensor, key: Tensor, value: Tensor) -> str | None:
         return f"the heads have a width of {width} (values: {value.shape[-1]}), not a multiple of 16 from 32 to 128"
     if query.shape[1] % key.shape[1] or key.shape[:3] != value.shape[:3] or key.shape[0] != query.shape[0]:
         return f"the shapes are {list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
-    if query.is_cuda and torch.cuda.get_device_capability(query.device) < _COMPUTE_CAPABILITY:
+    return _unserved_by(torch.cuda.get_device_properties(query.device), query.dtype, width) if query.is_cuda else None
+
+
+def _unserved_by(card: Any, dtype: torch.dtype, width: int) -> str | None:
+    """Why a card, given by its properties, does not run the kernels for heads of this width."""
+    if (card.major, card.minor) < _COMPUTE_CAPABILITY:
         return "the GPU has a compute capability below 8.0"
+    if dtype == torch.float32 and width > _WIDEST_FLOAT32 and card.shared_memory_per_multiprocessor < _SHARED_MEMORY:
+        return f"the heads have a width of {width} in float32, for which the GPU has too little shared memory"
     return None
 
 
