@@ -303,6 +303,8 @@ def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, a
         "num_warps": 4 if n > 64 or is_long else 2,
         "num_stages": 3 if is_long else 2,
     }
+    if is_long and not width:  # scores that are read, not computed, are held by other threads, and take more registers
+        blocks |= {"M": 32, "num_warps": 8}
     if is_half and torch.version.hip is None:  # so few that several programs share a multiprocessor of an H200
         if is_long and all_valid:
             blocks["maxnreg"] = 128  # four

@@ -166,39 +166,20 @@ def in_registers(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _below_in_lanes(x, pivot, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many scores of a tile are below the pivot, for each lane, [M, LANES]. Threads hold what they add up."""
-    is_below = tl.where(x < pivot[:, None], 1.0, 0.0)
-    return tl.sum(tl.sum(tl.reshape(is_below, [M, N // 8, LANES, 2]), 3), 1)
-
-
-@triton.jit
 def _counts(  # type: ignore[no-untyped-def]
     source, rows, a, b, first, tiles, step,
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
     """How many scores there are, and how many of them are below the pivots a and b."""
-    # A product in fp32 is not computed by tensor cores, so that threads hold other scores. Triton 3.6 fails to compile
-    # sums by lanes there ("operation destroyed but still has uses").
-    IN_LANES: tl.constexpr = D_STEPS == 0 or (
-        source[1].dtype.element_ty != tl.float32 and source[2].dtype.element_ty != tl.float32
-    )
     count = tl.zeros([M], tl.float32)
-    below_a = tl.zeros([M, LANES] if IN_LANES else [M], tl.float32)
-    below_b = below_a
+    below_a, below_b = count, count
     for tile in range(tiles):
         at = first + tile * N * step
         x, n, _, _ = tile_of(source, rows, at, step, M, N, BLOCK_D, D_STEPS, VALID, HIGH)
         count += n
-        if IN_LANES:
-            below_a += _below_in_lanes(x, a, M, N)
-            below_b += _below_in_lanes(x, b, M, N)
-        else:
-            below_a += _below(x, a)
-            below_b += _below(x, b)
-    if IN_LANES:
-        below_a, below_b = tl.sum(below_a, 1), tl.sum(below_b, 1)
+        below_a += _below(x, a)
+        below_b += _below(x, b)
     return count, below_a, below_b
 
 
