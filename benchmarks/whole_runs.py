@@ -172,7 +172,8 @@ def main(arguments: list[str] | None = None) -> None:
             for _ in range(rounds):
                 for run in options.runs:
                     times[run].append(seconds_of(run, model, data, options))
-                    print(f"{model:<13} {size:>5} {run:<16} {times[run][-1]:>8.2f}", flush=True)  # if it is cut short
+                    # at once, so that it is known also if the command is stopped before the medians
+                    print(f"{model:<13} {size:>5} {run:<16} {times[run][-1]:>8.2f}", flush=True)
             table = rows_of(model, size, times)
             print("medians:")
             for row in table:

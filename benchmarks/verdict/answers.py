@@ -193,9 +193,8 @@ def in_every_part() -> str:
     if len(parts) < 2:
         return ""
     common = set.intersection(*(set(over_tasks(*part, "loss", alike=True)) for part in parts))
-    found = [
-        method for method in _lower_the_loss_alike(*parts[0]) if all(method in _lower_the_loss_alike(*p) for p in parts)
-    ]
+    lower = [_lower_the_loss_alike(*part) for part in parts]
+    found = [method for method in lower[0] if all(method in of_part for of_part in lower)]
     number = len(common) - len(found)
     others = f"; {number} others that were compared in all of them {'does' if number == 1 else 'do'} not"
     return paragraph(
@@ -222,7 +221,7 @@ def chosen_preset() -> str:
 
 
 def _parts() -> str:
-    """The parts of the study in brackets."""
+    """The parts of the study, for a sentence: model and amount of data of each."""
     return "; ".join(
         f"{MODELS[name]}, {'Rotten Tomatoes' if size == OTHER_DATA else f'{examples(size):,} examples'}"
         for name, size in measured()

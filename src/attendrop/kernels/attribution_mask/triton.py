@@ -40,6 +40,14 @@ SET_BIT = tl.constexpr("""{
 
 
 @triton.jit
+def _draw(row_words, keys, limit):  # type: ignore[no-untyped-def]
+    """The words of draws, which are below q where they are at most `limit`."""
+    # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
+    # upper one is that of the limit; so the limit's will do for all.
+    return nearly_mixed(row_words + keys * GOLDEN) ^ (limit >> 16)
+
+
+@triton.jit
 def _words(x, cut, row_words, limit, tile, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
     """The words of what is dropped in a tile of a matrix product, [M, BLOCK]: int16 [M, LANES], as in `words_of`."""
     # as tiles, for which no thread needs what another thread has
@@ -51,7 +59,7 @@ def _words(x, cut, row_words, limit, tile, M: tl.constexpr, ASM: tl.constexpr): 
         key = number % 2 * 32 + number // 2 % 2 * 16 + number // 4 % 2 * 8 + number // 8
         bit = 1 << (key // 8 * 2 + key % 2)
         # From a sum of keys the compiler would make one addition for each position, and not one for all rows of a key.
-        word = nearly_mixed(row_words + ((keys | key) * GOLDEN)[None, :]) ^ (limit >> 16)
+        word = _draw(row_words, (keys | key)[None, :], limit)
         score = piece_of(x, number, M)
         if ASM:
             given = [bits, word, limit, score, cut, bit * 1.0]
@@ -66,22 +74,19 @@ def _write(  # type: ignore[no-untyped-def]
     x, cut, row_words, limit, out_ptr, rows, tile, Q, K, W,
     M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
-    # upper one is that of the limit; so the limit's will do for all.
     keys = tile * N + tl.arange(0, N)
     if BITS:
         if N == BLOCK:
             dropped = _words(x, cut, row_words, limit, tile, M, ASM)
         else:
-            word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
-            is_drawn = (word ^ (limit >> 16)) <= limit
+            is_drawn = _draw(row_words[:, None], keys.to(tl.uint32)[None, :], limit) <= limit
             dropped = words_of(is_drawn, tl.where(x >= cut[:, None], 1.0, 0.0), M, N)
         at = tile * (N // 16) + tl.arange(0, N // 16)
         there = (rows[:, None] < Q) & (at[None, :] < W)
         tl.store(out_ptr + rows[:, None] * W + at[None, :], ~dropped, mask=there)
     else:
-        word = nearly_mixed(row_words[:, None] + keys.to(tl.uint32)[None, :] * GOLDEN)
-        keep = ((word ^ (limit >> 16)) > limit) | ~(x >= cut[:, None])
+        is_drawn = _draw(row_words[:, None], keys.to(tl.uint32)[None, :], limit) <= limit
+        keep = ~(is_drawn & (x >= cut[:, None]))
         there = (rows[:, None] < Q) & (keys[None, :] < K)
         tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep.to(tl.int8), mask=there)
 

@@ -264,7 +264,10 @@ def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _collected(of_row, counts, M: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Those of all lanes, [M, CAPACITY]; NaN where they are fewer. Without WIDE each lane has an equal share."""
+    """The scores that all lanes have collected, [M, CAPACITY]; NaN where they are fewer.
+
+    With WIDE they follow one another; otherwise each lane has an equal share of the places.
+    """
     if WIDE:
         slots = tl.arange(0, CAPACITY)[None, :]
         behind = tl.zeros([M], tl.int32)

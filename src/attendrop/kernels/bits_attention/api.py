@@ -111,7 +111,13 @@ def _unserved(query: Tensor, key: Tensor, value: Tensor) -> str | None:
 
 
 def _unserved_by(card: Any, dtype: torch.dtype, width: int) -> str | None:
-    """Why a card, given by its properties, does not run the kernels for heads of this width."""
+    """Why a card does not run the kernels for heads of this width.
+
+    Args:
+        card: its properties, as `torch.cuda.get_device_properties` returns them.
+        dtype: the precision.
+        width: the width of a head.
+    """
     if (card.major, card.minor) < _COMPUTE_CAPABILITY:
         return "the GPU has a compute capability below 8.0"
     if dtype == torch.float32 and width > _WIDEST_FLOAT32 and card.shared_memory_per_multiprocessor < _SHARED_MEMORY:
