@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attendrop import ADDrop, Engine, Plan, Progress, RegularizedTrainer, ScoresDropout, bind
 from attendrop.kernels import bits_attention
-from attendrop.kernels.attention_bits import Bits, Blocks, bits_of_valid, combined, pack
+from attendrop.kernels.attention_bits import Bits, Blocks, PackedKeep, bits_of_valid, combined, pack
 from attendrop.kernels.attention_bits import reference as bits_reference
 from attendrop.kernels.attention_mask import allowed_and_empty, as_keep
 from attendrop.kernels.attribution_mask import bits as attribution_bits
@@ -66,25 +66,28 @@ def valid_of(kind: str, batch: int, length: int) -> Tensor | None:
 def test_bits_hold_a_mask_exactly(shape: tuple[int, int, int, int]) -> None:
     from attendrop.kernels.attention_bits import triton
 
-    keep, valid = random_keep(*shape), random_keep(shape[0], 1, 1, shape[3], share=0.8)
-    valid[..., 0] = True
+    keep, some = random_keep(*shape), random_keep(shape[0], 1, 1, shape[3], share=0.8)
+    some[..., 0] = True
     keep[:, :, ::3] = False  # rows that lose everything
     words = bits_reference.pack(keep)
     assert words.shape[-1] == -(-shape[-1] // 64) * 4
     assert torch.equal(bits_reference.unpack(words, shape[-1]), keep)
     assert torch.equal(triton.pack(keep.to(DEVICE)).cpu(), words)
-    allowed, empty = allowed_and_empty(keep, valid)
-    of_valid = bits_of_valid(valid)
-    on_device = Bits(of_valid.words.to(DEVICE), None, of_valid.keys)
-    for found in (
-        combined(pack(keep), of_valid),
-        triton.combined(words.to(DEVICE), on_device),
-        triton.combined(words.to(DEVICE).clone(), on_device, in_place=True),
-    ):
-        assert torch.equal(found.allowed.cpu(), allowed)
-        assert torch.equal(found.empty.cpu(), empty)
-        assert torch.equal(found.keep.cpu(), keep & valid)
-    assert torch.equal(words, bits_reference.pack(keep))  # a mask of a plan is not written to
+    for valid in (some, torch.ones_like(some)):
+        allowed, empty = allowed_and_empty(keep, valid)
+        of_valid = None if valid.all() else bits_of_valid(valid)
+        on_device = None if of_valid is None else Bits(of_valid.words.to(DEVICE), None, of_valid.keys)
+        packed = PackedKeep(words.to(DEVICE), shape[-1])
+        for found in (
+            combined(pack(keep), of_valid),
+            triton.combined(packed, on_device),
+            triton.combined(PackedKeep(packed.words.clone(), shape[-1]), on_device, in_place=True),
+        ):
+            assert torch.equal(found.allowed.cpu(), allowed)
+            assert torch.equal(found.empty.cpu(), empty)
+            assert torch.equal(found.keep.cpu(), keep & valid)
+            assert torch.equal(found.words.cpu(), bits_reference.pack(allowed))  # keys that do not exist have no bit
+        assert torch.equal(packed.words.cpu(), bits_reference.pack(keep))  # a mask of a plan is not written to
 
 
 def test_blocks_are_those_with_a_valid_position() -> None:

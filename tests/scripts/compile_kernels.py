@@ -43,7 +43,7 @@ from triton.runtime.jit import JITFunction
 from attendrop import kernels
 from attendrop.kernels.all_weights import triton as all_weights
 from attendrop.kernels.attention_bits import triton as attention_bits
-from attendrop.kernels.attention_bits.reference import Bits, Blocks, pack
+from attendrop.kernels.attention_bits.reference import Bits, Blocks, PackedKeep, pack
 from attendrop.kernels.attention_mask import triton as attention_mask
 from attendrop.kernels.attribution_mask import triton as attribution_mask
 from attendrop.kernels.attribution_mask.reference import DropRule
@@ -278,7 +278,8 @@ def masks(keys: int, *dtypes: str) -> Iterator[Case]:
     keep = torch.empty(BATCH, HEADS, keys, keys, dtype=torch.bool)
     words = torch.empty(BATCH, HEADS, keys, of_valid.words.shape[-1], dtype=torch.int16)
     yield Case(f"{keys} keys", lambda: attention_bits.pack(keep))
-    yield Case(f"{keys} keys", lambda: attention_bits.combined(words, of_valid, in_place=True))
+    for given in (of_valid, None):
+        yield Case(f"{keys} keys", lambda given=given: attention_bits.combined(PackedKeep(words, keys), given, True))
     for dtype in dtypes:
         yield Case(f"{dtype}, {keys} keys", lambda dtype=dtype: attention_mask.mask_of(keep, valid, DTYPES[dtype]))
 

@@ -32,10 +32,10 @@ def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bi
         valid: the positions that the model itself allows; None: all.
         in_place: whether the memory of `keep` may be used for the result.
     """
-    if valid is None:
-        valid = bits_of_valid(keep.words.new_ones(keep.keys).bool())
     if keep.words.is_cuda and has_triton():
         from . import triton
 
-        return triton.combined(keep.words, valid, in_place)
+        return triton.combined(keep, valid, in_place)
+    if valid is None:
+        valid = bits_of_valid(keep.words.new_ones(keep.keys).bool())
     return reference.combined(keep.words, valid)

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .reference import BLOCK as _BLOCK
-from .reference import WORDS, Bits
+from .reference import WORDS, Bits, PackedKeep
 
 BLOCK = tl.constexpr(_BLOCK)
 
@@ -44,20 +44,38 @@ def pack_kernel(keep_ptr, words_ptr, Q, K, W, kb, kh, kq, kk, M: tl.constexpr, N
 
 
 @triton.jit
+def _all_keys(at, K):  # type: ignore[no-untyped-def]
+    """The words of a row at these places in which all keys have a bit that exist."""
+    first = at // 4 * BLOCK + at % 4 * 2  # the key of the lowest bit; every second bit is 8 keys further
+    even = tl.minimum(tl.maximum(K - first + 7, 0) // 8, 8)
+    odd = tl.minimum(tl.maximum(K - first + 6, 0) // 8, 8)
+    return ((((1 << (2 * even)) - 1) & 0x5555) | (((1 << (2 * odd)) - 1) & 0xAAAA)).to(tl.int16)
+
+
+@triton.jit
 def combine_kernel(  # type: ignore[no-untyped-def]
-    words_ptr, valid_ptr, out_ptr, empty_ptr, Q, W, wb, wh, wq, vb, vh, vq, M: tl.constexpr, N: tl.constexpr
-):
-    """Grid: (blocks of M rows, H, B). A row is read as a whole, N words."""
+    words_ptr, valid_ptr, out_ptr, empty_ptr, Q, K, W, wb, wh, wq, vb, vh, vq,
+    M: tl.constexpr, N: tl.constexpr, IN_PLACE: tl.constexpr,
+):  # fmt: skip
+    """Grid: (blocks of M rows, H, B). A row is read as a whole, N words. Without `valid_ptr` all keys are valid.
+
+    IN_PLACE says that the result is where the words are: only those that change are written then.
+    """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(0) * M + tl.arange(0, M)
     at = tl.arange(0, N)
     there = (rows[:, None] < Q) & (at[None, :] < W)
-    valid = tl.load(valid_ptr + b * vb + h * vh + rows[:, None] * vq + at[None, :], mask=there, other=0)
-    words = tl.load(words_ptr + b * wb + h * wh + rows[:, None] * wq + at[None, :], mask=there, other=0) & valid
+    if valid_ptr is None:
+        valid = _all_keys(at, K)[None, :]
+    else:
+        valid = tl.load(valid_ptr + b * vb + h * vh + rows[:, None] * vq + at[None, :], mask=there, other=0)
+    given = tl.load(words_ptr + b * wb + h * wh + rows[:, None] * wq + at[None, :], mask=there, other=0)
+    words = given & valid
     is_empty = tl.max((words != 0).to(tl.int32), 1) == 0
+    words = tl.where(is_empty[:, None], valid, words)
     of_rows = (b * tl.num_programs(1) + h) * Q + rows
-    tl.store(out_ptr + of_rows[:, None] * W + at[None, :], tl.where(is_empty[:, None], valid, words), mask=there)
+    tl.store(out_ptr + of_rows[:, None] * W + at[None, :], words, mask=there & ((words != given) | (not IN_PLACE)))
     tl.store(empty_ptr + of_rows, is_empty.to(tl.int8), mask=rows < Q)
 
 
@@ -79,9 +97,10 @@ def pack(keep: Tensor) -> Tensor:
     return words
 
 
-def combined(words: Tensor, valid: Bits, in_place: bool = False) -> Bits:
-    """As the reference's; with `in_place` the result is written over `words` where it has their shape."""
-    shape = torch.broadcast_shapes(words.shape, valid.words.shape)
+def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bits:
+    """As the reference's; with `in_place` the result is written over `keep` where it has its shape."""
+    words = keep.words
+    shape = words.shape if valid is None else torch.broadcast_shapes(words.shape, valid.words.shape)
     is_own = in_place and words.shape == shape and words.is_contiguous()
     found = words if is_own else torch.empty(shape, dtype=torch.int16, device=words.device)
     empty = torch.empty((*shape[:3], 1), dtype=torch.bool, device=words.device)
@@ -89,7 +108,8 @@ def combined(words: Tensor, valid: Bits, in_place: bool = False) -> Bits:
         n = triton.next_power_of_2(shape[-1])
         m = max(1, 2048 // n)
         combine_kernel[triton.cdiv(shape[2], m), shape[1], shape[0]](
-            words, valid.words, found, empty.view(torch.uint8), shape[2], shape[3],
-            *words.expand(shape).stride()[:3], *valid.words.expand(shape).stride()[:3], M=m, N=n,
+            words, None if valid is None else valid.words, found, empty.view(torch.uint8),
+            shape[2], keep.keys, shape[3], *words.expand(shape).stride()[:3],
+            *((0, 0, 0) if valid is None else valid.words.expand(shape).stride()[:3]), M=m, N=n, IN_PLACE=is_own,
         )  # fmt: skip
-    return Bits(found, empty, valid.keys)
+    return Bits(found, empty, keep.keys)

@@ -311,10 +311,11 @@ def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, a
     if is_long and not width:  # scores that are read, not computed, are held by other threads, and take more registers
         blocks |= {"M": 32, "num_warps": 8}
     if is_half and torch.version.hip is None:  # so few that several programs share a multiprocessor of an H200
-        if is_long and all_valid:
+        if is_long and all_valid and search:
             blocks["maxnreg"] = 128  # four
-            if not search:  # a tile of values serves more rows, and there are enough programs to fill the last turn
-                blocks |= {"M": 128, "PARTS": max(2, tiles // 16)}
+        elif is_long and all_valid:
+            # three; a tile of values serves more rows, and there are enough programs to fill the last turn
+            blocks |= {"M": 128, "PARTS": max(2, tiles // 16), "maxnreg": 168}
         elif n == 256 or (is_long and search):
             blocks["maxnreg"] = 168  # three
     return blocks

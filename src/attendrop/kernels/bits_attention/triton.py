@@ -18,6 +18,8 @@ from .triton_kernels import forward_kernel, key_value_gradient_kernel, query_gra
 LOG2_E = math.log2(math.e)
 # How `bits` are read: there are none, all queries of an example and head share a row of them, or each has its own.
 NO_BITS, BITS_OF_KEYS, BITS_OF_ROWS = 0, 1, 2
+# From so many on, programs of 128 queries are enough for two on each multiprocessor of an H200.
+MANY_QUERIES = 128 * 2 * 132
 
 
 def forward(
@@ -47,9 +49,9 @@ def forward(
     output = torch.empty(batch, queries, heads, width, dtype=query.dtype, device=query.device)
     lse = torch.empty(batch, heads, queries, dtype=torch.float32, device=query.device)
     draws = None if dropout is None else torch.empty(lse.shape, dtype=torch.int32, device=query.device)
-    settings = {**sizes("forward", width, query.dtype, queries), **options}
+    mask = _mask_arguments(bits, None if blocks is None else blocks.keys, query)
+    settings = {**sizes("forward", query, mask.has_rows), **options}
     if output.numel():
-        mask = _mask_arguments(bits, None if blocks is None else blocks.keys, query)
         forward_kernel[triton.cdiv(queries, settings["M"]), batch * heads](
             query, key, value, *mask.pointers, query if dropout is None else dropout.key,
             output, lse, lse if draws is None else draws,
@@ -105,20 +107,21 @@ def backward(
     kinds = {"DROPOUT": dropout is not None, **_widths(width)}
     shared = _shared(query, key, scaling, dropout)
     strides = (*query.stride(), *key.stride(), *value.stride())
-    settings = {**sizes("query", width, query.dtype, queries), **(of_query or {})}
     mask = _mask_arguments(bits, None if blocks is None else blocks.keys, query)
+    settings = {**sizes("query", query, mask.has_rows), **(of_query or {})}
     query_gradient_kernel[triton.cdiv(queries, settings["M"]), batch * heads](
         query, key, value, *mask.pointers, words_of_rows, output, lse, gradient, dq, numbers,
         *shared, mask.blocks, *strides, *_of_heads(output).stride(), *mask.strides, *gradient.stride(), *dq.stride(),
         **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings), **settings,
     )  # fmt: skip
-    settings = {**sizes("key_value", width, query.dtype, queries), **(of_key_value or {})}
     mask = _mask_arguments(bits, None if blocks is None else blocks.queries, query)
+    settings = {**sizes("key_value", query, mask.has_rows), **(of_key_value or {})}
     key_value_gradient_kernel[triton.cdiv(keys, settings["N"]), batch * groups](
         query, key, value, mask.pointers[0], numbers, mask.pointers[2], gradient, dk, dv,
         *shared, mask.blocks, *strides, *mask.strides[:3], *mask.strides[6:],
         *gradient.stride(), *dk.stride(), *dv.stride(),
-        **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings), **settings,
+        **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings),
+        ASM=query.is_cuda and torch.version.hip is None, **settings,
     )  # fmt: skip
     return dq, dk, dv
 
@@ -130,6 +133,10 @@ class _Mask(NamedTuple):
     blocks: int
     strides: tuple[int, ...]
     kinds: dict[str, Any]
+
+    @property
+    def has_rows(self) -> bool:
+        return self.kinds["BITS"] == BITS_OF_ROWS
 
 
 def _mask_arguments(bits: Bits | None, ranges: Tensor | None, query: Tensor) -> _Mask:
@@ -168,20 +175,26 @@ def _widths(width: int) -> dict[str, int]:
     return {"D": width, "BLOCK_D": max(16, triton.next_power_of_2(width))}
 
 
-def sizes(kernel: str, width: int, dtype: torch.dtype, queries: int) -> dict[str, int]:
+def sizes(kernel: str, query: Tensor, has_rows: bool) -> dict[str, int]:
     """The sizes of a program: M queries and N keys at a time.
 
     Args:
         kernel: "forward", "query" or "key_value".
-        width: of a head.
-        dtype: of the query.
-        queries: the number of queries.
+        query: [B, H, Q, d].
+        has_rows: whether each query has bits of its own.
     """
-    if dtype == torch.float32:
+    batch, heads, queries, width = query.shape
+    if query.dtype == torch.float32:
         m, warps, stages = 32, 8, 2
+    elif width > 64:
+        m, warps, stages = 32 if kernel == "key_value" else 64, 4, 2
     elif kernel == "key_value":
-        m, warps, stages = 64 if width <= 64 else 32, 4, 2
+        # Bits of 32 queries are too few to be copied while the tile before is computed.
+        m, warps, stages = 64 if has_rows else 32, 4, 3
+    elif kernel == "forward" and not has_rows and queries >= 128 and batch * heads * queries >= MANY_QUERIES:
+        found = {"M": 128, "N": BLOCK, "num_warps": 8, "num_stages": 3}
+        return found if torch.version.hip else {**found, "maxnreg": 128}  # two programs share a multiprocessor
     else:
-        m, warps, stages = 64, 4, 3 if width <= 64 else 2
+        m, warps, stages = 64, 4, 3
     m = max(16, min(m, triton.next_power_of_2(queries)))
     return {"M": m, "N": BLOCK, "num_warps": warps, "num_stages": stages}

@@ -22,6 +22,14 @@ from ..draws.triton import GOLDEN, MULTIPLY_1, MULTIPLY_2, mix
 
 BLOCK = tl.constexpr(_BLOCK)
 LN_2 = tl.constexpr(math.log(2))
+# An element of `_barred_columns`: of comparisons the compiler would make words again. $2: a word of bits, $3: the bit.
+BAR = tl.constexpr("""{
+    .reg .b32 bits;
+    .reg .pred attends;
+    and.b32 bits, $2, $3;
+    setp.ne.u32 attends, bits, 0;
+    selp.f32 $0, $1, 0fFF800000, attends;
+}""")
 
 
 @triton.jit
@@ -50,17 +58,15 @@ def _allowed_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _bias_columns(  # type: ignore[no-untyped-def]
-    words_ptr, rows, tile, Q, K, wq, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
-):
-    """What is added to the scores: 0 where a position attends, and at most −2³² elsewhere, [N, M] or [N, 1].
-
-    A thread holds the bits of two keys here, 8 apart, in each word of a query. They are moved into the exponents of
-    numbers, because the compiler would pack comparisons of them into words again.
-    """
+def _barred_columns(  # type: ignore[no-untyped-def]
+    x, words_ptr, rows, tile, Q, K, wq,
+    M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """`x`, [N, M], where a position attends, and -inf elsewhere."""
     offsets = tl.arange(0, N)
     if BITS == 0:
-        bias = tl.where((tile * N + offsets < K) | WHOLE, 0.0, float("-inf"))[:, None]
+        if not WHOLE:
+            x = tl.where((tile * N + offsets < K)[:, None], x, float("-inf"))
     else:
         at = tile * (N // 16) + tl.arange(0, N // 16)
         if BITS == 1:
@@ -70,41 +76,54 @@ def _bias_columns(  # type: ignore[no-untyped-def]
         R: tl.constexpr = M if BITS == 2 else 1
         words = tl.reshape(words.to(tl.int32), [N // BLOCK, 1, 4, 1, R])
         words = tl.reshape(tl.broadcast_to(words, [N // BLOCK, 8, 4, 2, R]), [N, R])
-        second = offsets // 8 % 2  # of the two
-        shift = 28 - (offsets % BLOCK // 16 * 4 + offsets % 2)
-        barred = ~(words << shift[:, None]) & (1 << (28 + 2 * second))[:, None]  # 2⁻⁹⁵ or 2, as a number
-        bias = barred.to(tl.float32, bitcast=True) * tl.where(second == 0, -(2.0**127), -(2.0**100))[:, None]
-    return bias
+        bit = (1 << (offsets % BLOCK // 8 * 2 + offsets % 2))[:, None]
+        if ASM:
+            given = [x, words, bit]
+            x = tl.inline_asm_elementwise(BAR, "=f,f,r,r", given, dtype=tl.float32, is_pure=True, pack=1)
+        else:
+            x = tl.where((words & bit) != 0, x, float("-inf"))
+    return x
 
 
 @triton.jit
-def _row_words(key_ptr, b, h, rows):  # type: ignore[no-untyped-def]
+def _row_words(key_ptr, b, h, pairs):  # type: ignore[no-untyped-def]
+    """The words of rows, of which two that are 8 apart have one."""
     word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + b.to(tl.uint32) * GOLDEN)
-    return mix(mix(word + h.to(tl.uint32) * GOLDEN) + rows.to(tl.uint32) * GOLDEN)
+    return mix(mix(word + h.to(tl.uint32) * GOLDEN) + pairs.to(tl.uint32) * GOLDEN)
 
 
 @triton.jit
-def _folded(x, multiplier):  # type: ignore[no-untyped-def]
+def _folded(product):  # type: ignore[no-untyped-def]
     """As in the reference."""
-    product = x.to(tl.uint64) * multiplier
     return (product >> 32).to(tl.uint32) ^ product.to(tl.uint32)
 
 
 @triton.jit
-def _words_of_pairs(x, rescale):  # type: ignore[no-untyped-def]
-    """Two products and two steps for each word; `mix` has six more for its shifts.
+def _two_words(x, rescale):  # type: ignore[no-untyped-def]
+    """As in the reference: two words from two products.
 
     The compiler does not see that the zero changes nothing: it would forget then that a factor has 32 bits.
     """
-    return _folded(_folded(x, MULTIPLY_1) ^ _zero(rescale).to(tl.uint32, bitcast=True), MULTIPLY_2)
+    mixed = _folded(x.to(tl.uint64) * MULTIPLY_1) ^ _zero(rescale).to(tl.uint32, bitcast=True)
+    product = mixed.to(tl.uint64) * MULTIPLY_2
+    return _folded(product), (product >> 16).to(tl.uint32) ^ mixed
+
+
+@triton.jit
+def _of_pairs(x, A: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What is the same for rows and columns that are 8 apart, [A / 2, B / 2], for all of them: [A, B]. A thread of a
+    matrix product holds all four."""
+    x = tl.reshape(x, [A // 16, 1, 8, B // 16, 1, 8])
+    return tl.reshape(tl.broadcast_to(x, [A // 16, 2, 8, B // 16, 2, 8]), [A, B])
 
 
 @triton.jit
 def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which weights of M rows and N keys dropout keeps, [M, N]. A word is drawn for two keys; a thread holds both."""
+    """Which weights of M rows and N keys dropout keeps, [M, N]. `row_words` are those of M / 2 pairs of rows."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
-    words = tl.reshape(_words_of_pairs(row_words[:, None] + pairs[None, :] * GOLDEN, rescale), [M, N // 16, 1, 8])
-    words = tl.reshape(tl.broadcast_to(words, [M, N // 16, 2, 8]), [M, N])
+    first, second = _two_words(row_words[:, None] + pairs[None, :] * GOLDEN, rescale)
+    is_first = (tl.arange(0, M) // 8 % 2 == 0)[:, None]
+    words = tl.where(is_first, _of_pairs(first, M, N), _of_pairs(second, M, N))
     return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[None, :]) > limit
 
 
@@ -112,8 +131,9 @@ def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr
 def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     """The same, [N, M]."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
-    words = tl.reshape(_words_of_pairs(row_words[None, :] + pairs[:, None] * GOLDEN, rescale), [N // 16, 1, 8, M])
-    words = tl.reshape(tl.broadcast_to(words, [N // 16, 2, 8, M]), [N, M])
+    first, second = _two_words(row_words[None, :] + pairs[:, None] * GOLDEN, rescale)
+    is_first = (tl.arange(0, M) // 8 % 2 == 0)[None, :]
+    words = tl.where(is_first, _of_pairs(first, N, M), _of_pairs(second, N, M))
     return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[:, None]) > limit
 
 
@@ -187,8 +207,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=(rows < Q) | WHOLE, other=0) != 0
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
     if DROPOUT:
-        draws = _row_words(drop_key_ptr, b, h, rows)
-        tl.store(draws_ptr + of_rows + rows, draws.to(tl.int32, bitcast=True), mask=(rows < Q) | WHOLE)
+        draws = _row_words(drop_key_ptr, b, h, first // 2 + tl.arange(0, M // 2))
+        of_row = _row_words(drop_key_ptr, b, h, rows // 16 * 8 + rows % 8)
+        tl.store(draws_ptr + of_rows + rows, of_row.to(tl.int32, bitcast=True), mask=(rows < Q) | WHOLE)
     highest = tl.full([M], float("-inf"), tl.float32)
     total = tl.zeros([M], tl.float32)
     output = tl.zeros([M, BLOCK_D], tl.float32)
@@ -257,8 +278,10 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     tl.store(rows_ptr, -lse, mask=(rows < Q) | WHOLE)
     tl.store(rows_ptr + 1, -delta, mask=(rows < Q) | WHOLE)
     if DROPOUT:
-        draws = tl.load(draws_ptr + of_rows + rows, mask=(rows < Q) | WHOLE, other=0).to(tl.uint32, bitcast=True)
-        tl.store(rows_ptr + 3, draws.to(tl.float32, bitcast=True), mask=(rows < Q) | WHOLE)
+        of_row = tl.load(draws_ptr + of_rows + rows, mask=(rows < Q) | WHOLE, other=0)
+        tl.store(rows_ptr + 3, of_row.to(tl.float32, bitcast=True), mask=(rows < Q) | WHOLE)
+        pairs = first + tl.arange(0, M // 2) // 8 * 16 + tl.arange(0, M // 2) % 8  # the first rows of pairs
+        draws = tl.load(draws_ptr + of_rows + pairs, mask=(pairs < Q) | WHOLE, other=0).to(tl.uint32, bitcast=True)
     gradient = tl.zeros([M, BLOCK_D], tl.float32)
     start, end = _tiles(range_ptr + b * rb, first, q_blocks, K, rq, M, N, RANGES)
     for tile in range(start, end):
@@ -290,6 +313,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
     gb, gh, gq: tl.constexpr, gd, dkb, dkh, dkk, dkd, dvb, dvh, dvk, dvd,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
+    ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of N keys, B · G). Tiles are [keys, queries]. The heads that share a key come one after another."""
     first = tl.program_id(0) * N
@@ -315,17 +339,18 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             # Rows that do not exist are zero, and so are the gradients that they give.
             minus_lse, live, minus_delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
             s = tl.dot(k, tl.trans(q), input_precision="ieee")
-            bias = minus_lse[None, :]
-            if BITS > 0 or not WHOLE:
-                bias += _bias_columns(words_ptr + b * wb + h * wh, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE)
             factor = scale
             if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
                 factor = live[None, :] * scale
-            p = tl.exp2(s * factor + bias)
+            p = s * factor + minus_lse[None, :]
+            words = words_ptr + b * wb + h * wh
+            p = tl.exp2(_barred_columns(p, words, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE, ASM))
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
             weights = p
             if DROPOUT:
-                draws = draws.to(tl.uint32, bitcast=True)
+                # rows that are 8 apart have the same word
+                draws, _ = tl.split(tl.permute(tl.reshape(draws, [M // 16, 2, 8]), [0, 2, 1]))
+                draws = tl.reshape(draws, [M // 2]).to(tl.uint32, bitcast=True)
                 kept = _kept_columns(draws, tl.program_id(0), limit.to(tl.uint32), rescale, M, N)
                 weights = tl.where(kept, p, _zero(rescale))
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
