@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+from functools import reduce
+from itertools import combinations, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,15 +195,26 @@ def test_nan_stays_in_its_row() -> None:
         assert torch.equal(ours, clean)
 
 
-def test_dropout_takes_its_share_and_neighbours_are_independent() -> None:
-    dropout = Dropout.of(0.1, torch.tensor(-77, dtype=torch.int32))
+@pytest.mark.parametrize("p", [0.02, 0.1, 0.5])
+def test_dropout_takes_its_share_and_draws_are_independent(p: float) -> None:
+    dropout = Dropout.of(p, torch.tensor(-77, dtype=torch.int32))
     dropped = (~attention_reference.kept(dropout, torch.Size((2, 4, 256, 512)))).double() - dropout.p
-    variance = dropout.p * (1 - dropout.p)
-    assert abs(dropped.sum()) <= 5 * (variance * dropped.numel()) ** 0.5
-    for axis, distance in ((0, 1), (1, 1), (2, 1), (2, 8), (3, 1), (3, 2), (3, 8), (3, 16)):  # 8: of one word
+    deviation = (dropout.p * (1 - dropout.p)) ** 0.5
+
+    def are_independent(*draws: Tensor) -> bool:
+        together = reduce(torch.mul, draws)
+        return bool(abs(together.sum()) <= 5 * deviation ** len(draws) * together.numel() ** 0.5)
+
+    assert are_independent(dropped)
+    for axis, distance in product((2, 3), (1, 2, 7, 8, 9, 16, 32)):
         length = dropped.shape[axis] - distance
-        products = dropped.narrow(axis, 0, length) * dropped.narrow(axis, distance, length)
-        assert abs(products.sum()) <= 5 * variance * products.numel() ** 0.5, (axis, distance)
+        assert are_independent(dropped.narrow(axis, 0, length), dropped.narrow(axis, distance, length))
+    for axis in (0, 1):
+        assert are_independent(*(dropped.narrow(axis, at, 1) for at in (0, 1)))
+    of_pairs = dropped.unflatten(3, (-1, 2, 8)).unflatten(2, (-1, 2, 8))
+    four = [of_pairs[:, :, :, row, :, :, column] for row, column in product((0, 1), (0, 1))]  # by one computation
+    for number in (2, 3, 4):
+        assert all(are_independent(*some) for some in combinations(four, number))
 
 
 # --- where the kernels are used

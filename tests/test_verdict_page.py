@@ -183,6 +183,27 @@ def test_other_data_are_shown_apart(study: Path) -> None:
     assert "| rotten_tomatoes | 300 | 20 |" in page.TABLES["verdict-levels"]()
 
 
+def test_whole_training_sets_are_shown_apart(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = page.TABLES["verdict-tasks-score"]()
+    monkeypatch.setitem(plan.PLAN["stages"]["whole"], "tasks", ["glue/mrpc", "glue/stsb"])
+    rows = []
+    for row in make_rows("minilm", ["all"], 20):
+        if row["task"] == "imdb":
+            rows.append({**row, "task": "glue/mrpc"})
+        if row["task"] == "glue/qqp":  # a regression has a correlation, and no log loss
+            rows.append({**row, "task": "glue/stsb", "pearson": row["accuracy"], "accuracy": "", "brier": ""})
+    write(study / "whole-minilm.csv", rows)
+    forget()
+    assert page.TABLES["verdict-tasks-score"]() == before
+    text = page.TABLES["verdict-whole"]()
+    assert "| method | rate | score, mrpc | score, stsb | log loss, mrpc |" in text
+    assert rows_of(text)["AD-DROP"][0] == "0.0001"
+    assert all(cell.endswith("**helps**") for cell in rows_of(text)["AD-DROP"][1:])
+    alike = rows_of(page.TABLES["verdict-whole-alike"]())
+    assert "no difference" in alike["EMA"][3]  # its control has the same effect
+    assert "LLRD" not in alike  # no plain fine-tuning is trained alike
+
+
 def test_defaults_that_were_measured_on_development_tasks_can_be_the_preset(
     study: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

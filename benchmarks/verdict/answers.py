@@ -188,7 +188,7 @@ def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]
 
 
 def in_every_part() -> str:
-    """Which methods lower the log loss in each part of the study, whatever the model and the amount of data."""
+    """Which methods lower the log loss with every model and in every part of the study with small training sets."""
     parts = measured()
     if len(parts) < 2:
         return ""
@@ -198,7 +198,7 @@ def in_every_part() -> str:
     number = len(common) - len(found)
     others = f"; {number} others that were compared in all of them {'does' if number == 1 else 'do'} not"
     return paragraph(
-        f"**In all {len(parts)} parts of the study** ({_parts()}), {named(found)} "
+        f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(found)} "
         f"{'lowers' if len(found) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
         f"hurting the score{others if found and number else ''}."
     )
@@ -215,13 +215,13 @@ def chosen_preset() -> str:
         f"proportional to the width) and {found.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
         f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
         "same. Of all methods that hurt neither the score nor the log loss, before or after temperature scaling, in "
-        f"any of {len(measured())} parts of the study ({_parts()}), it is the one "
+        f"any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
         "with the lowest loss on the development tasks."
     )
 
 
 def _parts() -> str:
-    """The parts of the study, for a sentence: model and amount of data of each."""
+    """The parts with small training sets, for a sentence: model and amount of data of each."""
     return "; ".join(
         f"{MODELS[name]}, {'Rotten Tomatoes' if size == OTHER_DATA else f'{examples(size):,} examples'}"
         for name, size in measured()

@@ -134,18 +134,36 @@ def by_size(name: str, outcome: str, alike: bool = False) -> str:
 
 
 def by_task(name: str, outcome: str) -> str:
-    """The difference on each confirmation task at the primary amount of data, and on whole training sets."""
-    found = {
-        cell: of for size in (primary_size(), OTHER_DATA, WHOLE) for cell, of in on_tasks(name, size, outcome).items()
-    }
+    """The difference on each confirmation task at the primary amount of data."""
+    found = {cell: of for size in (primary_size(), OTHER_DATA) for cell, of in on_tasks(name, size, outcome).items()}
     if not found:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
         cells = [of.get(method) for of in found.values()]
         lines.append([method, *(judged(outcome, cell) for cell in cells)])
-    titles = [task if size != WHOLE else f"{task}, whole" for task, size in found]
-    return table(["method", *titles], lines)
+    return table(["method", *(task for task, _ in found)], lines)
+
+
+def on_whole_sets(name: str, alike: bool) -> str:
+    """The differences on whole training sets, task by task.
+
+    Args:
+        name: The name of the model in the files.
+        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+    """
+    found = {
+        (NAMES[outcome], task): (outcome, of)
+        for outcome in ("score", "loss")
+        for (task, _), of in on_tasks(name, WHOLE, outcome, alike=alike).items()
+    }
+    lines = []
+    for method in methods_of(name, WHOLE):
+        cells = [judged(outcome, of.get(method)) for outcome, of in found.values()]
+        if any(cells):
+            lines.append([method, f"{frozen()[method]['training']['learning_rate']:.2g}", *cells])
+    titles = [f"{outcome}, {task.rpartition('/')[2]}" for outcome, task in found]
+    return table(["method", "rate", *titles], lines) if lines else NOT_YET
 
 
 def on_other_data(name: str) -> str:
@@ -291,6 +309,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-other-data": lambda: on_other_data("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),
+    "verdict-whole": lambda: on_whole_sets("minilm", alike=False),
+    "verdict-whole-alike": lambda: on_whole_sets("minilm", alike=True),
     "verdict-levels": lambda: levels("minilm"),
     "verdict-detectable": detectable,
     "verdict-settings": settings,
