@@ -137,6 +137,7 @@ CASES = [  # length, width, heads, groups, what is valid, whether positions are 
     on_gpu(1024, 80, 8, 2, "padding", True, 0.1, "float16"),
     on_gpu(1024, 128, 8, 2, "window", True, 0.0, "bfloat16"),
     on_gpu(512, 64, 4, 4, "padding", False, 0.1, "float32"),
+    *(on_gpu(n, 64, 12, 12, kind, False, 0.1, "bfloat16") for n in (2000, 2048) for kind in ("full", "padding")),
 ]
 
 
@@ -165,6 +166,21 @@ def test_attention_is_as_exact_as_stock(
             continue
         error, limit = relative_error(ours, exact), 2 * relative_error(theirs, exactly)
         assert error <= max(limit, 4 * torch.finfo(ours.dtype).eps), f"{name}: {error:.1e}, stock {limit / 2:.1e}"
+
+
+@pytest.mark.parametrize("kind", ["full", "padding"])
+def test_large_programs_compute_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from attendrop.kernels.bits_attention import triton
+
+    query, key, value, _ = tensors(2, 1, 1, 150, 150, 32, torch.float16)
+    valid = valid_of(kind, 2, 150)
+    mask = (None, None) if valid is None else (bits_of_valid(valid.to(DEVICE)), Blocks.of(valid.to(DEVICE), 150))
+    draws = Dropout.of(0.2, torch.tensor(5, dtype=torch.int32, device=DEVICE))
+    small = triton.forward(query, key, value, *mask, 0.2, draws)
+    monkeypatch.setattr(triton, "MANY_QUERIES", 1)
+    assert triton.sizes("forward", query, has_rows=False)["M"] == 128
+    for ours, theirs in zip(triton.forward(query, key, value, *mask, 0.2, draws), small, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_rows_that_lost_everything_are_uniform_and_rows_without_a_valid_key_are_zero() -> None:
