@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import transformers
 import yaml
 
 from attendrop import fine_tune
@@ -14,7 +16,8 @@ from attendrop.cli.app import run
 from attendrop.errors import UserError
 from attendrop.experiments import Listener, Result
 from attendrop.experiments.curves import plot_runs
-from attendrop.experiments.recipe import epochs_for, preset_epochs_for, rate_for
+from attendrop.experiments.recipe import choose_recipe, epochs_for, preset_epochs_for, rate_for
+from attendrop.experiments.settings import make_config
 from attendrop.study.spec import RunSpec
 from attendrop.study.worker import Worker
 from benchmarks import defaults
@@ -129,6 +132,17 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert [rate_for(width) for width in (1024, 768, 384, 32)] == [1.5e-5, 2e-5, 4e-5, 1e-4]
     assert rate_for(768, is_lora=True) == 2e-4
     assert [rate_for(width, "tokens") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
+
+
+@pytest.mark.parametrize(("examples", "is_said"), [(2000, False), (2001, True)])
+def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_said: bool) -> None:
+    config = make_config({"model": "m", "task": "glue/rte"})
+    config.preset_epochs = 32.0
+    data = SimpleNamespace(train=range(examples), task=SimpleNamespace(kind="classification"))
+    model = SimpleNamespace(config=transformers.BertConfig(hidden_size=384))
+    said = choose_recipe(config, transformers.TrainingArguments("unused", use_cpu=True), data, model)
+    assert said[0].startswith("chosen: ")
+    assert [f"there are {examples:,} here" in sentence for sentence in said[1:]] == [True] * is_said
 
 
 def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def pack_kernel(keep_ptr, words_ptr, Q, K, W, kb, kh, kq, kk, M: tl.constexpr, N
 
 @triton.jit
 def _all_keys(at, K):  # type: ignore[no-untyped-def]
-    """The words of a row at these places in which all keys have a bit that exist."""
+    """The words of a row at these places, with the bits of all keys that exist."""
     first = at // 4 * BLOCK + at % 4 * 2  # the key of the lowest bit; every second bit is 8 keys further
     even = tl.minimum(tl.maximum(K - first + 7, 0) // 8, 8)
     odd = tl.minimum(tl.maximum(K - first + 6, 0) // 8, 8)
