@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from attendrop.experiments.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
 from attendrop.statistics.over_tasks import FEWEST_TASKS, TaskSummary
+from attendrop.tasks.findings import plural
 
 from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question
@@ -196,7 +197,8 @@ def in_every_part() -> str:
     lower = [_lower_the_loss_alike(*part) for part in parts]
     found = [method for method in lower[0] if all(method in of_part for of_part in lower)]
     number = len(common) - len(found)
-    others = f"; {number} others that were compared in all of them {'does' if number == 1 else 'do'} not"
+    was, does = ("was", "does") if number == 1 else ("were", "do")
+    others = f"; {plural(number, 'other')} that {was} compared in all of them {does} not"
     return paragraph(
         f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(found)} "
         f"{'lowers' if len(found) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "

@@ -22,7 +22,8 @@ RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to t
 TAGGING_RATE = 5e-5  # a head for each word starts at random, and has many rare classes to learn
 LARGEST_RATE = 1e-4
 PRESET_EXAMPLES = 300  # for which the preset `recommended` was chosen; more examples have fewer epochs
-PRESET_GAINS_UP_TO = 1000  # examples: so many were measured; with several thousand it gained nothing (docs/verdict.md)
+# It lowered the loss with up to so many examples; with 2,490 and 3,668 it did not (docs/verdict.md).
+PRESET_GAINS_UP_TO = 1000
 LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
 
 # Corpora to learn masked words from and translations are large, and their evaluations take long.
@@ -73,7 +74,7 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
         model: The model.
 
     Returns:
-        What is said: what was chosen, unless the user set both, and whether there are more data than the preset is for.
+        Notes: what was chosen, unless the user set both, and whether there are more examples than the preset is for.
     """
     assert data.train is not None
     examples = len(data.train)
@@ -102,13 +103,13 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
         config.training[name] = value
         setattr(arguments, name, value)
     flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-    said = [f"chosen: {', and '.join(reasons)}; set others with {flags}"] if chosen else []
+    notes = [f"chosen: {', and '.join(reasons)}; set others with {flags}"] if chosen else []
     if config.preset_epochs is not None and examples > 2 * PRESET_GAINS_UP_TO:
-        said.append(
+        notes.append(
             f"the preset recommended is for small data: it lowered the loss with up to {PRESET_GAINS_UP_TO:,} "
             f"examples, and with several thousand it was no better than plain fine-tuning; there are {examples:,} here"
         )
-    return said
+    return notes
 
 
 def width_of(config: Any) -> int:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _log = logging.getLogger(__name__)
 
@@ -16,3 +20,10 @@ def has_triton() -> bool:
     if not found:
         _log.warning("triton is not installed: masks and draws are computed in plain torch, which takes longer.")
     return found
+
+
+def is_on_nvidia(x: Tensor) -> bool:
+    """Whether a tensor is on an NVIDIA card, whose kernels may contain assembly."""
+    import torch
+
+    return x.is_cuda and torch.version.hip is None

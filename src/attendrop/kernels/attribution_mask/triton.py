@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .. import is_on_nvidia
 from ..attention_bits.reference import BLOCK as _BLOCK
 from ..attention_bits.reference import WORDS, Blocks
 from ..attention_bits.triton import broadcast_strides, words_of
@@ -284,7 +285,7 @@ def _launch(
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
         HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write,
-        ASM=left.is_cuda and torch.version.hip is None, **settings,
+        ASM=is_on_nvidia(left), **settings,
     )  # fmt: skip
 
 

@@ -333,7 +333,7 @@ def _around(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _memory_of(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where what the rows have collected is, and how many scores; and where each lane begins, in bytes."""
+    """Where the collected scores of each row are, where their counts are, and where each lane begins, in bytes."""
     of_row = memory_ptr + tl.arange(0, M) * (LANES * SPACE)
     counts = memory_ptr + M * LANES * SPACE + tl.arange(0, M) * LANES
     return of_row, counts, (tl.arange(0, M)[:, None] * LANES + tl.arange(0, LANES)[None, :]) * (SPACE * 4)
@@ -345,7 +345,7 @@ def _turn(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr, ASM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Collects the scores of a bracket around where the threshold of each row is expected; the state after that."""
+    """Collects the scores around the place where the threshold of each row is expected. Returns the new state."""
     low, high, below_low, below_high, a, b, below_a, below_b, one, is_open = state
     of_row, counts, first = _memory_of(memory_ptr, M)
     a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE)

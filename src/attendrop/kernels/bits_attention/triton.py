@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from .. import is_on_nvidia
 from ..attention_bits.reference import BLOCK, Bits, Blocks
 from ..attention_bits.triton import broadcast_strides
 from ..draws.reference import largest_word_below
@@ -121,7 +122,7 @@ def backward(
         *shared, mask.blocks, *strides, *mask.strides[:3], *mask.strides[6:],
         *gradient.stride(), *dk.stride(), *dv.stride(),
         **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings),
-        ASM=query.is_cuda and torch.version.hip is None, **settings,
+        ASM=is_on_nvidia(query), **settings,
     )  # fmt: skip
     return dq, dk, dv
 
@@ -184,6 +185,7 @@ def sizes(kernel: str, query: Tensor, has_rows: bool) -> dict[str, int]:
         has_rows: whether each query has bits of its own.
     """
     batch, heads, queries, width = query.shape
+    limit = {}
     if query.dtype == torch.float32:
         m, warps, stages = 32, 8, 2
     elif width > 64:
@@ -192,9 +194,10 @@ def sizes(kernel: str, query: Tensor, has_rows: bool) -> dict[str, int]:
         # Bits of 32 queries are too few to be copied while the tile before is computed.
         m, warps, stages = 64 if has_rows else 32, 4, 3
     elif kernel == "forward" and not has_rows and queries >= 128 and batch * heads * queries >= MANY_QUERIES:
-        found = {"M": 128, "N": BLOCK, "num_warps": 8, "num_stages": 3}
-        return found if torch.version.hip else {**found, "maxnreg": 128}  # two programs share a multiprocessor
+        m, warps, stages = 128, 8, 3
+        if torch.version.hip is None:
+            limit = {"maxnreg": 128}  # two programs share a multiprocessor
     else:
         m, warps, stages = 64, 4, 3
     m = max(16, min(m, triton.next_power_of_2(queries)))
-    return {"M": m, "N": BLOCK, "num_warps": warps, "num_stages": stages}
+    return {"M": m, "N": BLOCK, "num_warps": warps, "num_stages": stages, **limit}

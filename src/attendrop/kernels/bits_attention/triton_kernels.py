@@ -22,8 +22,9 @@ from ..draws.triton import GOLDEN, MULTIPLY_1, MULTIPLY_2, mix
 
 BLOCK = tl.constexpr(_BLOCK)
 LN_2 = tl.constexpr(math.log(2))
-# An element of `_barred_columns`: of comparisons the compiler would make words again. $2: a word of bits, $3: the bit.
-BAR = tl.constexpr("""{
+# One element of `_masked_columns`. Otherwise the compiler would pack the results of comparisons into words. $0: the
+# result, $1: the score, $2: a word of bits, $3: the bit of the position.
+CHOOSE = tl.constexpr("""{
     .reg .b32 bits;
     .reg .pred attends;
     and.b32 bits, $2, $3;
@@ -58,7 +59,7 @@ def _allowed_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _barred_columns(  # type: ignore[no-untyped-def]
+def _masked_columns(  # type: ignore[no-untyped-def]
     x, words_ptr, rows, tile, Q, K, wq,
     M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
@@ -79,7 +80,7 @@ def _barred_columns(  # type: ignore[no-untyped-def]
         bit = (1 << (offsets % BLOCK // 8 * 2 + offsets % 2))[:, None]
         if ASM:
             given = [x, words, bit]
-            x = tl.inline_asm_elementwise(BAR, "=f,f,r,r", given, dtype=tl.float32, is_pure=True, pack=1)
+            x = tl.inline_asm_elementwise(CHOOSE, "=f,f,r,r", given, dtype=tl.float32, is_pure=True, pack=1)
         else:
             x = tl.where((words & bit) != 0, x, float("-inf"))
     return x
@@ -87,7 +88,7 @@ def _barred_columns(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _row_words(key_ptr, b, h, pairs):  # type: ignore[no-untyped-def]
-    """The words of rows, of which two that are 8 apart have one."""
+    """The words of pairs of rows: two rows that are 8 apart share one."""
     word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + b.to(tl.uint32) * GOLDEN)
     return mix(mix(word + h.to(tl.uint32) * GOLDEN) + pairs.to(tl.uint32) * GOLDEN)
 
@@ -111,10 +112,18 @@ def _two_words(x, rescale):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _of_pairs(x, A: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-def]
-    """What is the same for rows and columns that are 8 apart, [A / 2, B / 2], for all of them: [A, B]. A thread of a
-    matrix product holds all four."""
+    """Repeats [A / 2, B / 2] to [A, B], where rows that are 8 apart are the same, and so are columns.
+
+    A thread holds all four positions of a pair of rows and a pair of columns in the result of a matrix product.
+    """
     x = tl.reshape(x, [A // 16, 1, 8, B // 16, 1, 8])
     return tl.reshape(tl.broadcast_to(x, [A // 16, 2, 8, B // 16, 2, 8]), [A, B])
+
+
+@triton.jit
+def _is_second(A: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Which of A positions are the second ones of their pairs: 0 or 1."""
+    return tl.arange(0, A) // 8 % 2
 
 
 @triton.jit
@@ -122,9 +131,8 @@ def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr
     """Which weights of M rows and N keys dropout keeps, [M, N]. `row_words` are those of M / 2 pairs of rows."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
     first, second = _two_words(row_words[:, None] + pairs[None, :] * GOLDEN, rescale)
-    is_first = (tl.arange(0, M) // 8 % 2 == 0)[:, None]
-    words = tl.where(is_first, _of_pairs(first, M, N), _of_pairs(second, M, N))
-    return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[None, :]) > limit
+    words = tl.where((_is_second(M) == 0)[:, None], _of_pairs(first, M, N), _of_pairs(second, M, N))
+    return (words << (16 - _is_second(N) * 16).to(tl.uint32)[None, :]) > limit
 
 
 @triton.jit
@@ -132,9 +140,8 @@ def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.conste
     """The same, [N, M]."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
     first, second = _two_words(row_words[None, :] + pairs[:, None] * GOLDEN, rescale)
-    is_first = (tl.arange(0, M) // 8 % 2 == 0)[None, :]
-    words = tl.where(is_first, _of_pairs(first, N, M), _of_pairs(second, N, M))
-    return (words << (16 - tl.arange(0, N) // 8 % 2 * 16).to(tl.uint32)[:, None]) > limit
+    words = tl.where((_is_second(M) == 0)[None, :], _of_pairs(first, N, M), _of_pairs(second, N, M))
+    return (words << (16 - _is_second(N) * 16).to(tl.uint32)[:, None]) > limit
 
 
 @triton.jit
@@ -344,7 +351,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
                 factor = live[None, :] * scale
             p = s * factor + minus_lse[None, :]
             words = words_ptr + b * wb + h * wh
-            p = tl.exp2(_barred_columns(p, words, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE, ASM))
+            p = tl.exp2(_masked_columns(p, words, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE, ASM))
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
             weights = p
             if DROPOUT:
