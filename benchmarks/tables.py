@@ -124,6 +124,7 @@ def _cell(row: Row | None) -> str:
 def whole_runs() -> str:
     """Seconds of whole runs on few texts."""
     found = rows("whole-runs-cuda.csv", ("model", "texts", "epochs", "run"))
+    found.sort(key=lambda row: (row["model"], int(row["texts"]), int(row["epochs"]), row["run"]))
     if not found:
         return ""
     return (

@@ -106,7 +106,7 @@ def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bi
     empty = torch.empty((*shape[:3], 1), dtype=torch.bool, device=words.device)
     if found.numel():
         n = triton.next_power_of_2(shape[-1])
-        m = max(1, 2048 // n)
+        m = max(1, 8192 // n)
         combine_kernel[triton.cdiv(shape[2], m), shape[1], shape[0]](
             words, None if valid is None else valid.words, found, empty.view(torch.uint8),
             shape[2], keep.keys, shape[3], *words.expand(shape).stride()[:3],

@@ -250,15 +250,18 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def query_gradient_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, rows_ptr,
+    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, rows_ptr, live_ptr,
     Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,
     qb, qh, qq: tl.constexpr, qd, kb, kh, kk: tl.constexpr, kd, vb, vh, vk: tl.constexpr, vd,
     ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
-    gb, gh, gq: tl.constexpr, gd, dqb, dqh, dqq, dqd,
+    gb, gh, gq: tl.constexpr, gd, dqb, dqh, dqq, dqd, lb, lh, lq, ld,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of M queries, B · H). Writes also the four numbers of each row that the other kernel reads."""
+    """Grid: (blocks of M queries, B · H).
+
+    Writes also what the other kernel reads: four numbers of each row, and with EMPTY the query, 0 in empty rows.
+    """
     first = tl.program_id(0) * M
     b = (tl.program_id(1) // HEADS).to(tl.int64)
     h = (tl.program_id(1) % HEADS).to(tl.int64)
@@ -279,8 +282,8 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     if EMPTY:
         is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=(rows < Q) | WHOLE, other=0) != 0
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
-        delta = tl.where(is_empty, 0.0, delta)
-        tl.store(rows_ptr + 2, tl.where(is_empty, 0.0, 1.0), mask=(rows < Q) | WHOLE)
+        at = live_ptr + b * lb + h * lh + rows[:, None] * lq + d[None, :] * ld
+        tl.store(at, q, mask=((rows[:, None] < Q) | WHOLE) & (d[None, :] < D))
     # negative, because the other kernel would change the signs of each column of each tile
     tl.store(rows_ptr, -lse, mask=(rows < Q) | WHOLE)
     tl.store(rows_ptr + 1, -delta, mask=(rows < Q) | WHOLE)
@@ -319,8 +322,7 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
     wb, wh, wq, rb, rk,
     gb, gh, gq: tl.constexpr, gd, dkb, dkh, dkk, dkd, dvb, dvh, dvk, dvd,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
-    ASM: tl.constexpr,
+    BITS: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of N keys, B · G). Tiles are [keys, queries]. The heads that share a key come one after another."""
     first = tl.program_id(0) * N
@@ -344,12 +346,9 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
             g = _load(g_ptr + b * gb + h * gh, rows[:, None], d[None, :], Q, gq, gd, D, WHOLE)
             at = rows_ptr + (of_rows + rows)[:, None] * 4 + tl.arange(0, 4)[None, :]
             # Rows that do not exist are zero, and so are the gradients that they give.
-            minus_lse, live, minus_delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
+            minus_lse, _, minus_delta, draws = _columns(tl.load(at, mask=(rows[:, None] < Q) | WHOLE, other=0.0), M)
             s = tl.dot(k, tl.trans(q), input_precision="ieee")
-            factor = scale
-            if EMPTY:  # 0 in such a row: its scores are 0, and so is their gradient
-                factor = live[None, :] * scale
-            p = s * factor + minus_lse[None, :]
+            p = s * scale + minus_lse[None, :]
             words = words_ptr + b * wb + h * wh
             p = tl.exp2(_masked_columns(p, words, rows, tl.program_id(0), Q, K, wq, M, N, BITS, WHOLE, ASM))
             dp = tl.dot(v, tl.trans(g), input_precision="ieee")
@@ -361,8 +360,6 @@ def key_value_gradient_kernel(  # type: ignore[no-untyped-def]
                 kept = _kept_columns(draws, tl.program_id(0), limit.to(tl.uint32), rescale, M, N)
                 weights = tl.where(kept, p, _zero(rescale))
             dv = tl.dot(weights.to(g.dtype), g, dv, input_precision="ieee")
-            if EMPTY:
-                dp = dp * live[None, :]
             # The weights stand for a choice between `dp` and 0: in fewer steps than p · (dp − δ) has with that choice.
             ds = weights * dp + p * minus_delta[None, :]
             dk = tl.dot(ds.to(q.dtype), q, dk, input_precision="ieee")
