@@ -5,9 +5,10 @@
     python -m benchmarks.all --parts sizes models     # some of them
     python -m benchmarks.all --no-tables              # results only
 
-Each part is a process of its own and appends its results to a file in `benchmarks/results`, so that a device which is
-available for a few minutes at a time can do one part after the other. A part that fails does not end the others. Parts
-that take long on a GPU (`ON_REQUEST`) are measured only where `--parts` names them.
+Each part appends its results to a file in `benchmarks/results`, so that a device which is available for a few minutes
+at a time can do one part after the other. Parts of one benchmark that follow each other are one process; one that fails
+does not end the others. Whole runs on many texts (`ON_REQUEST`), which take minutes with eager steps, are measured only
+where `--parts` names them.
 """
 
 from __future__ import annotations
@@ -21,17 +22,25 @@ import torch
 
 from . import tables
 
+STEPS = ["benchmarks.trainer_steps", "--part"]
+RUNS = [
+    *("benchmarks.whole_runs", "--models", "roberta-base", "--rounds", "1"),
+    *("--runs", "plain eager", "plain captured", "addrop eager", "addrop captured"),
+]
 # device -> part -> (arguments of `python -m`, minutes)
 PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
-        "sizes": (["benchmarks.trainer_steps", "--part", "sizes"], 1.5),
-        "family": (["benchmarks.trainer_steps", "--part", "family"], 1.3),
-        "baselines": (["benchmarks.trainer_steps", "--part", "baselines"], 2),
-        "long": (["benchmarks.trainer_steps", "--part", "long"], 1.5),
-        "models": (["benchmarks.trainer_steps", "--part", "models"], 1.3),
+        "sizes": ([*STEPS, "sizes"], 1.5),
+        "family": ([*STEPS, "family"], 1),
+        "baselines": ([*STEPS, "baselines"], 1.2),
+        "long": ([*STEPS, "long"], 1.7),
+        "models": ([*STEPS, "models"], 1.2),
         "profile": (["benchmarks.profile"], 0.3),
         "kernels": (["benchmarks.kernels", "--device", "cuda"], 0.4),
-        "bits": (["benchmarks.bits"], 0.5),
+        "bits": (
+            [*("benchmarks.bits", "--calls", "15"), *("--sizes", "64x256", "8x1024", "4x2048", "2x4096", "1x8192")],
+            1,
+        ),
         "weights": (["benchmarks.weight_passes"], 0.3),
         "inference": (
             [
@@ -40,15 +49,9 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
             ],
             1,
         ),
-        "short-runs": (
-            [
-                *("benchmarks.whole_runs", "--sizes", "300", "--models", "roberta-base", "--rounds", "2"),
-                *("--runs", "plain eager", "plain captured", "addrop eager", "addrop captured"),
-            ],
-            1,
-        ),
-        "runs": (["benchmarks.whole_runs", "--sizes", "1000", "--rounds", "1"], 4),
-        "long-runs": (["benchmarks.whole_runs", "--sizes", "3000", "--rounds", "1"], 10),
+        "short-runs": ([*RUNS, "--sizes", "300"], 1),
+        "runs": ([*RUNS, "--sizes", "1000"], 2.2),
+        "long-runs": ([*RUNS, "--sizes", "3000"], 5.5),
     },
     "cpu": {
         "steps": (["benchmarks.steps", "--threads", "2", "--layers", "4", "--batch", "8"], 20),
@@ -58,6 +61,19 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
 
 
 ON_REQUEST = ("runs", "long-runs")
+
+
+def commands(parts: dict[str, tuple[list[str], float]], names: list[str]) -> list[tuple[str, list[str]]]:
+    """The processes that measure these parts, each with the names of its parts."""
+    found: list[tuple[str, list[str]]] = []
+    for name in names:
+        command = parts[name][0]
+        if found and found[-1][1][:2] == command[:2] == STEPS:
+            before, joined = found.pop()
+            found.append((f"{before}, {name}", [*joined, *command[2:]]))
+        else:
+            found.append((name, command))
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,10 +93,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name:<11} {minutes:>4g} min  python -m {' '.join(command)}{note}")
         return 0
     failed = []
-    for name in options.parts or [part for part in parts if part not in ON_REQUEST]:
+    for name, command in commands(parts, options.parts or [part for part in parts if part not in ON_REQUEST]):
         start = time.perf_counter()
         print(f"--- {name}", flush=True)
-        if subprocess.run([sys.executable, "-m", *parts[name][0]]).returncode:
+        if subprocess.run([sys.executable, "-m", *command]).returncode:
             failed.append(name)
         print(f"--- {name} took {time.perf_counter() - start:.0f} s", flush=True)
     if not options.no_tables:

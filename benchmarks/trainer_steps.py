@@ -5,6 +5,7 @@
     python -m benchmarks.trainer_steps --part baselines # averages, fine-tuning baselines and further methods, the same
     python -m benchmarks.trainer_steps --part long      # 8,192 tokens in a batch, texts of 512 to 8,192 tokens
     python -m benchmarks.trainer_steps --part models    # MPNet, DeBERTa-v3, ModernBERT, and Qwen2-0.5B with LoRA
+    python -m benchmarks.trainer_steps --part long models
     python -m benchmarks.trainer_steps --model "qwen2-0.5b lora" --sizes 4x2048 --only "plain captured" rdrop
 
 The measurements are repeated in rounds, each of which measures every step once, so that a slow moment of the machine
@@ -42,6 +43,7 @@ from attendrop import ADDrop, AttendOut, RDrop, RegularizedTrainer
 from attendrop.capture import half_weights
 from attendrop.kernels.bits_attention import serving
 from attendrop.methods import parse_method
+from attendrop.utils.processes import freeze_imported
 
 from .floors import floor_as_published, floor_of
 from .published import PublishedMasks
@@ -252,8 +254,10 @@ PROVIDERS |= {
 }
 
 
-# Single steps, length of a window and number of windows in a round; fewer for the providers whose steps are slow.
-ROUND = (2, 6, 2)
+# Single steps, length of a window and number of windows in a round; fewer where steps are slow: with many tokens in a
+# batch, or by the provider.
+ROUND, ROUND_OF_MANY = (2, 6, 2), (1, 4, 2)
+MANY_TOKENS = 4096
 FEWER = {name: (1, 2, 1) for name in PROVIDERS if "iga" in name} | {"addrop published": (1, 4, 1)}
 ATTENDOUT = (1, 15, 1)  # a window contains one update
 
@@ -300,7 +304,8 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if on_gpu else 0
-    timer = StepTimer(*FEWER.get(name, ATTENDOUT if "attendout" in name else ROUND))
+    usual = ROUND if setting.batch * setting.length < MANY_TOKENS else ROUND_OF_MANY
+    timer = StepTimer(*FEWER.get(name, ATTENDOUT if "attendout" in name else usual))
     trained(name, setting, timer)
     peak = torch.cuda.max_memory_allocated() - before if on_gpu else 0
     return {"windows": timer.window[1:], "single": timer.single, "peak": peak}
@@ -401,8 +406,8 @@ def show(setting: Setting, table: list[dict[str, Any]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=list(PARTS), default="sizes")
-    parser.add_argument("--sizes", nargs="*", help="batch x length, instead of a part")
+    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=["sizes"])
+    parser.add_argument("--sizes", nargs="*", help="batch x length, instead of parts")
     parser.add_argument("--only", nargs="*", choices=list(PROVIDERS))
     parser.add_argument("--model", choices=list(MODELS), default="roberta-base", help="with --sizes")
     parser.add_argument("--rounds", type=int, default=None)
@@ -410,18 +415,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=None, help="CSV file to append to")
     options = parser.parse_args(arguments)
     transformers.utils.logging.set_verbosity_warning()
-    file, rounds, wanted = PARTS[options.part]
+    freeze_imported()
+    parts = {part: PARTS[part] for part in options.part}
     if options.sizes:
-        file, rounds = "trainer-steps-models-cuda.csv", 3
-        wanted = [(options.model, size, LONG) for size in options.sizes]
-    for model, size, names in wanted:
-        batch, length = map(int, size.split("x"))
-        setting = Setting(model, batch, length, options.device)
-        chosen = [n for n in options.only or names if options.sizes or n in names]
-        table = measured(chosen, setting, options.rounds or rounds)
-        show(setting, table)
-        shared = conditions(options.device, dtype="bfloat16", model=model, batch=batch, length=length)
-        append(options.output or RESULTS / file, [{**shared, **row} for row in table])
+        parts = {"": ("trainer-steps-models-cuda.csv", 3, [(options.model, size, LONG) for size in options.sizes])}
+    for part, (file, rounds, wanted) in parts.items():
+        start = time.perf_counter()
+        for model, size, names in wanted:
+            batch, length = map(int, size.split("x"))
+            setting = Setting(model, batch, length, options.device)
+            chosen = [n for n in options.only or names if options.sizes or n in names]
+            table = measured(chosen, setting, options.rounds or rounds)
+            show(setting, table)
+            shared = conditions(options.device, dtype="bfloat16", model=model, batch=batch, length=length)
+            append(options.output or RESULTS / file, [{**shared, **row} for row in table])
+        print(f"{part or 'all'} took {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -181,6 +181,12 @@ def test_every_part_of_all_benchmarks_is_a_command_that_exists(capsys: pytest.Ca
     assert "--parts has nothing; on cuda it may have sizes, family" in capsys.readouterr().err
 
 
+def test_parts_of_one_benchmark_are_one_process() -> None:
+    found = every.commands(every.PARTS["cuda"], ["sizes", "long", "weights", "models"])
+    assert [name for name, _ in found] == ["sizes, long", "weights", "models"]
+    assert found[0][1] == ["benchmarks.trainer_steps", "--part", "sizes", "long"]
+
+
 def test_new_columns_are_added_to_a_file_of_results(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     records.append(path, [{"a": 1, "b": 2}])
