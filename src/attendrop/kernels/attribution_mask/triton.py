@@ -97,7 +97,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     g_ptr, v_ptr, valid_ptr, out_ptr, cut_ptr, ranges_ptr, positions_ptr, key_ptr, p_ptr, q_ptr, memory_ptr,
     key: tl.int64, share: tl.float64, limit: tl.int64,
     Q, K, D, W, GROUP, gb, gq, gh, gd, vb, vh, vk, vd, mb, mh, mq, mk, rb, rq,
-    HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, PARTS: tl.constexpr,
+    HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, TILES: tl.constexpr, WIDE: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
     WRITE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
@@ -106,7 +106,8 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
 
     Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. Without WRITE
     nothing else is written. At `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other
-    tiles are not written.
+    tiles are not written. TILES is the number of all tiles, or 0 where ranges say which there are: one compiled kernel
+    serves rows of all lengths then.
     """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -146,7 +147,7 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
             memory_ptr += program * (M * LANES * (SPACE + 1))
             cut = of_long_rows(
                 source, rows, share, limit >= 0, start, end, memory_ptr,
-                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM, TILES * N > 2048,
+                HIGH, M, N, BLOCK_D, D_STEPS, VALID, ASM, WIDE,
             )  # fmt: skip
         if cut_ptr is not None:
             tl.store(cut_ptr + first + rows, cut, mask=rows < Q)
@@ -264,13 +265,16 @@ def _launch(
         _launch(*given, search=False, **options)
         return
     ranges = None if blocks is None or settings["TILES"] == 1 else blocks.keys
+    wide = search and settings["TILES"] * settings["N"] > 2048
+    if ranges is not None:
+        settings["TILES"] = 0
     if all_valid and keys % settings["N"] == 0:  # every tile is full
         kind = ALL
     else:
         kind = OF_KEYS if valid.stride(1) == 0 == valid.stride(2) else OF_ROWS
     programs = triton.cdiv(queries, settings["M"])
     memory = None
-    if search and settings["TILES"] > 1:
+    if search and settings["TILES"] != 1:
         rows = batch * heads * programs * settings["M"]
         memory = torch.empty(rows * LANES.value * (SPACE.value + 1), device=left.device)
     attribution_mask_kernel[programs * settings["PARTS"], heads, batch](
@@ -284,7 +288,7 @@ def _launch(
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
-        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write,
+        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write, WIDE=wide,
         ASM=is_on_nvidia(left), **settings,
     )  # fmt: skip
 
