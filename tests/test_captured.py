@@ -317,13 +317,21 @@ EVERY_METHOD = [(bert_for(name), name, text) for name, texts in CAPTURED.items()
 ]
 
 
+def data_for(kind: str, name: str) -> list[dict[str, Any]]:
+    batch = zoo.make_batch(kind, size=24, length=16, seed=4)
+    batch |= SETTINGS[name].columns(batch, "usual")
+    return [{k: v[i] for k, v in batch.items()} for i in range(24)]
+
+
+def test_every_method_of_the_next_test_is_accepted_by_its_model(tmp_path) -> None:
+    for kind, name, text in EVERY_METHOD:
+        make_trainer(tmp_path, kind, make_methods(text), data=data_for(kind, name), remove_unused_columns=False)
+
+
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "name", "text"), EVERY_METHOD, ids=[f"{k}-{t}" for k, _, t in EVERY_METHOD])
 def test_every_captured_method_matches_eager(kind: str, name: str, text: str, tmp_path) -> None:
-    batch = zoo.make_batch(kind, size=24, length=16, seed=4)
-    batch |= SETTINGS[name].columns(batch, "usual")
-    data = [{k: v[i] for k, v in batch.items()} for i in range(24)]
     # The loss does not depend on the biases of keys, so that their gradient is rounding alone. With the pull of L2-SP
     # and the usual ε of Adam, each step would multiply a deviation by lr · α / ε = 10⁴.
     epsilon = 1e-3 if name == "l2_sp" else 1e-8
@@ -331,7 +339,7 @@ def test_every_captured_method_matches_eager(kind: str, name: str, text: str, tm
     for step in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
-            tmp_path, regularizers=make_methods(text), step=step, model=model, data=data, max_steps=50,
+            tmp_path, regularizers=make_methods(text), step=step, model=model, data=data_for(kind, name), max_steps=50,
             learning_rate=2e-4, tf32=False, logging_steps=7, remove_unused_columns=False, adam_epsilon=epsilon,
         )  # fmt: skip
         take, losses = trainer.steps.try_captured, []
