@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
             note = "  (on request)" if name in ON_REQUEST else ""
             print(f"{name:<11} {minutes:>4g} min  python -m {' '.join(command)}{note}")
         return 0
-    failed = []
+    failed, first = [], time.perf_counter()
     for name, command in commands(parts, options.parts or [part for part in parts if part not in ON_REQUEST]):
         start = time.perf_counter()
         print(f"--- {name}", flush=True)
@@ -101,6 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"--- {name} took {time.perf_counter() - start:.0f} s", flush=True)
     if not options.no_tables:
         tables.main([])
+    print(f"everything took {(time.perf_counter() - first) / 60:.1f} minutes")
     if failed:
         print(f"failed: {', '.join(failed)}")
     return 1 if failed else 0
