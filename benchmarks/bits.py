@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from attendrop.kernels.attention_bits import Blocks, bits_of_valid
 from attendrop.kernels.attention_mask import mask_of
 from attendrop.kernels.attribution_mask import DropRule, SelectedBits, bits_from_gradient, keep_from_gradient
 from attendrop.kernels.attribution_mask.triton import _launch as launch
 from attendrop.kernels.attribution_mask.triton import words_from_gradient
 from attendrop.kernels.bits_attention import Dropout, attend
 from attendrop.kernels.bits_attention import triton as kernels
+from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
 from .kernels import seconds
 from .records import RESULTS, append, conditions

@@ -21,12 +21,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attendrop import ADDrop, Engine, Plan, Progress, RegularizedTrainer, ScoresDropout, bind
 from attendrop.kernels import bits_attention
-from attendrop.kernels.attention_bits import Bits, Blocks, PackedKeep, bits_of_valid, combined, pack
-from attendrop.kernels.attention_bits import reference as bits_reference
 from attendrop.kernels.attention_mask import allowed_and_empty, as_keep
 from attendrop.kernels.attribution_mask import bits as attribution_bits
 from attendrop.kernels.bits_attention import Dropout, api
 from attendrop.kernels.bits_attention import reference as attention_reference
+from attendrop.kernels.mask_bits import Bits, Blocks, PackedKeep, bits_of_valid, combined, pack
+from attendrop.kernels.mask_bits import reference as bits_reference
 from helpers import zoo
 from helpers.interpreter import allow_ranges
 from helpers.precision import relative_error
@@ -66,7 +66,7 @@ def valid_of(kind: str, batch: int, length: int) -> Tensor | None:
     "shape", [(1, 1, 1, 1), (2, 3, 5, 17), (1, 2, 20, 70), (2, 1, 1, 255), on_gpu((1, 2, 100, 4097))]
 )
 def test_bits_hold_a_mask_exactly(shape: tuple[int, int, int, int]) -> None:
-    from attendrop.kernels.attention_bits import triton
+    from attendrop.kernels.mask_bits import triton
 
     keep, some = random_keep(*shape), random_keep(shape[0], 1, 1, shape[3], share=0.8)
     some[..., 0] = True

@@ -549,7 +549,7 @@ def test_missing_triton_is_logged_once_with_its_replacement(
     + [on_gpu(n, n, kind, "high") for n in (17, 255, 4097) for kind in ("padding", "causal")],
 )
 def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str, direction: str) -> None:
-    from attendrop.kernels.attention_bits import Blocks, bits_of_valid
+    from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
     gradient, value = integers(1, queries, 2, 16), integers(1, 1, keys, 16, seed=1)
     gradient[:, 1::4] = 0  # rows of nothing but ties
@@ -586,7 +586,7 @@ def test_bits_of_rows_without_padding_match_the_reference(queries: int, keys: in
 @pytest.mark.parametrize(("batch", "length", "kind"), [(4, 2048, "full"), (1, 8192, "full"), (3, 2100, "padding")])
 def test_bits_of_long_rows_of_random_numbers_have_the_wanted_size(batch: int, length: int, kind: str) -> None:
     """Search and write compute the same scores, to the last bit, or rows would lose the position at their threshold."""
-    from attendrop.kernels.attention_bits import Blocks, bits_of_valid
+    from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
     torch.manual_seed(0)
     gradient = torch.randn(batch, length, 4, 64, device="cuda").bfloat16()

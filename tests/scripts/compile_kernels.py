@@ -42,8 +42,6 @@ from triton.runtime.jit import JITFunction
 
 from attendrop import kernels
 from attendrop.kernels.all_weights import triton as all_weights
-from attendrop.kernels.attention_bits import triton as attention_bits
-from attendrop.kernels.attention_bits.reference import Bits, Blocks, PackedKeep, pack
 from attendrop.kernels.attention_mask import triton as attention_mask
 from attendrop.kernels.attribution_mask import triton as attribution_mask
 from attendrop.kernels.attribution_mask.reference import DropRule
@@ -51,6 +49,8 @@ from attendrop.kernels.bits_attention import api
 from attendrop.kernels.bits_attention import triton as bits_attention
 from attendrop.kernels.bits_attention.reference import Dropout
 from attendrop.kernels.draws import triton as draws
+from attendrop.kernels.mask_bits import triton as mask_bits
+from attendrop.kernels.mask_bits.reference import Bits, Blocks, PackedKeep, pack
 from attendrop.kernels.mixed_rows import triton as mixed_rows
 from attendrop.kernels.weights import triton as weights
 
@@ -277,9 +277,9 @@ def masks(keys: int, *dtypes: str) -> Iterator[Case]:
     of_valid = Bits(pack(valid), None, keys)
     keep = torch.empty(BATCH, HEADS, keys, keys, dtype=torch.bool)
     words = torch.empty(BATCH, HEADS, keys, of_valid.words.shape[-1], dtype=torch.int16)
-    yield Case(f"{keys} keys", lambda: attention_bits.pack(keep))
+    yield Case(f"{keys} keys", lambda: mask_bits.pack(keep))
     for given in (of_valid, None):
-        yield Case(f"{keys} keys", lambda given=given: attention_bits.combined(PackedKeep(words, keys), given, True))
+        yield Case(f"{keys} keys", lambda given=given: mask_bits.combined(PackedKeep(words, keys), given, True))
     for dtype in dtypes:
         yield Case(f"{dtype}, {keys} keys", lambda dtype=dtype: attention_mask.mask_of(keep, valid, DTYPES[dtype]))
 

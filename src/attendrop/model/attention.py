@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, eager_mask, sdpa_mask
 
-from ..kernels.attention_bits import Bits, Blocks
 from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
+from ..kernels.mask_bits import Bits, Blocks
 from . import bits
 from .dry_run import record_attention
 from .plan import Plan

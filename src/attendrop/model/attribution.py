@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels import attribution_mask as kernel
-from ..kernels.attention_bits import combined, pack
 from ..kernels.attention_mask import KeepForm, mask_of
+from ..kernels.mask_bits import combined, pack
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan

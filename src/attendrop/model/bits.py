@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from ..kernels.attention_bits import Bits, PackedKeep, combined, pack
 from ..kernels.attention_mask import KeepForm, Mask
 from ..kernels.attribution_mask import SelectedBits
 from ..kernels.bits_attention import Dropout, HasBits, are_long_enough, serves
 from ..kernels.bits_attention import attend as kernel
+from ..kernels.mask_bits import Bits, PackedKeep, combined, pack
 from .plan import Plan
 
 if TYPE_CHECKING:

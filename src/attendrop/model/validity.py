@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..kernels.attention_bits import Bits, Blocks, bits_of_valid
+from ..kernels.mask_bits import Bits, Blocks, bits_of_valid
 
 if TYPE_CHECKING:
     from .attention import Call

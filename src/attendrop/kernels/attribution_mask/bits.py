@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ..attention_bits import Bits, Blocks, PackedKeep, combined
+from ..mask_bits import Bits, Blocks, PackedKeep, combined
 from .reference import DropRule
 
 # Bits are stored while they take at most this multiple of the memory of gradient and value. To compute them again costs

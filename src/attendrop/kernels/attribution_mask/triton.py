@@ -17,11 +17,11 @@ import triton.language as tl
 from torch import Tensor
 
 from .. import is_on_nvidia
-from ..attention_bits.reference import BLOCK as _BLOCK
-from ..attention_bits.reference import WORDS, Blocks
-from ..attention_bits.triton import broadcast_strides, words_of
 from ..draws.reference import largest_word_below
 from ..draws.triton import GOLDEN, mix, nearly_mixed
+from ..mask_bits.reference import BLOCK as _BLOCK
+from ..mask_bits.reference import WORDS, Blocks
+from ..mask_bits.triton import broadcast_strides, words_of
 from .reference import DropRule
 from .triton_scores import ALL, OF_KEYS, OF_ROWS, source_of, tile_of
 from .triton_search import LANES, SPACE, in_registers, of_long_rows, piece_of

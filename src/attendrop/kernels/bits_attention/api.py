@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .. import has_triton
-from ..attention_bits import Bits, Blocks, PackedKeep, pack
+from ..mask_bits import Bits, Blocks, PackedKeep, pack
 from .reference import Dropout
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..attention_bits.reference import Bits
 from ..draws.reference import GOLDEN, MULTIPLY_1, MULTIPLY_2, WORD, words_torch
+from ..mask_bits.reference import Bits
 
 
 class Dropout(NamedTuple):

@@ -10,9 +10,9 @@ import triton
 from torch import Tensor
 
 from .. import is_on_nvidia
-from ..attention_bits.reference import BLOCK, Bits, Blocks
-from ..attention_bits.triton import broadcast_strides
 from ..draws.reference import largest_word_below
+from ..mask_bits.reference import BLOCK, Bits, Blocks
+from ..mask_bits.triton import broadcast_strides
 from .reference import Dropout
 from .triton_kernels import forward_kernel, key_value_gradient_kernel, query_gradient_kernel
 

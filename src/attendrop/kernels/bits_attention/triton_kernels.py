@@ -17,8 +17,8 @@ import math
 import triton
 import triton.language as tl
 
-from ..attention_bits.reference import BLOCK as _BLOCK
 from ..draws.triton import GOLDEN, MULTIPLY_1, MULTIPLY_2, mix
+from ..mask_bits.reference import BLOCK as _BLOCK
 
 BLOCK = tl.constexpr(_BLOCK)
 LN_2 = tl.constexpr(math.log(2))
