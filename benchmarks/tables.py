@@ -123,22 +123,26 @@ def _cell(row: Row | None) -> str:
 
 def whole_runs() -> str:
     """Seconds of whole runs on few texts."""
-    found = rows("whole-runs-cuda.csv", ("model", "texts", "epochs", "run"))
-    found.sort(key=lambda row: (row["model"], int(row["texts"]), int(row["epochs"]), row["run"]))
-    if not found:
+    of: dict[tuple[str, int, int], dict[str, Row]] = {}
+    for row in rows("whole-runs-cuda.csv", ("model", "texts", "epochs", "run")):
+        of.setdefault((row["model"], int(row["texts"]), int(row["epochs"])), {})[row["run"]] = row
+    if not of:
         return ""
+    names = sorted({name for by in of.values() for name in by}, key=lambda name: (name.split()[0], "captured" in name))
+    lines = [[*map(str, run), *(_seconds(by.get(name)) for name in names)] for run, by in sorted(of.items())]
     return (
         "### Whole runs on few texts\n\n"
-        "`train()` with an evaluation after each epoch; the time includes the recording of the graphs\n"
-        "(`python -m benchmarks.whole_runs`).\n\n"
-    ) + table(
-        ["model", "texts", "epochs", "run", "seconds", "spread", "× eager", "× stock plain"],
-        [
-            [*(row[column] for column in ("model", "texts", "epochs", "run", "seconds")), _spread(row)]
-            + [_two(row[column]) for column in ("x eager", "x stock")]
-            for row in found
-        ],
+        "Seconds (× the same run with eager steps, spread) of `train()` with an evaluation after each epoch. The time\n"
+        "includes the recording of the graphs (`python -m benchmarks.whole_runs`).\n\n"
+        f"{table(['model', 'texts', 'epochs', *names], lines)}"
     )
+
+
+def _seconds(row: Row | None) -> str:
+    if row is None:
+        return ""
+    beside = ", ".join(part for part in (_two(row["x eager"]), _spread(row)) if part)
+    return f"{float(row['seconds']):.1f}" + (f" ({beside})" if beside else "")
 
 
 def _spread(row: Row) -> str:
