@@ -418,7 +418,8 @@ def main(arguments: list[str] | None = None) -> None:
     freeze_imported()
     parts = {part: PARTS[part] for part in options.part}
     if options.sizes:
-        parts = {"": ("trainer-steps-models-cuda.csv", 3, [(options.model, size, LONG) for size in options.sizes])}
+        wanted = [(options.model, size, LONG) for size in options.sizes]
+        parts = {" ".join(options.sizes): ("trainer-steps-models-cuda.csv", 3, wanted)}
     for part, (file, rounds, wanted) in parts.items():
         start = time.perf_counter()
         for model, size, names in wanted:
@@ -429,7 +430,7 @@ def main(arguments: list[str] | None = None) -> None:
             show(setting, table)
             shared = conditions(options.device, dtype="bfloat16", model=model, batch=batch, length=length)
             append(options.output or RESULTS / file, [{**shared, **row} for row in table])
-        print(f"{part or 'all'} took {time.perf_counter() - start:.0f} s", flush=True)
+        print(f"{part} took {time.perf_counter() - start:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

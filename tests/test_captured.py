@@ -303,7 +303,7 @@ def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
 # LoRA Dropout needs adapters. Beside adapters the weights that super tickets mask are frozen, and some methods are
 # refused; the mixup of hidden states needs labels of whole examples.
 REFUSES_LORA = {name for name, setting in SETTINGS.items() if setting.lora_error is not None}
-NOT_CAPTURED_ON = {
+LEFT_OUT = {
     "mpnet": {"lora_dropout"},
     "deberta_v2": {"lora_dropout"},
     "llama_lora": {"supertickets", "hidden_mixup"} | REFUSES_LORA,
@@ -311,9 +311,9 @@ NOT_CAPTURED_ON = {
 # On BERT every setting of each method, on the others one.
 EVERY_METHOD = [(bert_for(name), name, text) for name, texts in CAPTURED.items() for text in texts] + [
     (kind, name, texts[0])
-    for kind, refused in NOT_CAPTURED_ON.items()
+    for kind, left_out in LEFT_OUT.items()
     for name, texts in CAPTURED.items()
-    if name not in refused
+    if name not in left_out
 ]
 
 
@@ -323,7 +323,7 @@ def data_for(kind: str, name: str) -> list[dict[str, Any]]:
     return [{k: v[i] for k, v in batch.items()} for i in range(24)]
 
 
-def test_every_method_of_the_next_test_is_accepted_by_its_model(tmp_path) -> None:
+def test_every_method_that_the_gpu_tests_capture_is_accepted_by_its_model(tmp_path) -> None:
     for kind, name, text in EVERY_METHOD:
         make_trainer(tmp_path, kind, make_methods(text), data=data_for(kind, name), remove_unused_columns=False)
 

@@ -265,7 +265,6 @@ def _launch(
         _launch(*given, search=False, **options)
         return
     ranges = None if blocks is None or settings["TILES"] == 1 else blocks.keys
-    wide = search and settings["TILES"] * settings["N"] > 2048
     if ranges is not None:
         settings["TILES"] = 0
     if all_valid and keys % settings["N"] == 0:  # every tile is full
@@ -288,8 +287,7 @@ def _launch(
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
-        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write, WIDE=wide,
-        ASM=is_on_nvidia(left), **settings,
+        HIGH=high, VALID=kind, BITS=is_bits, SEARCH=search, WRITE=write, ASM=is_on_nvidia(left), **settings,
     )  # fmt: skip
 
 
@@ -307,6 +305,7 @@ def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, a
         "M": max(16, min(64 if n > 64 or is_long else 32, (16384 if is_half else 8192) // n)),
         "N": n,
         "TILES": tiles,
+        "WIDE": search and keys > 2048,
         "PARTS": 1,
         "BLOCK_D": step,
         "D_STEPS": triton.cdiv(width, step),

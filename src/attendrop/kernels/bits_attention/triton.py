@@ -99,7 +99,7 @@ def backward(
     batch, heads, queries, width = query.shape
     groups, keys = key.shape[1:3]
     dq, dk, dv = (torch.empty_like(x) for x in (query, key, value))
-    # Of each row: minus the logarithm of its sum, −Σ_d g · o, nothing (rows are aligned), and the word of its draws.
+    # Of each row: minus the logarithm of its sum, −Σ_d g · o, nothing, and the word of its draws: rows are aligned.
     numbers = lse.new_empty((*lse.shape, 4))
     gradient = _of_heads(gradient)
     if not query.numel() or not key.numel():
@@ -109,19 +109,19 @@ def backward(
     shared = _shared(query, key, scaling, dropout)
     of_keys = (*key.stride(), *value.stride())
     mask = _mask_arguments(bits, None if blocks is None else blocks.keys, query)
-    live = torch.empty_like(query) if mask.kinds["EMPTY"] else query  # the query, 0 in empty rows
+    masked_query = torch.empty_like(query) if mask.kinds["EMPTY"] else query  # 0 in empty rows
     settings = {**sizes("query", query, mask.has_rows), **(of_query or {})}
     query_gradient_kernel[triton.cdiv(queries, settings["M"]), batch * heads](
-        query, key, value, *mask.pointers, words_of_rows, output, lse, gradient, dq, numbers, live,
+        query, key, value, *mask.pointers, words_of_rows, output, lse, gradient, dq, numbers, masked_query,
         *shared, mask.blocks, *query.stride(), *of_keys, *_of_heads(output).stride(), *mask.strides,
-        *gradient.stride(), *dq.stride(), *live.stride(),
+        *gradient.stride(), *dq.stride(), *masked_query.stride(),
         **mask.kinds, **kinds, WHOLE=_are_whole(query, key, settings), **settings,
     )  # fmt: skip
     mask = _mask_arguments(bits, None if blocks is None else blocks.queries, query)
     settings = {**sizes("key_value", query, mask.has_rows), **(of_key_value or {})}
     key_value_gradient_kernel[triton.cdiv(keys, settings["N"]), batch * groups](
-        live, key, value, mask.pointers[0], numbers, mask.pointers[2], gradient, dk, dv,
-        *shared, mask.blocks, *live.stride(), *of_keys, *mask.strides[:3], *mask.strides[6:],
+        masked_query, key, value, mask.pointers[0], numbers, mask.pointers[2], gradient, dk, dv,
+        *shared, mask.blocks, *masked_query.stride(), *of_keys, *mask.strides[:3], *mask.strides[6:],
         *gradient.stride(), *dk.stride(), *dv.stride(),
         BITS=mask.kinds["BITS"], RANGES=mask.kinds["RANGES"], **kinds, WHOLE=_are_whole(query, key, settings),
         ASM=is_on_nvidia(query), **settings,

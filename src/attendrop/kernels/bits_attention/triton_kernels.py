@@ -5,9 +5,10 @@ computes the weights again. Draws of dropout are computed again too. The backwar
 of the query and one for those of key and value, so that no sum depends on the order in which programs finish.
 
 Causal attention, windows and padding are bits as well. `blocks` says which tiles have any, so that the others are
-passed over. A query whose row is empty is set to zero where it is read. WHOLE says that no tile goes beyond the last
-query or key: nothing is compared with their numbers then. The strides from position to position are constants, so that
-addresses take fewer steps.
+passed over. The query of an empty row counts as zero: the forward and the kernel of the query's gradient set it to
+zero, and the latter writes it for the kernel of key and value. WHOLE says that no tile goes beyond the last query or
+key: nothing is compared with their numbers then. The strides from position to position are constants, so that addresses
+take fewer steps.
 """
 
 from __future__ import annotations
@@ -250,17 +251,18 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def query_gradient_kernel(  # type: ignore[no-untyped-def]
-    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, rows_ptr, live_ptr,
+    q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, draws_ptr, o_ptr, lse_ptr, g_ptr, dq_ptr, rows_ptr, mq_ptr,
     Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,
     qb, qh, qq: tl.constexpr, qd, kb, kh, kk: tl.constexpr, kd, vb, vh, vk: tl.constexpr, vd,
     ob, oh, oq, od, wb, wh, wq, eb, eh, eq, rb, rq,
-    gb, gh, gq: tl.constexpr, gd, dqb, dqh, dqq, dqd, lb, lh, lq, ld,
+    gb, gh, gq: tl.constexpr, gd, dqb, dqh, dqq, dqd, mqb, mqh, mqq, mqd,
     D: tl.constexpr, BLOCK_D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     BITS: tl.constexpr, EMPTY: tl.constexpr, RANGES: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Grid: (blocks of M queries, B · H).
 
-    Writes also what the other kernel reads: four numbers of each row, and with EMPTY the query, 0 in empty rows.
+    Writes also what the other kernel reads: four numbers of each row, and with EMPTY the masked query, which is 0 in
+    empty rows.
     """
     first = tl.program_id(0) * M
     b = (tl.program_id(1) // HEADS).to(tl.int64)
@@ -282,7 +284,7 @@ def query_gradient_kernel(  # type: ignore[no-untyped-def]
     if EMPTY:
         is_empty = tl.load(empty_ptr + b * eb + h * eh + rows * eq, mask=(rows < Q) | WHOLE, other=0) != 0
         q = tl.where(is_empty[:, None], 0.0, q).to(q_ptr.dtype.element_ty)
-        at = live_ptr + b * lb + h * lh + rows[:, None] * lq + d[None, :] * ld
+        at = mq_ptr + b * mqb + h * mqh + rows[:, None] * mqq + d[None, :] * mqd
         tl.store(at, q, mask=((rows[:, None] < Q) | WHOLE) & (d[None, :] < D))
     # negative, because the other kernel would change the signs of each column of each tile
     tl.store(rows_ptr, -lse, mask=(rows < Q) | WHOLE)
