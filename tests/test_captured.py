@@ -261,6 +261,7 @@ METHODS = {
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("error:.*capturable=True")  # the optimizer of the defender is a copy
 @pytest.mark.parametrize("reward_on", ["cached", "dev", "noisy"])
 def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
     found = []

@@ -58,6 +58,9 @@ class OptimizerGraph:
         self._allows = allows_capture(optimizer)
         self._all_rates: list[Tensor] = []  # at their addresses for all graphs; groups may be divided in a later run
         self._is_warm = False
+        # Steps before the capture have `capturable` too. torch warns of that, once for each optimizer, except for those
+        # that were created and not copied: https://github.com/pytorch/pytorch/issues/72948
+        optimizer._warned_capturable_if_run_uncaptured = True
 
     @property
     def _learning_rates(self) -> list[Tensor]:
