@@ -62,7 +62,7 @@ def _average_tile(mean_ptr, weight_ptr, share, there):  # type: ignore[no-untype
     tl.store(mean_ptr, found.to(mean_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["share_ptr"])
 def average_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, share_ptr, OF_MEAN: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
@@ -88,7 +88,7 @@ def _pull_tile(gradient_ptr, weight_ptr, target_ptr, strength, there, HAS_TARGET
     tl.store(gradient_ptr, (gradient.to(strength.dtype) + strength * away).to(gradient.dtype), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["strength_ptr"])
 def pull_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, strength_ptr, HAS_TARGET: tl.constexpr,
     OF_GRADIENT: tl.constexpr, OF_WEIGHT: tl.constexpr, OF_TARGET: tl.constexpr,
@@ -116,7 +116,7 @@ def _squares(weight_ptr, gradient_ptr, eta, there, HAS_SCALE: tl.constexpr):  # 
     return scaled * scaled
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["eta_ptr"])
 def squares_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, squares_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
@@ -149,7 +149,7 @@ def _climb_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_S
     tl.store(weight_ptr, tl.where(factor == 0, wide, wide + step).to(weight.dtype), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["factor_ptr", "eta_ptr"])
 def climb_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, factor_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
@@ -167,7 +167,7 @@ def climb_kernel(  # type: ignore[no-untyped-def]
             _climb_tile(weight_ptr + at, trained_ptr + at, gradient_ptr + at, factor, eta, at < size, HAS_SCALE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["moved_ptr"])
 def restore_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, moved_ptr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,

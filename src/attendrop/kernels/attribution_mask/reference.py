@@ -4,7 +4,9 @@
     t_i = the entry at index ⌊n(1−p)⌋ of row i of S, sorted ascending over its n valid positions
     keep_ij = not (S_ij ≥ t_i, valid, and u_ij < q)
 
-A NaN ranks above all numbers and is never a candidate. A row without a valid position has no candidates.
+A NaN ranks above all numbers and is never a candidate. A row without a valid position has no candidates. The Triton
+kernels keep every NaN too, and it changes no other row; but they may count it as not valid, so that its own row may
+have another threshold. Only a model that is broken already has a NaN there.
 """
 
 from __future__ import annotations

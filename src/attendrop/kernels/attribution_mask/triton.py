@@ -92,7 +92,7 @@ def _write(  # type: ignore[no-untyped-def]
         tl.store(out_ptr + rows[:, None] * W + keys[None, :], keep.to(tl.int8), mask=there)
 
 
-@triton.jit(do_not_specialize=["key", "limit"])
+@triton.jit(do_not_specialize=["key", "limit"], do_not_specialize_on_alignment=["key_ptr", "p_ptr", "q_ptr"])
 def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     g_ptr, v_ptr, valid_ptr, out_ptr, cut_ptr, ranges_ptr, positions_ptr, key_ptr, p_ptr, q_ptr, memory_ptr,
     key: tl.int64, share: tl.float64, limit: tl.int64,

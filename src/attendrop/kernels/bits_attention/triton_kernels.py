@@ -190,7 +190,7 @@ def _columns(x, M: tl.constexpr):  # type: ignore[no-untyped-def]
     return first, third, second, fourth
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["drop_key_ptr"])
 def forward_kernel(  # type: ignore[no-untyped-def]
     q_ptr, k_ptr, v_ptr, words_ptr, empty_ptr, range_ptr, drop_key_ptr, o_ptr, lse_ptr, draws_ptr,
     Q, K, HEADS, GROUP, scale, limit: tl.int64, rescale, q_blocks,

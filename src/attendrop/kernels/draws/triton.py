@@ -45,7 +45,7 @@ def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
     tl.store(out_ptr + at, draw, mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["key_ptr", "p_ptr"])
 def uniform_kernel(  # type: ignore[no-untyped-def]
     key_ptr, positions_ptr, out_ptr, p_ptr, p, share, ROWS, D1, D2, N,
     AXES: tl.constexpr, FACTOR: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
@@ -97,7 +97,7 @@ def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float 
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["key_ptr", "p_ptr"])
 def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     """Whether the N draws of each of the positions 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

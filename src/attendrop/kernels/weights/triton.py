@@ -38,7 +38,7 @@ def _keep_at(rows, columns, N, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr):  
     return at, writes
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["key_ptr", "share_ptr"])
 def mix_kernel(  # type: ignore[no-untyped-def]
     weight_ptr, trained_ptr, keep_ptr, target_ptr, key_ptr, share_ptr, share, ROWS, N,
     BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
@@ -62,7 +62,7 @@ def mix_kernel(  # type: ignore[no-untyped-def]
     tl.store(weight_ptr + at, found.to(weight_ptr.dtype.element_ty), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["share_ptr"])
 def unmix_kernel(  # type: ignore[no-untyped-def]
     weight_ptr, trained_ptr, keep_ptr, gradient_ptr, share_ptr, share, ROWS, N,
     BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
@@ -80,7 +80,7 @@ def unmix_kernel(  # type: ignore[no-untyped-def]
     tl.store(weight_ptr + at, tl.load(trained_ptr + at, mask=there, other=0.0), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["key_ptr", "share_ptr"])
 def thin_kernel(x_ptr, key_ptr, share_ptr, share, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     rows, columns, there = _places(ROWS, N, BLOCK, WIDTH)
     if share_ptr is not None:
