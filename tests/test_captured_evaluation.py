@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import TrainingArguments, masking_utils
+from transformers import TrainerCallback, TrainingArguments, masking_utils
 
 from attendrop import ADDrop, RegularizedTrainer
 from attendrop.capture import steps
@@ -98,6 +98,23 @@ def test_predictions_from_graphs_equal_eager_ones(
     if not torch.cuda.is_available():  # of 10 batches 2 are padded to 16 tokens, the others to 32
         # In a span head padding changes the loss, so that only batches of just these lengths share a graph.
         assert graphs.recorded == (3 if kind == "span" else 2)
+
+
+@pytest.mark.parametrize("step", ["auto", "eager"])
+def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captured(
+    step: str, graphs: type[RecordedGraphs], tmp_path: Path
+) -> None:
+    trainer, seen = make_trainer("bert", tmp_path, step), []
+
+    class Noting(TrainerCallback):
+        def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen.append(kwargs["eval_dataloader"]._non_blocking)
+
+    trainer.add_callback(Noting())
+    trainer.evaluate(examples_of("bert", [4, 4]))
+    trainer.predict(examples_of("bert", [4, 4]))
+    assert seen == [step == "auto"] * 2
+    assert not trainer.accelerator.dataloader_config.non_blocking
 
 
 def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(

@@ -89,18 +89,25 @@ class Steps:
         return self._mode != "eager" and self._trainer.args.device.type == "cuda"
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """To be entered for the whole of training."""
+    def loading_ahead(self) -> Iterator[None]:
+        """Where steps may be captured, dataloaders that are created inside do not wait for the GPU at every batch."""
         loading = self._trainer.accelerator.dataloader_config
         before = loading.non_blocking
-        if self.may_capture:
-            loading.non_blocking = True  # otherwise the CPU would wait for the GPU at every batch
+        loading.non_blocking = before or self.may_capture
         try:
             yield
         finally:
             loading.non_blocking = before
-            self._stop()
-            self._filter.stop()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """To be entered for the whole of training."""
+        with self.loading_ahead():
+            try:
+                yield
+            finally:
+                self._stop()
+                self._filter.stop()
 
     def begin(self, engine: Engine | None) -> None:
         """To be called when the model, the optimizer and the engine of this run have been created."""

@@ -23,11 +23,11 @@ class Evaluation(TrainerParts):
         return metrics
 
     def _evaluate_once(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with self._evaluated_weights():
+        with self._evaluated_weights(), self.steps.loading_ahead():
             return super().evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with self._evaluated_weights():
+        with self._evaluated_weights(), self.steps.loading_ahead():
             return super().predict(*args, **kwargs)
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
