@@ -6,80 +6,87 @@
     python -m benchmarks.all --no-tables              # results only
 
 Each part appends its results to a file in `benchmarks/results`, so that a device which is available for a few minutes
-at a time can do one part after the other. Parts of one benchmark that follow each other are one process; one that fails
-does not end the others. Whole runs on many texts (`ON_REQUEST`), which take minutes with eager steps, are measured only
-where `--parts` names them.
+at a time can do one part after the other. All parts are measured in this process, because importing torch and
+transformers again for each would take minutes. A part that fails is named, and the next one begins. The parts of
+`ON_REQUEST`, whose tables are on other pages, are measured only where `--parts` names them.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
+import gc
+import importlib
 import sys
 import time
+import traceback
 
 import torch
+
+from attendrop.utils.processes import freeze_imported
 
 from . import tables
 
 STEPS = ["benchmarks.trainer_steps", "--part"]
-RUNS = [
-    *("benchmarks.whole_runs", "--models", "roberta-base", "--rounds", "1"),
-    *("--runs", "plain eager", "plain captured", "addrop eager", "addrop captured"),
-]
 # device -> part -> (arguments of `python -m`, minutes)
 PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
-        "sizes": ([*STEPS, "sizes"], 1.5),
-        "family": ([*STEPS, "family"], 1),
-        "baselines": ([*STEPS, "baselines"], 1.2),
-        "long": ([*STEPS, "long"], 1.7),
-        "models": ([*STEPS, "models"], 1.2),
-        "profile": (["benchmarks.profile"], 0.3),
-        "kernels": (["benchmarks.kernels", "--device", "cuda"], 0.4),
+        "sizes": ([*STEPS, "sizes"], 2.2),
+        "family": ([*STEPS, "family"], 0.8),
+        "baselines": ([*STEPS, "baselines"], 0.8),
+        "long": ([*STEPS, "long"], 1.6),
+        "models": ([*STEPS, "models"], 1.5),
         "bits": (
             [*("benchmarks.bits", "--calls", "15"), *("--sizes", "64x256", "8x1024", "4x2048", "2x4096", "1x8192")],
-            1,
+            0.6,
         ),
-        "weights": (["benchmarks.weight_passes"], 0.3),
+        "weights": (["benchmarks.weight_passes"], 0.1),
+        "runs": (
+            [
+                *("benchmarks.whole_runs", "--models", "roberta-base", "--sizes", "300", "--rounds", "2"),
+                *("--runs", "addrop eager", "addrop captured"),
+            ],
+            1.3,
+        ),
+        "evaluation": (["benchmarks.evaluation", "--rounds", "2"], 0.3),
+        "profile": (["benchmarks.profile"], 0.2),  # the last one, because a profiler may slow down what follows
+        "kernels": (["benchmarks.kernels", "--device", "cuda", "--calls", "30"], 0.3),
         "inference": (
             [
                 *("benchmarks.inference", "--device", "cuda", "--dtype", "bfloat16", "--seconds", "0.3"),
                 *("--sizes", "32x128"),
             ],
-            1,
+            0.8,
         ),
-        "short-runs": ([*RUNS, "--sizes", "300"], 1),
-        "runs": ([*RUNS, "--sizes", "1000"], 2.2),
-        "long-runs": ([*RUNS, "--sizes", "3000"], 5.5),
+        "all-runs": (["benchmarks.whole_runs", "--models", "roberta-base"], 30),
     },
     "cpu": {
-        "steps": (["benchmarks.steps", "--threads", "2", "--layers", "4", "--batch", "8"], 20),
+        "steps": (["benchmarks.steps", "--threads", "2"], 25),
         "inference": (["benchmarks.inference"], 30),
     },
 }
+ON_REQUEST = ("kernels", "inference", "all-runs")  # their tables are on other pages
 
 
-ON_REQUEST = ("runs", "long-runs")
-
-
-def commands(parts: dict[str, tuple[list[str], float]], names: list[str]) -> list[tuple[str, list[str]]]:
-    """The processes that measure these parts, each with the names of its parts."""
-    found: list[tuple[str, list[str]]] = []
-    for name in names:
-        command = parts[name][0]
-        if found and found[-1][1][:2] == command[:2] == STEPS:
-            before, joined = found.pop()
-            found.append((f"{before}, {name}", [*joined, *command[2:]]))
-        else:
-            found.append((name, command))
-    return found
+def measured(command: list[str]) -> bool:
+    """Runs the benchmark; whether it ended without an error."""
+    try:
+        module = importlib.import_module(command[0])
+        freeze_imported()
+        module.main(command[1:])
+    except (Exception, SystemExit):
+        traceback.print_exc()
+        return False
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return True
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(PARTS), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parts", nargs="+", help=f"by default all of the device but {' and '.join(ON_REQUEST)}")
+    parser.add_argument("--parts", nargs="+", help=f"by default all of the device but {', '.join(ON_REQUEST)}")
     parser.add_argument("--list", action="store_true", help="show the parts and measure nothing")
     parser.add_argument("--no-tables", action="store_true", help="do not write the tables of the documentation")
     options = parser.parse_args(arguments)
@@ -93,10 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{name:<11} {minutes:>4g} min  python -m {' '.join(command)}{note}")
         return 0
     failed, first = [], time.perf_counter()
-    for name, command in commands(parts, options.parts or [part for part in parts if part not in ON_REQUEST]):
+    for name in options.parts or [part for part in parts if part not in ON_REQUEST]:
         start = time.perf_counter()
         print(f"--- {name}", flush=True)
-        if subprocess.run([sys.executable, "-m", *command]).returncode:
+        if not measured(parts[name][0]):
             failed.append(name)
         print(f"--- {name} took {time.perf_counter() - start:.0f} s", flush=True)
     if not options.no_tables:

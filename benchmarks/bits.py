@@ -31,12 +31,12 @@ from attendrop.kernels.bits_attention import Dropout, attend
 from attendrop.kernels.bits_attention import triton as kernels
 from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
-from .kernels import seconds
+from .kernels import timings
 from .records import RESULTS, append, conditions
 
 Inputs = dict[str, Any]
 Provider = Callable[[Inputs], Any]
-RULE = (0.3, 0.3, 12345)  # p, q and the key of the draws
+RULE = (0.3, 0.3)  # p and q
 CONFIGS = [
     *(
         {"M": m, "num_warps": warps, "num_stages": stages}
@@ -74,7 +74,8 @@ def make_inputs(batch: int, length: int, options: argparse.Namespace) -> Inputs:
     x["blocks"] = None if is_full else Blocks.of(x["valid"], length)
     x["valid bits"] = None if is_full else bits_of_valid(x["valid"])
     x["causal"] = options.causal
-    x["rule"] = DropRule(*RULE, torch.arange(batch, device=device))
+    key = torch.full((), 12345, dtype=torch.int32, device=device)  # in memory, as in captured steps
+    x["rule"] = DropRule(*RULE, key, torch.arange(batch, device=device))
     with torch.no_grad():
         x["bits"] = bits_from_gradient(x["gradient"], value, x["valid"], x["valid bits"], x["blocks"], x["rule"]).bits()
         keep = keep_from_gradient(x["gradient"], value, x["valid"], x["rule"])
@@ -159,23 +160,23 @@ def added_memory(run: Provider, x: Inputs) -> float | str:
 def rows_of_size(batch: int, length: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each provider; a time is compared with that of "flash" in the same group."""
     sets = [make_inputs(batch, length, options) for _ in range(2)]
+    runs = {name: run for name, run in PROVIDERS.items() if name.startswith(options.only)}
     table, base = [], {}
-    for name, run in PROVIDERS.items():
-        if not name.startswith(options.only):
-            continue
+    for name, taken in timings(runs, sets, options.device, options.calls).items():
         group = name.split(",")[0].split(" as ")[0]
-        taken = seconds(run, sets, options.device, options.calls)
-        base.setdefault(group, taken)
+        base.setdefault(group, taken.seconds)
         row = {
             "batch": batch,
             "length": length,
             "causal": options.causal,
             "provider": name,
-            "microseconds": round(taken * 1e6, 1),
-            "x first": round(taken / base[group], 2),
-            "added MiB": added_memory(run, sets[0]),
+            "microseconds": taken.microseconds,
+            "spread": taken.spread,
+            "x first": round(taken.seconds / base[group], 2),
+            "added MiB": added_memory(runs[name], sets[0]),
         }
-        print(f"{batch}x{length:<6} {name:<44} {row['microseconds']:>10} {row['x first']:>8} {row['added MiB']:>10}")
+        values = " ".join(f"{row[title]:>10}" for title in ("microseconds", "spread", "x first", "added MiB"))
+        print(f"{batch}x{length:<6} {name:<44} {values}", flush=True)
         table.append(row)
     return table
 
@@ -225,7 +226,7 @@ def selection(config: dict[str, int], search: bool) -> Provider:
 
 def _microseconds(run: Provider, x: Inputs, options: argparse.Namespace) -> float | str:
     try:
-        return round(seconds(run, [x], options.device, options.calls) * 1e6, 1)
+        return timings({"": run}, [x], options.device, options.calls)[""].microseconds
     except Exception as error:  # too much shared memory, say
         return type(error).__name__
 

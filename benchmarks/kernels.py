@@ -3,7 +3,9 @@
     python -m benchmarks.kernels --device cuda          # 12 heads of width 64, bf16, four sizes
     python -m benchmarks.kernels                        # on the CPU, fp32
 
-Times are medians of single calls. The calls alternate between several sets of inputs, so that none stays in the cache.
+Times are medians of single calls, which are made in rounds in which all that is timed takes turns. "spread" is the
+difference of the largest and the smallest median of a round, in percent. The calls alternate between several sets of
+inputs, so that none stays in the cache.
 The first row is the attention forward of training, with dropout and without padding; two more rows are the forward
 without dropout, and with a mask for padding, as in captured steps. "mask for attention" also computes the bias that
 training on a GPU adds to the scores, in the precision of the query. The floor is the time that a GPU of the given
@@ -18,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,12 +29,24 @@ from torch.nn.functional import scaled_dot_product_attention
 from attendrop.kernels.attention_mask import mask_of
 from attendrop.kernels.attribution_mask import DropRule, keep_from_gradient
 
-from .records import RESULTS, append, conditions
+from .records import RESULTS, append, conditions, spread_of
 
 SIZES = ((16, 47), (16, 128), (32, 128), (64, 256))
 HEADS, WIDTH = 12, 64
+ROUNDS = 3
 
 Provider = Callable[[dict[str, Tensor]], Tensor]
+
+
+class Timing(NamedTuple):
+    """Of the calls of one function."""
+
+    seconds: float  # the median of all calls
+    spread: float  # the difference of the largest and the smallest median of a round, in percent of it
+
+    @property
+    def microseconds(self) -> float:
+        return round(self.seconds * 1e6, 1)
 
 
 def make_inputs(batch: int, length: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -87,18 +102,36 @@ def providers(device: str) -> dict[str, Provider]:
     }
 
 
-def seconds(run: Provider, sets: list[dict[str, Tensor]], device: str, calls: int) -> float:
-    """The median time of a call, after three calls to warm up."""
-    for _ in range(3):
-        run(sets[0])
+def timings(runs: dict[str, Callable[..., Any]], sets: list[Any], device: str, calls: int) -> dict[str, Timing]:
+    """Times functions of the same inputs in rounds in which they take turns, after three calls of each to warm up.
+
+    Args:
+        runs: The functions, by name.
+        sets: Their inputs; the calls of a function alternate between them.
+        device: "cpu" or "cuda".
+        calls: How many calls of each function are timed at least.
+    """
     time_one = _time_on_gpu if device == "cuda" else _time_on_cpu
-    return statistics.median(time_one(run, sets[call % len(sets)]) for call in range(calls))
+    for run in runs.values():
+        for _ in range(3):
+            run(sets[0])
+    rounds: dict[str, list[list[float]]] = {name: [] for name in runs}
+    for _ in range(ROUNDS):
+        for name, run in runs.items():
+            rounds[name].append([time_one(run, sets[call % len(sets)]) for call in range(-(-calls // ROUNDS))])
+    return {name: _timing_of(times) for name, times in rounds.items()}
+
+
+def _timing_of(rounds: list[list[float]]) -> Timing:
+    median = statistics.median(time for times in rounds for time in times)
+    medians = [statistics.median(times) for times in rounds]
+    return Timing(median, spread_of(medians, median))
 
 
 def _time_on_gpu(run: Provider, x: dict[str, Tensor]) -> float:
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000)  # keeps the device busy until the kernels are launched, so that only they are timed
+    torch.cuda._sleep(8_000_000)  # keeps the device busy until the kernels are launched, so that only they are timed
     before.record()
     run(x)
     after.record()
@@ -137,28 +170,29 @@ def main(arguments: list[str] | None = None) -> None:
     on_gpu = options.device == "cuda"
     dtype = options.dtype or ("bfloat16" if on_gpu else "float32")
     table = []
-    print(f"{'size':<8} {'':<38} {'µs':>9}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
+    print(f"{'size':<8} {'':<38} {'µs':>9}  {'spread':>6}  {'× attention':>11}  {'floor µs':>8}  {'memory × mask':>13}")
     for batch, length in SIZES:
         sets = [make_inputs(batch, length, getattr(torch, dtype), options.device) for _ in range(4 if on_gpu else 1)]
-        base = 0.0
-        for name, run in providers(options.device).items():
-            taken = seconds(run, sets, options.device, options.calls or (100 if on_gpu else 10))
-            base = base or taken
-            element = sets[0]["value"].element_size()
-            traffic = batch * HEADS * length * (2 * WIDTH * element + length)
+        runs = providers(options.device)
+        times = timings(runs, sets, options.device, options.calls or (100 if on_gpu else 10))
+        base = next(iter(times.values()))
+        element = sets[0]["value"].element_size()
+        traffic = batch * HEADS * length * (2 * WIDTH * element + length)
+        for name, taken in times.items():
             row = {
                 "batch": batch,
                 "length": length,
                 "provider": name,
-                "microseconds": round(taken * 1e6, 1),
-                "time x attention": round(taken / base, 2),
+                "microseconds": taken.microseconds,
+                "spread": taken.spread,
+                "time x attention": round(taken.seconds / base.seconds, 2),
                 "floor microseconds": round(traffic / options.bandwidth * 1e6, 1) if on_gpu else "",
-                "memory x mask": peak_over_mask(run, sets[0], options.device),
+                "memory x mask": peak_over_mask(runs[name], sets[0], options.device),
             }
             table.append(row)
             print(
-                f"{batch}×{length:<5} {name:<38} {row['microseconds']:>9.1f}  {row['time x attention']:>11.2f}  "
-                f"{row['floor microseconds']:>8}  {row['memory x mask']:>13}",
+                f"{batch}×{length:<5} {name:<38} {row['microseconds']:>9.1f}  {row['spread']:>6.1f}  "
+                f"{row['time x attention']:>11.2f}  {row['floor microseconds']:>8}  {row['memory x mask']:>13}",
                 flush=True,
             )
     path = options.output or RESULTS / f"kernels-{options.device}.csv"

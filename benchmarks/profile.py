@@ -1,11 +1,12 @@
 """Where the time of a training step goes: the kernels of a few steps inside `Trainer.train()`, by kind.
 
-    python -m benchmarks.profile                        # captured plain steps, RoBERTa-base, 16x128, bf16
+    python -m benchmarks.profile                        # plain steps, stock and captured, RoBERTa-base, 16x128, bf16
     python -m benchmarks.profile --only "plain captured" mixout --size 16x128 --kernels 30
 
 A step is timed first without the profiler (as "train ms" in benchmarks/trainer_steps.py), then torch.profiler records a
-few more. "gaps" is the time of a step in which no kernel runs: the first time minus that of all kernels. Kinds are
-found by the names of kernels. On a CPU, operations take the place of kernels.
+few more. "gaps" is the time of a step in which no kernel runs: the first time minus that of all kernels. "spread" is
+the difference of the longest and the shortest window of steps, in percent. Kinds are found by the names of kernels. On
+a CPU, operations take the place of kernels.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from .records import RESULTS, append, conditions
+from .records import RESULTS, append, conditions, spread_of
 from .shapes import MODELS
 from .trainer_steps import PROVIDERS, Setting, StepTimer, trained
 
 STEPS = 5  # that are profiled
+PLAIN = ["stock plain", "plain captured, casts by layer", "plain captured"]
 _ON_GPU = ProfilerActivity.CUDA
 _RANGES = ("Optimizer.", "ProfilerStep")  # names of ranges, which contain kernels and are none
 
@@ -114,8 +116,9 @@ def rows_of(name: str, setting: Setting, windows: int, kernels: int) -> list[dic
     timer = Profiler(windows)
     trained(name, setting, timer)
     step = statistics.median(timer.window[1:]) * 1e3
+    spread = spread_of(timer.window[1:])
     found = timer.kernels()
-    print(f"{name}, {setting.model}, {setting.batch}x{setting.length}: {step:.2f} ms")
+    print(f"{name}, {setting.model}, {setting.batch}x{setting.length}: {step:.2f} ms, spread {spread:.0f} %")
     rows = []
     for what, part in (("kind", by_kind(found, step)), ("kernel", found[:kernels])):
         for one in part:
@@ -125,6 +128,7 @@ def rows_of(name: str, setting: Setting, windows: int, kernels: int) -> list[dic
                 {
                     "provider": name,
                     "step ms": round(step, 3),
+                    "spread": spread,
                     "what": what,
                     "name": one.name if what == "kind" else f"{kind_of(one.name)}: {one.name[:200]}",
                     "ms": round(one.milliseconds, 4),
@@ -137,7 +141,7 @@ def rows_of(name: str, setting: Setting, windows: int, kernels: int) -> list[dic
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), default=["plain captured"])
+    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), default=PLAIN)
     parser.add_argument("--model", choices=list(MODELS), default="roberta-base")
     parser.add_argument("--size", default="16x128", help="batch x length")
     parser.add_argument("--windows", type=int, default=5, help=f"of {STEPS} steps, that are timed without the profiler")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import csv
 import datetime
 import platform
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,16 @@ def append(path: Path, rows: list[dict[str, Any]], is_quiet: bool = False) -> No
         writer.writerows([*older, *rows] if is_new else rows)
     if not is_quiet:
         print(f"appended to {path}")
+
+
+def spread_of(values: Sequence[float], median: float | None = None) -> float:
+    """The difference of the largest and the smallest value, in percent of the median.
+
+    Args:
+        values: Of the rounds of a measurement.
+        median: Theirs by default.
+    """
+    return round(100 * (max(values) - min(values)) / (median or statistics.median(values)), 1)
 
 
 NOT_YET = "Not measured yet.\n"  # in the place of a table without results

@@ -1,13 +1,13 @@
 """Time and peak memory of one training step, as multiples of the plain step of the same run.
 
-    python -m benchmarks.steps                     # BERT-base shapes, batch 16 × 128, on the CPU
-    python -m benchmarks.steps --device cuda --dtype bfloat16
+    python -m benchmarks.steps --threads 2         # four layers of BERT-base, batch 8 × 128, on the CPU
+    python -m benchmarks.steps --layers 12 --batch 16 --only "addrop all layers"
 
 Every provider does the same step: forward, backward, gradient clipping, AdamW. In a round the providers are timed one
 after the other, with a plain step before and after them. "× plain" is the median over the rounds of the ratio to the
 mean of these two, and "spread" is the difference of the largest and the smallest ratio in percent. Memory is the peak
-of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries, and it
-is not measured for steps that take as long as many plain ones. `floors.py` derives the floors.
+of the GPU's allocator. On a CPU it is the growth of a separate process beyond the imported libraries. `floors.py`
+derives the floors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from attendrop.methods import make_method
 
 from .floors import floor_as_published, floor_of, passes
 from .published import PublishedMasks
-from .records import RESULTS, append, conditions
+from .records import RESULTS, append, conditions, spread_of
 from .shapes import with_adapters
 
 Step = Callable[[], float | None]  # one step; it may return its own time in seconds
@@ -262,39 +262,21 @@ class Times(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The difference of the largest and the smallest ratio, in percent of the median."""
-        return 100 * (max(self.ratios) - min(self.ratios)) / self.ratio
+        return spread_of(self.ratios)
 
 
 def times(options: argparse.Namespace, names: list[str]) -> dict[str, Times]:
     """The times of each provider, after one step to warm up.
 
-    Each provider has its own model, so only a few are timed together, always with a plain step. A slow step is timed
-    only once.
+    Each provider has its own model, so only a few are timed together, always with a plain step.
     """
     others = [name for name in names if name != "plain"]
-    fast = [name for name in others if not _is_slow(name, options)]
-    groups = [fast[i : i + GROUP_SIZE] for i in range(0, len(fast), GROUP_SIZE)] or [[]]
+    groups = [others[i : i + GROUP_SIZE] for i in range(0, len(others), GROUP_SIZE)] or [[]]
     found: dict[str, Times] = {}
     for group in groups:
         of_group = _rounds(options, ["plain", *group], options.rounds)
         found |= {name: times for name, times in of_group.items() if name not in found}
-    for name in others:
-        if _is_slow(name, options):
-            ratio = _ratio_to_plain(options, name)
-            found[name] = Times(ratio * found["plain"].seconds, [ratio])
-            print(f"  {name}", file=sys.stderr, flush=True)
     return {name: found[name] for name in names}
-
-
-def _ratio_to_plain(options: argparse.Namespace, name: str) -> float:
-    """The time of one step, divided by the mean of the plain steps before and after it."""
-    plain_step, step = PROVIDERS["plain"][0](options), PROVIDERS[name][0](options)
-    _timed(plain_step, options.device)  # to warm up
-    before = _timed(plain_step, options.device)
-    seconds = _timed(step, options.device)
-    after = _timed(plain_step, options.device)
-    return seconds / statistics.mean([before, after])
 
 
 def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[str, Times]:
@@ -317,10 +299,6 @@ def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[
     mean = statistics.mean(seconds["plain"])
     ratios["plain"] = [value / mean for value in seconds["plain"]]
     return {name: Times(statistics.median(seconds[name]), ratios[name]) for name in names}
-
-
-def _is_slow(name: str, options: argparse.Namespace) -> bool:
-    return PROVIDERS[name][1](options.layers) > 4 and options.device == "cpu"
 
 
 def _timed(step: Step, device: str) -> float:
@@ -372,9 +350,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=None, help="of torch (default: one for each core)")
     parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), help="providers to time; plain always is")
@@ -389,7 +367,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     names = [name for name in PROVIDERS if not options.only or name in options.only or name == "plain"]
-    peaks = peaks_of(options, arguments, [name for name in names if not _is_slow(name, options)])
+    peaks = peaks_of(options, arguments, names)
     write(options, rows_of(options, times(options, names), peaks))
 
 
@@ -400,11 +378,11 @@ def rows_of(options: argparse.Namespace, found: dict[str, Times], peaks: dict[st
             "provider": name,
             "milliseconds": round(times.seconds * 1e3, 2),
             "time x plain": 1.0 if name == "plain" else round(times.ratio, 2),
-            "spread": round(times.spread, 1),
+            "spread": times.spread,
             "rounds": len(times.ratios),
             "floor x plain": round(PROVIDERS[name][1](options.layers), 2),
-            "peak MiB": round(peaks[name] / 2**20) if name in peaks else "",
-            "memory x plain": round(peaks[name] / peaks["plain"], 2) if name in peaks else "",
+            "peak MiB": round(peaks[name] / 2**20),
+            "memory x plain": round(peaks[name] / peaks["plain"], 2),
         }
         for name, times in found.items()
     ]

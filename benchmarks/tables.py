@@ -4,7 +4,8 @@
     python -m benchmarks.tables --check     # writes nothing; exit code 1 if a table is out of date
 
 A table stands between two comments, `<!-- table: NAME -->` and `<!-- end of table -->`. If a row was measured several
-times under the same conditions, the last measurement counts. Whole files are generated too: the figure of the verdict
+times under the same conditions, the last measurement counts. Tables of training steps on a GPU have the rows that
+`trainer_steps.PARTS` measures, and no older ones. Whole files are generated too: the figure of the verdict
 study, and the preset that it recommends.
 """
 
@@ -25,7 +26,7 @@ from attendrop.methods import method_names
 
 from . import defaults, example_scores
 from .floors import weight_passes_of
-from .records import RESULTS, table
+from .records import NOT_YET, RESULTS, table
 
 ROOT = Path(__file__).parent.parent
 CARDS = "docs/methods"
@@ -52,9 +53,9 @@ def rows(file: str, key: tuple[str, ...], **conditions: str) -> list[Row]:
     return list(last.values())
 
 
-def steps_on_a_cpu(batch: str, layers: str) -> str:
-    """Multiples of a plain step on two cores of a CPU."""
-    measured = rows("steps-cpu.csv", ("provider",), threads="2", batch=batch, length="128", layers=layers)
+def steps_on_a_cpu() -> str:
+    """Multiples of a plain step on two cores of a CPU, of a model with four layers."""
+    measured = rows("steps-cpu.csv", ("provider",), threads="2", batch="8", length="128", layers="4")
     return table(
         ["step", "time", "spread", "floor", "peak memory"],
         [
@@ -65,13 +66,20 @@ def steps_on_a_cpu(batch: str, layers: str) -> str:
     )
 
 
-def _steps_on_a_gpu() -> list[Row]:
-    return rows("trainer-steps-cuda.csv", ("provider", "batch", "length"))
+def _steps(part: str) -> list[Row]:
+    """The last measurements of the steps of a part of `benchmarks.trainer_steps`, in its order."""
+    from .trainer_steps import PARTS
+
+    file, _, wanted = PARTS[part]
+    of_file = rows(file, ("model", "batch", "length", "provider"))
+    found = {(row["model"], f"{row['batch']}x{row['length']}", row["provider"]): row for row in of_file}
+    keys = [(model, size, name) for model, size, names in wanted for name in names]
+    return [found[key] for key in keys if key in found]
 
 
 def captured() -> str:
     """Milliseconds of a step inside `Trainer.train()` on a GPU, and multiples of a captured plain step."""
-    measured = _steps_on_a_gpu()
+    measured = _steps("sizes")
     sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in measured))
     lines = []
     for name in dict.fromkeys(row["provider"] for row in measured):
@@ -85,22 +93,14 @@ def captured() -> str:
     return table(["ms (× plain captured)", *titles], lines)
 
 
-def _by_model_and_size() -> dict[tuple[str, str], dict[str, Row]]:
-    """Model and size -> provider -> its row, of the steps of long texts and of other models."""
-    found: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows("trainer-steps-models-cuda.csv", ("model", "provider", "batch", "length")):
-        found.setdefault((row["model"], f"{row['batch']} × {row['length']}"), {})[row["provider"]] = row
-    return found
-
-
 def models(is_long: bool) -> str:
     """Steps of long texts, or of other models: ms, multiple of a captured plain step, peak memory."""
-    of = {key: by for key, by in _by_model_and_size().items() if (key[0] == "roberta-base") == is_long}
+    of: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in _steps("long" if is_long else "models"):
+        of.setdefault((row["model"], f"{row['batch']} × {row['length']}"), {})[row["provider"]] = row
     if not of:
         return ""
     names = list(dict.fromkeys(name for by in of.values() for name in by))
-    if is_long:
-        of = dict(sorted(of.items(), key=lambda item: int(item[0][1].split()[-1])))
     lines = [
         [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names)]
         for (model, size), by in of.items()
@@ -126,15 +126,38 @@ def whole_runs() -> str:
     of: dict[tuple[str, int, int], dict[str, Row]] = {}
     for row in rows("whole-runs-cuda.csv", ("model", "texts", "epochs", "run")):
         of.setdefault((row["model"], int(row["texts"]), int(row["epochs"])), {})[row["run"]] = row
-    if not of:
-        return ""
     names = sorted({name for by in of.values() for name in by}, key=lambda name: (name.split()[0], "captured" in name))
     lines = [[*map(str, run), *(_seconds(by.get(name)) for name in names)] for run, by in sorted(of.items())]
-    return (
-        "### Whole runs on few texts\n\n"
-        "Seconds (× the same run with eager steps, spread) of `train()` with an evaluation after each epoch. The time\n"
-        "includes the recording of the graphs (`python -m benchmarks.whole_runs`).\n\n"
-        f"{table(['model', 'texts', 'epochs', *names], lines)}"
+    return table(["model", "texts", "epochs", *names], lines)
+
+
+def short_runs() -> str:
+    """Those on 300 texts that `benchmarks.all` measures."""
+    measured = rows("whole-runs-cuda.csv", ("run",), model="roberta-base", texts="300", epochs="10")
+    return table(
+        ["run", "seconds", "spread", "× eager"],
+        [
+            [row["run"], f"{float(row['seconds']):.1f}", _spread(row), _two(row["x eager"])]
+            for row in measured
+            if row["run"].startswith("addrop")
+        ],
+    )
+
+
+def evaluation() -> str:
+    """Evaluation and prediction, beside a bare captured forward."""
+    measured = rows("evaluation-cuda.csv", ("what",), model="roberta-base")
+    if not measured:
+        return NOT_YET
+    return table(
+        ["", "texts", "seconds", "spread", "bare forward, seconds", "spread", "× bare forward"],
+        [
+            [
+                *(row["what"], row["texts"], row["seconds"], _percent(row["spread"])),
+                *(row["bare seconds"], _percent(row["bare spread"]), _two(row["x bare"])),
+            ]
+            for row in measured
+        ],
     )
 
 
@@ -165,7 +188,7 @@ class Steps(NamedTuple):
 def _headline_steps() -> dict[str, Steps]:
     """For each size of batch: plain in the stock Trainer, plain captured, AD-DROP captured."""
     times: dict[str, dict[str, float]] = {}
-    for row in _steps_on_a_gpu():
+    for row in _steps("sizes"):
         times.setdefault(f"{row['batch']} × {row['length']}", {})[row["provider"]] = float(row["train ms"])
     return {size: Steps(of["stock plain"], of["plain captured"], of["addrop captured"]) for size, of in times.items()}
 
@@ -199,11 +222,12 @@ def kernels() -> str:
     """Time of AD-DROP's mask beside attention itself."""
     measured = rows("kernels-cuda.csv", ("provider", "batch", "length"), batch="64", length="256")
     return table(
-        ["64 × 256, 12 heads of width 64, bf16", "µs", "× attention", "floor of a mask, µs"],
+        ["64 × 256, 12 heads of width 64, bf16", "µs", "spread", "× attention", "floor of a mask, µs"],
         [
             [
                 row["provider"],
                 f"{float(row['microseconds']):.0f}",
+                _percent(row["spread"]),
                 _two(row["time x attention"]),
                 row["floor microseconds"] if row["provider"].startswith("mask") else "",
             ]
@@ -218,12 +242,13 @@ def inference(device: str = "cpu") -> str:
     if not measured:
         return ""
     digits = 0 if device == "cpu" else 2
+    spread = ["spread"] if "spread" in measured[0] else []
     intro = "On an NVIDIA GPU, bf16 (`python -m benchmarks.inference --device cuda --dtype bfloat16`):\n\n"
     return ("" if device == "cpu" else intro) + table(
-        ["batch × tokens", "by", "stock", "pruned", "speed-up", "against stock SDPA", "at most"],
+        ["batch × tokens", "by", "stock", "pruned", *spread, "speed-up", "against stock SDPA", "at most"],
         [
             [f"{row['batch']} × {row['length']}", row["way"], f"{float(row['stock ms']):.{digits}f} ms"]
-            + [f"{float(row['pruned ms']):.{digits}f} ms"]
+            + [f"{float(row['pruned ms']):.{digits}f} ms", *(_percent(row[column]) for column in spread)]
             + [f"{_two(row[column])}×" for column in ("speed-up", "against stock sdpa", "ceiling")]
             for row in measured
         ],
@@ -318,7 +343,7 @@ def simulated_ensembles() -> str:
 
 def baselines() -> str:
     """Captured steps of averages, baselines and further methods, as multiples of plain ones, beside their floors."""
-    measured = rows("trainer-steps-baselines-cuda.csv", ("model", "provider"))
+    measured = _steps("baselines")
     if not measured:
         return ""
     return (
@@ -355,8 +380,9 @@ def weight_passes() -> str:
         foreach = measured.get(f"{name}, foreach")
         if "foreach" not in name:
             moved = f"{int(row['GB/s']) / 1000:.1f}" if row["GB/s"] != "0" else ""
-            lines.append([name, row["passes"], row["microseconds"], moved, foreach["microseconds"] if foreach else ""])
-    return table(["pass over all weights", "read or written", "µs", "TB/s", "µs by torch's foreach"], lines)
+            times = row["microseconds"], _percent(row["spread"])
+            lines.append([name, row["passes"], *times, moved, foreach["microseconds"] if foreach else ""])
+    return table(["pass over all weights", "read or written", "µs", "spread", "TB/s", "µs by torch's foreach"], lines)
 
 
 def examples() -> str:
@@ -374,15 +400,14 @@ def examples() -> str:
 
 def family() -> str:
     """Captured steps of the papers' methods, as multiples of plain ones."""
-    from .trainer_steps import PROVIDERS
-
-    header = ["step", "ms", "spread, %", "× captured plain", "aim", "floor", "× stock plain", "peak memory, MiB"]
+    header = ["step", "ms", "spread", "× captured plain", "aim", "floor", "× stock plain", "peak memory, MiB"]
     return table(
         header,
         [
-            [row[name] for name in ("provider", "train ms", "spread", "x captured", "aim")]
-            + [f"{PROVIDERS[row['provider']][1]:.2f}", row["x stock"], row["peak MiB"]]
-            for row in rows("trainer-steps-family-cuda.csv", ("provider",), model="roberta-base")
+            [row["provider"], row["train ms"], _spread(row)]
+            + [_two(row[name]) for name in ("x captured", "aim", "floor", "x stock")]
+            + [row["peak MiB"]]
+            for row in _steps("family")
         ],
     )
 
@@ -421,22 +446,31 @@ def attention_with_bits() -> str:
     for name in dict.fromkeys(row["provider"] for row in found):
         at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
         cells = [f"{float(at[s]['microseconds']):.0f} ({_two(at[s]['x first'])})" if s in at else "" for s in sizes]
-        lines.append([name, *cells, at[of_memory]["added MiB"] if of_memory in at else ""])
-    titles = ["µs (× first of its group)", *(f"{b} × {n}" for b, n in sizes), f"MiB, {' × '.join(of_memory)}"]
+        largest = _percent(max((float(row["spread"]) for row in at.values() if row["spread"]), default=None))
+        lines.append([name, *cells, largest, at[of_memory]["added MiB"] if of_memory in at else ""])
+    titles = [*(f"{b} × {n}" for b, n in sizes), "largest spread", f"MiB, {' × '.join(of_memory)}"]
+    titles = ["µs (× first of its group)", *titles]
     return table(titles, lines) if found else ""
 
 
 def profile() -> str:
     """Where the time of a plain step goes, eager and captured, and captured with a cast in each layer."""
+    from .profile import PLAIN
+
     of = {}
-    for name in ("stock plain", "plain captured, casts by layer", "plain captured"):
-        of[name] = {row["name"]: row for row in rows("profile-cuda.csv", ("name",), provider=name, what="kind")}
+    for name in PLAIN:
+        measured = rows("profile-cuda.csv", ("step ms", "name"), provider=name, what="kind")
+        last = measured[-1]["step ms"]
+        of[name] = {row["name"]: row for row in measured if row["step ms"] == last}
+    whole = [next(iter(by.values())) for by in of.values()]
     kinds = list(dict.fromkeys(kind for by in of.values() for kind in by))
     lines = [
         [kind, *(cell for by in of.values() for cell in _time_and_calls(by.get(kind)))]
-        for kind in sorted(kinds, key=lambda kind: -float(of["plain captured"].get(kind, {}).get("ms", 0)))
+        for kind in sorted(kinds, key=lambda kind: -float(of[PLAIN[-1]].get(kind, {}).get("ms", 0)))
     ]
-    return table(["kind of kernel", *(f"{name}, {what}" for name in of for what in ("ms", "kernels"))], lines)
+    step = ["a whole step (spread)"]
+    step += [cell for row in whole for cell in (f"{_two(row['step ms'])} ({_percent(row['spread'])})", "")]
+    return table(["kind of kernel", *(f"{name}, {what}" for name in of for what in ("ms", "kernels"))], [step, *lines])
 
 
 def _time_and_calls(row: Row | None) -> tuple[str, str]:
@@ -447,8 +481,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "captured": captured,
     "speed": speed,
     "speed-in-a-sentence": speed_in_a_sentence,
-    "steps-cpu": lambda: steps_on_a_cpu("16", "12"),
-    "steps-cpu-family": lambda: steps_on_a_cpu("8", "4"),
+    "steps-cpu": steps_on_a_cpu,
     "family": family,
     "baselines": baselines,
     "weight-passes": weight_passes,
@@ -461,6 +494,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "long-texts": lambda: models(is_long=True),
     "other-models": lambda: models(is_long=False),
     "whole-runs": whole_runs,
+    "short-runs": short_runs,
+    "evaluation": evaluation,
     "defaults": chosen_defaults,
     "public-files": public_files,
     "methods": methods,

@@ -5,7 +5,7 @@
 
 On a GPU each pass is a CUDA graph, as in captured steps, and its replay is timed. "passes" counts how often a list of
 all weights is read or written; the bandwidth is that number of bytes divided by the time. "foreach" is the same by
-torch's functions for lists of tensors, where there are any. Times are medians.
+torch's functions for lists of tensors, where there are any. Times and spread are as in benchmarks/kernels.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from attendrop.kernels import all_weights
 
-from .kernels import seconds
+from .kernels import timings
 from .records import RESULTS, append, conditions
 from .shapes import MODELS, make_model
 
@@ -66,10 +66,10 @@ def as_graph(work: Work) -> Work:
     return graph.replay
 
 
-def seconds_of(work: Work, device: str, calls: int) -> float:
-    """The median time of a call, on a GPU as a CUDA graph."""
+def timed(work: Work, device: str) -> Callable[[None], Any]:
+    """The work, on a GPU as a CUDA graph, as a function that `timings` can call."""
     run = as_graph(work) if device == "cuda" else work
-    return seconds(lambda _: run(), [{}], device, calls)
+    return lambda _: run()
 
 
 def use_tile(size: int | None) -> None:
@@ -88,18 +88,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tiles", type=int, nargs="+", default=[None])
     parser.add_argument("--output", type=Path, default=None, help="CSV file to append to")
     options = parser.parse_args(arguments)
-    of_all = sum(p.numel() * p.element_size() for p in make_model(options.model, 128, "cpu").parameters())
+    of_all = sum(p.numel() * p.element_size() for p in make_model(options.model, 128, "meta").parameters())
     table = []
     for tile in options.tiles:
         use_tile(tile)
-        for name, (passes, work) in works(options.model, options.device).items():
-            taken = seconds_of(work, options.device, options.calls)
+        all_works = works(options.model, options.device)
+        runs = {name: timed(work, options.device) for name, (_, work) in all_works.items()}
+        for name, taken in timings(runs, [None], options.device, options.calls).items():
+            passes = all_works[name][0]
             row = {
                 "tile": tile or "",
                 "provider": name,
                 "passes": passes,
-                "microseconds": round(taken * 1e6, 1),
-                "GB/s": round(passes * of_all / taken / 1e9),
+                "microseconds": taken.microseconds,
+                "spread": taken.spread,
+                "GB/s": round(passes * of_all / taken.seconds / 1e9),
             }
             print("  ".join(f"{value:<28}" if title == "provider" else f"{value:>9}" for title, value in row.items()))
             table.append({"model": options.model, **row})

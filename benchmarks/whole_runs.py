@@ -31,7 +31,7 @@ from transformers import Trainer, TrainingArguments
 
 from attendrop import ADDrop, RegularizedTrainer
 
-from .records import RESULTS, append, conditions
+from .records import RESULTS, append, conditions, spread_of
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY = 30522
@@ -134,7 +134,7 @@ def rows_of(model: str, size: int, times: dict[str, list[float]]) -> list[dict[s
                 "texts": size,
                 "run": run,
                 "seconds": round(medians[run], 2),
-                "spread": round(100 * (max(values) - min(values)) / medians[run], 1),
+                "spread": spread_of(values),
                 "rounds": len(values),
                 "x eager": round(medians[run] / eager, 3) if "captured" in run and eager else "",
                 "aim": AIMS.get(size, "") if "captured" in run else "",

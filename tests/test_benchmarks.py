@@ -15,7 +15,17 @@ from torch.utils.flop_counter import flop_registry
 from attendrop import RegularizedTrainer, parse_method
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
-from benchmarks import example_scores, inference, records, shapes, tables, trainer_steps, weight_passes, whole_runs
+from benchmarks import (
+    example_scores,
+    inference,
+    kernels,
+    records,
+    shapes,
+    tables,
+    trainer_steps,
+    weight_passes,
+    whole_runs,
+)
 from benchmarks.floors import floor_of, weight_passes_of
 from helpers.data import make_arguments
 
@@ -181,10 +191,39 @@ def test_every_part_of_all_benchmarks_is_a_command_that_exists(capsys: pytest.Ca
     assert "--parts has nothing; on cuda it may have sizes, family" in capsys.readouterr().err
 
 
-def test_parts_of_one_benchmark_are_one_process() -> None:
-    found = every.commands(every.PARTS["cuda"], ["sizes", "long", "weights", "models"])
-    assert [name for name, _ in found] == ["sizes, long", "weights", "models"]
-    assert found[0][1] == ["benchmarks.trainer_steps", "--part", "sizes", "long"]
+def test_a_part_that_fails_is_named_and_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    passes = ["benchmarks.weight_passes", "--model", "tiny", "--device", "cpu", "--calls", "1"]
+    parts = {
+        "first": ([*passes, "--tiles", "a"], 1.0),  # argparse ends the process
+        "second": (["benchmarks.no_such_module"], 1.0),
+        "third": ([*passes, "--output", str(tmp_path / "a.csv")], 1.0),
+    }
+    monkeypatch.setitem(every.PARTS, "cpu", parts)
+    assert every.main(["--device", "cpu", "--no-tables"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "failed: first, second"
+    assert (tmp_path / "a.csv").exists()
+
+
+def test_parts_on_request_are_measured_only_where_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(every.ON_REQUEST) < set(every.PARTS["cuda"])
+    assert every.main(["--device", "cuda", "--list"]) == 0
+    marked = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("(on request)")]
+    assert marked == list(every.ON_REQUEST)
+    minutes = [minutes for name, (_, minutes) in every.PARTS["cuda"].items() if name not in every.ON_REQUEST]
+    assert sum(minutes) < 10
+
+
+def test_calls_are_timed_in_rounds_in_which_the_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    seconds = iter([*(1.0, 1.0), *(2.0, 2.0), *(1.0, 3.0), *(2.0, 2.0), *(5.0, 3.0), *(2.0, 2.0)])
+    monkeypatch.setattr(kernels, "_time_on_cpu", lambda run, x: (run(x), next(seconds))[1])
+    runs = {name: (lambda x, name=name: calls.append(f"{name}{x}")) for name in "ab"}
+    found = kernels.timings(runs, [0, 1], "cpu", 6)
+    assert calls == ["a0"] * 3 + ["b0"] * 3 + ["a0", "a1", "b0", "b1"] * 3
+    assert found["a"] == (2.0, 150.0)  # medians of the rounds: 1, 2 and 4
+    assert found["b"] == (2.0, 0.0)
 
 
 def test_new_columns_are_added_to_a_file_of_results(tmp_path: Path) -> None:
@@ -214,6 +253,16 @@ def test_table_of_the_examples_compares_runs_of_the_same_seed() -> None:
     assert (script, method, plain, regularised, seeds, seconds) == ("a.py", "`ema`", "0.6000", "0.7000", "2", "2 / 2")
     assert data == "mrpc: 9 examples, 1 epoch; at most 5 test examples"
     assert difference == "+0.1000 (-0.0500 to +0.2500)"
+
+
+def test_tables_of_steps_have_the_rows_of_their_part_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ["tiny,2,8,b,1", "tiny,2,8,dropped,2", "tiny,2,8,a,3", "tiny,4,8,a,4", "tiny,2,8,b,5"]
+    (tmp_path / "a.csv").write_text("\n".join(["model,batch,length,provider,train ms", *rows]), encoding="utf-8")
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    monkeypatch.setitem(trainer_steps.PARTS, "sizes", ("a.csv", 2, [("tiny", "2x8", ["a", "b", "new"])]))
+    assert [(row["provider"], row["train ms"]) for row in tables._steps("sizes")] == [("a", "3"), ("b", "5")]
 
 
 def test_last_row_counts_when_a_setting_was_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

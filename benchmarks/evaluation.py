@@ -1,0 +1,195 @@
+"""Time of evaluation and of prediction against a bare captured forward of the same batches.
+
+    python -m benchmarks.evaluation                                 # RoBERTa-base shapes, batches of 32
+    python -m benchmarks.evaluation --models minilm --texts 1000 5000
+
+"evaluate" is an evaluation inside of `Trainer.train()`, with bf16, after a first one that records the graphs: the
+Trainer's own `eval_runtime`. "predict" is what `attendrop predict` does between tokens and logits, in float32, with the
+recording of its graphs. The bare forward is the least that one could write by hand for the same batches, which are
+padded to the same lengths and are on the device already: it copies each into a buffer and replays the graph of its
+length. It records its graphs only beside "predict". Both take turns; times are medians over the rounds, and "spread" is
+the difference of the longest and the shortest round in percent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import transformers
+from transformers import TrainingArguments
+
+from attendrop import RegularizedTrainer
+from attendrop.experiments.inference import Rows, run_model
+from attendrop.tasks import Task
+from attendrop.utils.batches import padded_length
+from attendrop.utils.processes import freeze_imported
+
+from .records import RESULTS, append, conditions, spread_of
+from .whole_runs import LONGEST, MODELS, encoded, make_model, padded, texts_of
+
+BATCH = 32
+# What `Rows` asks a tokenizer for.
+TOKENIZER = SimpleNamespace(
+    padding_side="right", model_input_names=["input_ids", "attention_mask"], pad_token_id=0, pad_token_type_id=0
+)
+
+Batch = dict[str, torch.Tensor]
+
+
+def device_batches(examples: list[dict[str, Any]], device: str) -> list[Batch]:
+    """The examples in their order, in batches on the device; full ones are as long as captured batches are."""
+    found = []
+    for first in range(0, len(examples), BATCH):
+        batch = padded(examples[first : first + BATCH])
+        width = batch["input_ids"].shape[1]
+        more = padded_length(width) - width if len(batch["labels"]) == BATCH else 0
+        batch = {name: x if x.dim() == 1 else torch.nn.functional.pad(x, (0, more)) for name, x in batch.items()}
+        found.append({name: x.to(device) for name, x in batch.items()})
+    return found
+
+
+class BareForward:
+    """Graphs of a forward, one for each shape of batch. On a CPU the model itself runs."""
+
+    def __init__(self, model: Any, device: str, dtype: torch.dtype | None) -> None:
+        self.model, self.device, self.dtype = model.eval(), device, dtype
+        self.graphs: dict[torch.Size, tuple[Any, Batch, torch.Tensor]] = {}
+
+    def logits(self, batch: Batch) -> torch.Tensor:
+        cast = nullcontext() if self.dtype is None else torch.autocast(self.device, self.dtype, cache_enabled=False)
+        with cast:
+            return self.model(**batch).logits
+
+    def captured(self, batch: Batch) -> tuple[Any, Batch, torch.Tensor]:
+        shape = batch["input_ids"].shape
+        if shape not in self.graphs:
+            static = {name: x.clone() for name, x in batch.items()}
+            self.logits(static)  # loads the kernels
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                logits = self.logits(static)
+            self.graphs[shape] = graph, static, logits
+        return self.graphs[shape]
+
+    @torch.no_grad()
+    def run(self, batches: Iterable[Batch]) -> None:
+        """The logits of all batches, to the host."""
+        found = []
+        for batch in batches:
+            if self.device == "cpu":
+                found.append(self.logits(batch))
+                continue
+            graph, static, logits = self.captured(batch)
+            for name, value in batch.items():
+                static[name].copy_(value)
+            graph.replay()
+            found.append(logits.clone())
+        torch.cat(found).cpu()
+
+
+def seconds(work: Callable[[], Any], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def evaluations(model: Any, data: list[dict[str, Any]], device: str, rounds: int) -> list[float]:
+    """Seconds of evaluations inside of training, without the first one."""
+    on_gpu = device == "cuda"
+    with tempfile.TemporaryDirectory() as folder:
+        args = TrainingArguments(
+            folder, max_steps=rounds + 1, eval_strategy="steps", eval_steps=1, per_device_train_batch_size=4,
+            per_device_eval_batch_size=BATCH, save_strategy="no", logging_strategy="no", report_to=[],
+            disable_tqdm=True, learning_rate=1e-6, bf16=on_gpu, use_cpu=not on_gpu,
+        )  # fmt: skip
+        trainer = RegularizedTrainer(
+            model, args=args, train_dataset=data[:16], eval_dataset=data, data_collator=padded, step="auto"
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+    return [row["eval_runtime"] for row in trainer.state.log_history if "eval_runtime" in row][1:]
+
+
+def of_evaluation(name: str, data: list[dict[str, Any]], options: argparse.Namespace) -> tuple[list[float], ...]:
+    """Seconds of evaluations, and of bare forwards."""
+    model, device = make_model(name, options.device), options.device
+    taken = evaluations(model, data, device, options.rounds)
+    bare, batches = (
+        BareForward(model, device, torch.bfloat16 if device == "cuda" else None),
+        device_batches(data, device),
+    )
+    bare.run(batches)
+    return taken, [seconds(lambda: bare.run(batches), device) for _ in range(options.rounds)]
+
+
+def of_prediction(name: str, data: list[dict[str, Any]], options: argparse.Namespace) -> tuple[list[float], ...]:
+    """Seconds of predictions, and of bare forwards; each records its graphs."""
+    from datasets import Dataset
+
+    model, device = make_model(name, options.device), options.device
+    rows = Rows(Dataset.from_list(data), TOKENIZER, "classification")
+    task = Task("texts", "classification", ("input_ids",), "labels")
+    batches = device_batches([data[number] for number in rows.order], device)
+    for batch in batches:
+        del batch["labels"]
+
+    def bare() -> None:
+        BareForward(model, device, None).run(batches)
+
+    works = [lambda: run_model(model, rows, TOKENIZER, task, BATCH, LONGEST), bare]
+    rounds = [[seconds(work, device) for work in works] for _ in range(options.rounds + 1)][1:]
+    return tuple(map(list, zip(*rounds, strict=True)))
+
+
+KINDS = {"evaluate": of_evaluation, "predict": of_prediction}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["roberta-base"])
+    parser.add_argument("--texts", nargs="+", type=int, default=[3000, 10000], help="for evaluate, and for predict")
+    parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--output", type=Path, default=None, help="CSV file to append to")
+    options = parser.parse_args(arguments)
+    transformers.utils.logging.set_verbosity_error()
+    freeze_imported()
+    texts, table = texts_of(None), []
+    for model in options.models:
+        for kind in options.only:
+            count = options.texts[0] if kind == "evaluate" else options.texts[-1]
+            taken, bare = KINDS[kind](model, encoded(texts, count, 0), options)
+            row = {
+                "model": model,
+                "what": kind,
+                "texts": count,
+                "seconds": round(statistics.median(taken), 3),
+                "spread": spread_of(taken),
+                "bare seconds": round(statistics.median(bare), 3),
+                "bare spread": spread_of(bare),
+                "x bare": round(statistics.median(taken) / statistics.median(bare), 2),
+                "rounds": options.rounds,
+            }
+            print("  ".join(f"{title}: {value}" for title, value in row.items()), flush=True)
+            table.append(row)
+    shared = conditions(options.device, batch=BATCH, longest=LONGEST)
+    append(options.output or RESULTS / f"evaluation-{options.device}.csv", [{**shared, **row} for row in table])
+
+
+if __name__ == "__main__":
+    main()
