@@ -116,9 +116,7 @@ def evaluations(model: Any, data: list[dict[str, Any]], device: str, rounds: int
             per_device_eval_batch_size=BATCH, save_strategy="no", logging_strategy="no", report_to=[],
             disable_tqdm=True, learning_rate=1e-6, bf16=on_gpu, use_cpu=not on_gpu,
         )  # fmt: skip
-        trainer = RegularizedTrainer(
-            model, args=args, train_dataset=data[:16], eval_dataset=data, data_collator=padded, step="auto"
-        )
+        trainer = RegularizedTrainer(model, args=args, train_dataset=data[:16], eval_dataset=data, data_collator=padded)
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
     return [row["eval_runtime"] for row in trainer.state.log_history if "eval_runtime" in row][1:]

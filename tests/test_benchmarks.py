@@ -16,6 +16,7 @@ from attendrop import RegularizedTrainer, parse_method
 from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
+    evaluation,
     example_scores,
     inference,
     kernels,
@@ -123,6 +124,16 @@ def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkey
         assert [row[column] for row in rows] == wanted
         assert all(row["rounds"] == "2" and float(row["spread"]) >= 0 for row in rows)
     assert float(rows[1]["x eager"]) > 0
+
+
+def test_benchmark_of_evaluation_writes_complete_rows(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    small = ["--models", "tiny", "--texts", "40", "70", "--rounds", "1", "--device", "cpu"]
+    evaluation.main([*small, "--output", str(tmp_path / "rows.csv")])
+    with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert [(row["what"], row["texts"]) for row in rows] == [("evaluate", "40"), ("predict", "70")]
+    assert all(float(row["x bare"]) > 0 and row["seconds"] and row["bare seconds"] for row in rows)
 
 
 def test_benchmark_of_passes_over_weights_writes_complete_rows(tmp_path: Path) -> None:
