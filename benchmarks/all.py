@@ -22,8 +22,6 @@ import traceback
 
 import torch
 
-from attendrop.utils.processes import freeze_imported
-
 from . import tables
 
 STEPS = ["benchmarks.trainer_steps", "--part"]
@@ -67,12 +65,10 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
 ON_REQUEST = ("kernels", "inference", "all-runs")  # their tables are on other pages
 
 
-def measured(command: list[str]) -> bool:
-    """Runs the benchmark; whether it ended without an error."""
+def run_part(command: list[str]) -> bool:
+    """Runs a benchmark in this process. Returns whether it ended without an error."""
     try:
-        module = importlib.import_module(command[0])
-        freeze_imported()
-        module.main(command[1:])
+        importlib.import_module(command[0]).main(command[1:])
     except (Exception, SystemExit):
         traceback.print_exc()
         return False
@@ -103,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in options.parts or [part for part in parts if part not in ON_REQUEST]:
         start = time.perf_counter()
         print(f"--- {name}", flush=True)
-        if not measured(parts[name][0]):
+        if not run_part(parts[name][0]):
             failed.append(name)
         print(f"--- {name} took {time.perf_counter() - start:.0f} s", flush=True)
     if not options.no_tables:

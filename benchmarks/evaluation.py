@@ -6,9 +6,9 @@
 "evaluate" is an evaluation inside of `Trainer.train()`, with bf16, after a first one that records the graphs: the
 Trainer's own `eval_runtime`. "predict" is what `attendrop predict` does between tokens and logits, in float32, with the
 recording of its graphs. The bare forward is the least that one could write by hand for the same batches, which are
-padded to the same lengths and are on the device already: it copies each into a buffer and replays the graph of its
-length. It records its graphs only beside "predict". Both take turns; times are medians over the rounds, and "spread" is
-the difference of the longest and the shortest round in percent.
+padded and on the device already: it copies each into a buffer and replays the graph of its length. It records its
+graphs only beside "predict", with which it takes turns; beside "evaluate" it comes after the training. Times are
+medians over the rounds, and "spread" is the difference of the longest and the shortest round in percent.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from attendrop.utils.batches import padded_length
 from attendrop.utils.processes import freeze_imported
 
 from .records import RESULTS, append, conditions, spread_of
+from .weight_passes import as_graph
 from .whole_runs import LONGEST, MODELS, encoded, make_model, padded, texts_of
 
 BATCH = 32
@@ -62,23 +63,20 @@ class BareForward:
 
     def __init__(self, model: Any, device: str, dtype: torch.dtype | None) -> None:
         self.model, self.device, self.dtype = model.eval(), device, dtype
-        self.graphs: dict[torch.Size, tuple[Any, Batch, torch.Tensor]] = {}
+        self.graphs: dict[torch.Size, tuple[Callable[[], Any], Batch, torch.Tensor]] = {}
 
     def logits(self, batch: Batch) -> torch.Tensor:
         cast = nullcontext() if self.dtype is None else torch.autocast(self.device, self.dtype, cache_enabled=False)
         with cast:
             return self.model(**batch).logits
 
-    def captured(self, batch: Batch) -> tuple[Any, Batch, torch.Tensor]:
+    def captured(self, batch: Batch) -> tuple[Callable[[], Any], Batch, torch.Tensor]:
+        """The replay of the graph for batches of this shape, the buffers that it reads, and its logits."""
         shape = batch["input_ids"].shape
         if shape not in self.graphs:
-            static = {name: x.clone() for name, x in batch.items()}
-            self.logits(static)  # loads the kernels
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                logits = self.logits(static)
-            self.graphs[shape] = graph, static, logits
+            static, outputs = {name: x.clone() for name, x in batch.items()}, []
+            replay = as_graph(lambda: outputs.append(self.logits(static)))
+            self.graphs[shape] = replay, static, outputs[-1]  # what the capture itself returned
         return self.graphs[shape]
 
     @torch.no_grad()
@@ -89,15 +87,16 @@ class BareForward:
             if self.device == "cpu":
                 found.append(self.logits(batch))
                 continue
-            graph, static, logits = self.captured(batch)
+            replay, static, logits = self.captured(batch)
             for name, value in batch.items():
                 static[name].copy_(value)
-            graph.replay()
+            replay()
             found.append(logits.clone())
         torch.cat(found).cpu()
 
 
 def seconds(work: Callable[[], Any], device: str) -> float:
+    """Of one call, until the GPU has finished it."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = time.perf_counter()
@@ -126,10 +125,8 @@ def of_evaluation(name: str, data: list[dict[str, Any]], options: argparse.Names
     """Seconds of evaluations, and of bare forwards."""
     model, device = make_model(name, options.device), options.device
     taken = evaluations(model, data, device, options.rounds)
-    bare, batches = (
-        BareForward(model, device, torch.bfloat16 if device == "cuda" else None),
-        device_batches(data, device),
-    )
+    bare = BareForward(model, device, torch.bfloat16 if device == "cuda" else None)
+    batches = device_batches(data, device)
     bare.run(batches)
     return taken, [seconds(lambda: bare.run(batches), device) for _ in range(options.rounds)]
 

@@ -24,10 +24,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from .records import RESULTS, append, conditions, spread_of
 from .shapes import MODELS
-from .trainer_steps import PROVIDERS, Setting, StepTimer, trained
+from .trainer_steps import BY_LAYER, PROVIDERS, Setting, StepTimer, trained
 
 STEPS = 5  # that are profiled
-PLAIN = ["stock plain", "plain captured, casts by layer", "plain captured"]
+PROFILED = ["stock plain", f"plain captured, {BY_LAYER}", "plain captured"]
 _ON_GPU = ProfilerActivity.CUDA
 _RANGES = ("Optimizer.", "ProfilerStep")  # names of ranges, which contain kernels and are none
 
@@ -141,7 +141,7 @@ def rows_of(name: str, setting: Setting, windows: int, kernels: int) -> list[dic
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), default=PLAIN)
+    parser.add_argument("--only", nargs="*", choices=list(PROVIDERS), default=PROFILED)
     parser.add_argument("--model", choices=list(MODELS), default="roberta-base")
     parser.add_argument("--size", default="16x128", help="batch x length")
     parser.add_argument("--windows", type=int, default=5, help=f"of {STEPS} steps, that are timed without the profiler")

@@ -448,17 +448,16 @@ def attention_with_bits() -> str:
         cells = [f"{float(at[s]['microseconds']):.0f} ({_two(at[s]['x first'])})" if s in at else "" for s in sizes]
         largest = _percent(max((float(row["spread"]) for row in at.values() if row["spread"]), default=None))
         lines.append([name, *cells, largest, at[of_memory]["added MiB"] if of_memory in at else ""])
-    titles = [*(f"{b} × {n}" for b, n in sizes), "largest spread", f"MiB, {' × '.join(of_memory)}"]
-    titles = ["µs (× first of its group)", *titles]
-    return table(titles, lines) if found else ""
+    columns = [*(f"{b} × {n}" for b, n in sizes), "largest spread", f"MiB, {' × '.join(of_memory)}"]
+    return table(["µs (× first of its group)", *columns], lines) if found else ""
 
 
 def profile() -> str:
     """Where the time of a plain step goes, eager and captured, and captured with a cast in each layer."""
-    from .profile import PLAIN
+    from .profile import PROFILED
 
     of = {}
-    for name in PLAIN:
+    for name in PROFILED:
         measured = rows("profile-cuda.csv", ("step ms", "name"), provider=name, what="kind")
         last = measured[-1]["step ms"]
         of[name] = {row["name"]: row for row in measured if row["step ms"] == last}
@@ -466,7 +465,7 @@ def profile() -> str:
     kinds = list(dict.fromkeys(kind for by in of.values() for kind in by))
     lines = [
         [kind, *(cell for by in of.values() for cell in _time_and_calls(by.get(kind)))]
-        for kind in sorted(kinds, key=lambda kind: -float(of[PLAIN[-1]].get(kind, {}).get("ms", 0)))
+        for kind in sorted(kinds, key=lambda kind: -float(of[PROFILED[-1]].get(kind, {}).get("ms", 0)))
     ]
     step = ["a whole step (spread)"]
     step += [cell for row in whole for cell in (f"{_two(row['step ms'])} ({_percent(row['spread'])})", "")]

@@ -66,8 +66,8 @@ def as_graph(work: Work) -> Work:
     return graph.replay
 
 
-def timed(work: Work, device: str) -> Callable[[None], Any]:
-    """The work, on a GPU as a CUDA graph, as a function that `timings` can call."""
+def as_run(work: Work, device: str) -> Callable[[None], Any]:
+    """The work as a function that `timings` can call; on a GPU it is a CUDA graph."""
     run = as_graph(work) if device == "cuda" else work
     return lambda _: run()
 
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     for tile in options.tiles:
         use_tile(tile)
         all_works = works(options.model, options.device)
-        runs = {name: timed(work, options.device) for name, (_, work) in all_works.items()}
+        runs = {name: as_run(work, options.device) for name, (_, work) in all_works.items()}
         for name, taken in timings(runs, [None], options.device, options.calls).items():
             passes = all_works[name][0]
             row = {

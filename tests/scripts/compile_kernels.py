@@ -147,14 +147,14 @@ class Compiler:
         print(
             f"{registers} registers, {spilled} spilled, {shared} shared | {time.monotonic() - start:.1f} s", flush=True
         )
-        if found.hash != kernel.run(*map(elsewhere, args), grid=None, warmup=True, **options).hash:
+        if found.hash != kernel.run(*map(at_another_address, args), grid=None, warmup=True, **options).hash:
             self.problems.append(f"{place} is compiled again where a number has another address.")
         if shared > limit:
             self.problems.append(f"{place} needs {shared} bytes of shared memory, and the card has {limit}.")
 
 
-def elsewhere(argument: Any) -> Any:
-    """The same argument; a single number that is in memory has an address that is no multiple of 16."""
+def at_another_address(argument: Any) -> Any:
+    """The argument; for a number in memory, another one of its type, whose address is no multiple of 16."""
     is_number = isinstance(argument, Tensor) and argument.ndim == 0
     return torch.zeros(2, dtype=argument.dtype)[1] if is_number else argument
 
