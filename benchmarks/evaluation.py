@@ -3,12 +3,13 @@
     python -m benchmarks.evaluation                                 # RoBERTa-base shapes, batches of 32
     python -m benchmarks.evaluation --models minilm --texts 1000 5000
 
-"evaluate" is an evaluation inside of `Trainer.train()`, with bf16, after a first one that records the graphs: the
-Trainer's own `eval_runtime`. "predict" is what `attendrop predict` does between tokens and logits, in float32, with the
-recording of its graphs. The bare forward is the least that one could write by hand for the same batches, which are
-padded and on the device already: it copies each into a buffer and replays the graph of its length. It records its
-graphs only beside "predict", with which it takes turns; beside "evaluate" it comes after the training. Times are
-medians over the rounds, and "spread" is the difference of the longest and the shortest round in percent.
+"evaluate" is an evaluation inside of `Trainer.train()`, with bf16: the Trainer's own `eval_runtime` in a run that
+evaluates ten times, without the first one, which records the graphs. "predict" is what `attendrop predict` does between
+tokens and logits, in float32, with the recording of its graphs. The bare forward is the least that one could write by
+hand for the same batches, which are padded and on the device already: it copies each into a buffer and replays the
+graph of its length. It records its graphs only beside "predict", with which it takes turns; beside "evaluate" it comes
+after the training. Times are medians, over evaluations or rounds, and "spread" is the difference of the longest and the
+shortest in percent.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from transformers import TrainingArguments
@@ -38,10 +39,7 @@ from .weight_passes import as_graph
 from .whole_runs import LONGEST, MODELS, encoded, make_model, padded, texts_of
 
 BATCH = 32
-# What `Rows` asks a tokenizer for.
-TOKENIZER = SimpleNamespace(
-    padding_side="right", model_input_names=["input_ids", "attention_mask"], pad_token_id=0, pad_token_type_id=0
-)
+EVALUATIONS = 10  # of a run; with fewer, the smaller last batch would not repay its recording
 
 Batch = dict[str, torch.Tensor]
 
@@ -106,12 +104,12 @@ def seconds(work: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - start
 
 
-def evaluations(model: Any, data: list[dict[str, Any]], device: str, rounds: int) -> list[float]:
-    """Seconds of evaluations inside of training, without the first one."""
+def evaluations(model: Any, data: list[dict[str, Any]], device: str) -> list[float]:
+    """Seconds of the evaluations of a run, without the first one."""
     on_gpu = device == "cuda"
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
-            folder, max_steps=rounds + 1, eval_strategy="steps", eval_steps=1, per_device_train_batch_size=4,
+            folder, max_steps=EVALUATIONS, eval_strategy="steps", eval_steps=1, per_device_train_batch_size=4,
             per_device_eval_batch_size=BATCH, save_strategy="no", logging_strategy="no", report_to=[],
             disable_tqdm=True, learning_rate=1e-6, bf16=on_gpu, use_cpu=not on_gpu,
         )  # fmt: skip
@@ -124,19 +122,18 @@ def evaluations(model: Any, data: list[dict[str, Any]], device: str, rounds: int
 def of_evaluation(name: str, data: list[dict[str, Any]], options: argparse.Namespace) -> tuple[list[float], ...]:
     """Seconds of evaluations, and of bare forwards."""
     model, device = make_model(name, options.device), options.device
-    taken = evaluations(model, data, device, options.rounds)
+    taken = evaluations(model, data, device)
     bare = BareForward(model, device, torch.bfloat16 if device == "cuda" else None)
     batches = device_batches(data, device)
     bare.run(batches)
-    return taken, [seconds(lambda: bare.run(batches), device) for _ in range(options.rounds)]
+    return taken, [seconds(lambda: bare.run(batches), device) for _ in taken]
 
 
 def of_prediction(name: str, data: list[dict[str, Any]], options: argparse.Namespace) -> tuple[list[float], ...]:
     """Seconds of predictions, and of bare forwards; each records its graphs."""
-    from datasets import Dataset
-
     model, device = make_model(name, options.device), options.device
-    rows = Rows(Dataset.from_list(data), TOKENIZER, "classification")
+    columns = {column: (np.concatenate([row[column] for row in data]), 0) for column in ("input_ids", "attention_mask")}
+    rows = Rows(columns, np.array([len(row["input_ids"]) for row in data]))
     task = Task("texts", "classification", ("input_ids",), "labels")
     batches = device_batches([data[number] for number in rows.order], device)
     for batch in batches:
@@ -145,7 +142,7 @@ def of_prediction(name: str, data: list[dict[str, Any]], options: argparse.Names
     def bare() -> None:
         BareForward(model, device, None).run(batches)
 
-    works = [lambda: run_model(model, rows, TOKENIZER, task, BATCH, LONGEST), bare]
+    works = [lambda: run_model(model, rows, None, task, BATCH, LONGEST), bare]
     rounds = [[seconds(work, device) for work in works] for _ in range(options.rounds + 1)][1:]
     return tuple(map(list, zip(*rounds, strict=True)))
 
@@ -158,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["roberta-base"])
     parser.add_argument("--texts", nargs="+", type=int, default=[3000, 10000], help="for evaluate, and for predict")
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of predict")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--output", type=Path, default=None, help="CSV file to append to")
     options = parser.parse_args(arguments)
@@ -178,7 +175,7 @@ def main(arguments: list[str] | None = None) -> None:
                 "bare seconds": round(statistics.median(bare), 3),
                 "bare spread": spread_of(bare),
                 "x bare": round(statistics.median(taken) / statistics.median(bare), 2),
-                "rounds": options.rounds,
+                "rounds": len(taken),
             }
             print("  ".join(f"{title}: {value}" for title, value in row.items()), flush=True)
             table.append(row)

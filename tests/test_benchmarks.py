@@ -127,7 +127,6 @@ def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkey
 
 
 def test_benchmark_of_evaluation_writes_complete_rows(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
     small = ["--models", "tiny", "--texts", "40", "70", "--rounds", "1", "--device", "cpu"]
     evaluation.main([*small, "--output", str(tmp_path / "rows.csv")])
     with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:

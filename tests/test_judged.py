@@ -263,7 +263,7 @@ def test_batches_are_padded_as_the_tokenizer_pads(place: Path, side: str) -> Non
     tokenizer.padding_side = side
     encoded = [tokenizer(text) for text, _ in sentences(9, seed=6)]
     split = Dataset.from_list([dict(row) for row in encoded])
-    rows = Rows(split, tokenizer, "classification")
+    rows = Rows.of_split(split, tokenizer, "classification")
     chosen = np.array([4, 0, 7])
     expected = tokenizer.pad([encoded[i] for i in chosen], return_tensors="pt")
     batch = rows.batch(chosen, rows.length(chosen))

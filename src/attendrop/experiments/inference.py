@@ -17,26 +17,43 @@ class Rows:
     """The input columns of a tokenised split as flat arrays, from which padded batches are cut.
 
     Args:
-        split: The tokenised split.
-        tokenizer: The tokenizer, which says how to pad.
-        kind: The kind of the task; examples of `choice` have one list of tokens for each ending.
+        columns: For each column, the tokens of all rows one after the other, and what it is padded with.
+        lengths: The number of tokens of each row.
+        endings: The number of rows of an example.
+        pads_left: Whether padding comes before the tokens.
     """
 
     can_be_widened = True  # to the length of another batch, so that one graph serves both
 
-    def __init__(self, split: Any, tokenizer: Any, kind: str) -> None:
-        self.endings = len(split[0]["input_ids"]) if kind == "choice" else 1
-        self.pads_left = tokenizer.padding_side == "left"
-        names = [name for name in tokenizer.model_input_names if name in split.column_names]
-        padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-        self.columns: dict[str, tuple[np.ndarray, int]] = {}
-        for name in names:
-            column = split.data.table.column(name).combine_chunks()
-            column = column.flatten() if kind == "choice" else column
-            self.columns[name] = column.flatten().to_numpy(zero_copy_only=False), padding.get(name, 0)
-            self.lengths = np.asarray(column.value_lengths(), dtype=np.int64)
+    def __init__(
+        self,
+        columns: dict[str, tuple[np.ndarray, int]],
+        lengths: np.ndarray,
+        endings: int = 1,
+        pads_left: bool = False,
+    ) -> None:
+        self.columns, self.lengths, self.endings, self.pads_left = columns, lengths, endings, pads_left
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
         self.order = np.argsort(-self.lengths.reshape(-1, self.endings).max(-1), kind="stable")  # the longest first
+
+    @classmethod
+    def of_split(cls, split: Any, tokenizer: Any, kind: str) -> Rows:
+        """The rows of a split.
+
+        Args:
+            split: The tokenised split.
+            tokenizer: The tokenizer, which says how to pad.
+            kind: The kind of the task; examples of `choice` have one list of tokens for each ending.
+        """
+        padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        columns, lengths = {}, np.zeros(0, np.int64)
+        for name in [name for name in tokenizer.model_input_names if name in split.column_names]:
+            column = split.data.table.column(name).combine_chunks()
+            column = column.flatten() if kind == "choice" else column
+            columns[name] = column.flatten().to_numpy(zero_copy_only=False), padding.get(name, 0)
+            lengths = np.asarray(column.value_lengths(), dtype=np.int64)
+        endings = len(split[0]["input_ids"]) if kind == "choice" else 1
+        return cls(columns, lengths, endings, tokenizer.padding_side == "left")
 
     def length(self, examples: np.ndarray) -> int:
         """The length of the longest of some examples."""

@@ -83,7 +83,7 @@ class Finished:
         rows = (
             CollatedRows(prepared.test, prepared.collator)
             if prepared.keeps_columns
-            else Rows(prepared.test, tokenizer, self.task.kind)
+            else Rows.of_split(prepared.test, tokenizer, self.task.kind)
         )
         values = run_model(model, rows, tokenizer, self.task, batch_size, self.max_length, count, starts)
         return Outputs(self, data, values.reshape(-1) if self.task.kind == "regression" else values, starts)
