@@ -31,6 +31,15 @@ def with_adapters(model: Any) -> Any:
     return get_peft_model(model, LoraConfig(r=8, target_modules=["query", "value"], modules_to_save=["classifier"]))
 
 
+def minilm(length: int, attention: str = "sdpa") -> Any:
+    """all-MiniLM-L6-v2: six layers of width 384."""
+    config = hf.BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
+        max_position_embeddings=max(512, length), attn_implementation=attention,
+    )  # fmt: skip
+    return hf.BertForSequenceClassification(config)
+
+
 def mpnet(length: int, attention: str = "sdpa") -> Any:
     """MPNet-base."""
     return hf.MPNetForSequenceClassification(hf.MPNetConfig(max_position_embeddings=2 + max(512, length)))
@@ -71,6 +80,7 @@ def tiny(length: int, attention: str = "sdpa") -> Any:
 MODELS: dict[str, Callable[..., Any]] = {
     "roberta-base": roberta,
     "roberta-base lora": roberta_lora,
+    "minilm": minilm,
     "mpnet-base": mpnet,
     "deberta-v3-base": deberta,
     "modernbert-base": modernbert,

@@ -4,7 +4,7 @@
     python -m benchmarks.trainer_steps --part family    # the papers' methods, captured, at 16x128
     python -m benchmarks.trainer_steps --part baselines # averages, fine-tuning baselines and further methods, the same
     python -m benchmarks.trainer_steps --part long      # 8,192 tokens in a batch, texts of 512 to 8,192 tokens
-    python -m benchmarks.trainer_steps --part models    # MPNet, DeBERTa-v3, ModernBERT, and Qwen2-0.5B with LoRA
+    python -m benchmarks.trainer_steps --part models    # MiniLM, MPNet, DeBERTa-v3, ModernBERT; Qwen2-0.5B with LoRA
     python -m benchmarks.trainer_steps --part long models
     python -m benchmarks.trainer_steps --model "qwen2-0.5b lora" --sizes 4x2048 --only "plain captured" rdrop
 
@@ -390,7 +390,7 @@ PARTS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]]]] = {
         2,
         [
             *((model, "16x128", [*PLAIN, "addrop captured"]) for model in
-              ("mpnet-base", "deberta-v3-base", "modernbert-base")),
+              ("minilm", "mpnet-base", "deberta-v3-base", "modernbert-base")),
             *(("qwen2-0.5b lora", size, [*PLAIN, "addrop captured"]) for size in ("8x512", "4x2048")),
         ],
     ),

@@ -183,6 +183,38 @@ def test_gradients_that_were_not_captured_are_stepped_eagerly() -> None:
     assert torch.equal(weight, twice)
 
 
+def test_an_optimizer_has_another_graph_where_what_a_step_reads_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
+    graphs, keys = Graphs(torch.device("cpu")), []
+    graphs._gradients = {weight: torch.ones(3) for weight in weights}
+    monkeypatch.setattr(graphs, "run", lambda key, *_, **__: keys.append(key))
+    graph = OptimizerGraph(optimizer, graphs)
+
+    def number_of_graphs(elsewhere: bool = False) -> int:
+        for weight, gradient in graphs._gradients.items():
+            weight.grad = gradient
+        if elsewhere:
+            weights[1].grad = torch.ones(3)
+        graph.step(optimizer.step)
+        return len(set(keys))
+
+    assert number_of_graphs() == 0  # the first step creates the state
+    assert [number_of_graphs(), number_of_graphs()] == [1, 1]
+    optimizer.param_groups[0]["lr"] = 0.05
+    assert number_of_graphs() == 1
+    steps = len(keys)
+    assert number_of_graphs(elsewhere=True) == 1
+    assert len(keys) == steps  # it was eager
+    moved = [weights[0].data, optimizer.state[weights[1]]["exp_avg"]]  # kept, so that their memory is not used again
+    weights[0].data = moved[0].clone()
+    assert number_of_graphs() == 2
+    optimizer.state[weights[1]]["exp_avg"] = moved[1].clone()
+    assert number_of_graphs() == 3
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    assert number_of_graphs() == 4
+
+
 def test_short_batches_are_padded_in_static_memory() -> None:
     graphs = Graphs(torch.device("cpu"))
     shapes, fill = {"input_ids": (2, 6), "labels": (2,)}, {"input_ids": 9, "labels": -100}

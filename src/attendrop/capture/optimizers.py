@@ -78,26 +78,25 @@ class OptimizerGraph:
         for rate, group in zip(self._learning_rates, self._optimizer.param_groups, strict=True):
             rate.fill_(group["lr"])
         parameters = [p for group in self._optimizer.param_groups for p in group["params"] if p.grad is not None]
-        state = self._optimizer.state
+        states: list[Any] = list(map(self._optimizer.state.get, parameters))
         # The first step creates the state, and gradients of an eager pass are elsewhere. These steps compute in the
         # same way, so that a run with graphs of an earlier run gives the same bits as one without.
-        if not all(self._graphs.owns_gradient(p) and p in state for p in parameters):
+        if None in states or not self._graphs.own_gradients(parameters):
             self._capturable(eager_step)
             return
         if not self._is_warm:
             self._warm_up_kernels()
-        key = self._key(parameters)
+        key = self._key(parameters, states)
         self._graphs.run(key, lambda: self._capturable(eager_step), warm_up=False, all_scopes=True)
 
-    def _key(self, parameters: list[nn.Parameter]) -> tuple[Any, ...]:
+    def _key(self, parameters: list[nn.Parameter], states: list[dict[str, Any]]) -> tuple[Any, ...]:
         """Everything that is fixed in a graph: the settings of the groups and the addresses of the tensors."""
         settings = [
             (len(group["params"]), *((name, value) for name, value in group.items() if name not in _NOT_FIXED))
             for group in self._optimizer.param_groups
         ]
-        addresses = [tensor.data_ptr() for tensor in (*parameters, *self._learning_rates)]
-        for p in parameters:
-            addresses += [x.data_ptr() for x in self._optimizer.state[p].values() if isinstance(x, Tensor)]
+        of_states = [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        addresses = map(Tensor.data_ptr, (*parameters, *self._learning_rates, *of_states))
         return ("optimizer", id(self), tuple(settings), tuple(addresses))
 
     def _capturable(self, eager_step: Callable[[], Any]) -> None:
