@@ -1,6 +1,6 @@
 """Measures every row of the page about cost on one device, and writes the tables of the documentation again.
 
-    python -m benchmarks.all                          # on the GPU where there is one: about ten minutes there
+    python -m benchmarks.all                          # on the GPU where there is one: nine minutes there
     python -m benchmarks.all --list                   # the parts of this device, with the minutes that they should take
     python -m benchmarks.all --parts sizes models     # some of them
     python -m benchmarks.all --no-tables              # results only
@@ -28,14 +28,14 @@ STEPS = ["benchmarks.trainer_steps", "--part"]
 # device -> part -> (arguments of `python -m`, minutes)
 PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
     "cuda": {
-        "sizes": ([*STEPS, "sizes"], 2.2),
-        "family": ([*STEPS, "family"], 0.8),
+        "sizes": ([*STEPS, "sizes"], 2.3),
+        "family": ([*STEPS, "family"], 0.7),
         "baselines": ([*STEPS, "baselines"], 0.8),
-        "long": ([*STEPS, "long"], 1.6),
+        "long": ([*STEPS, "long"], 1.3),
         "models": ([*STEPS, "models"], 1.5),
         "bits": (
             [*("benchmarks.bits", "--calls", "15"), *("--sizes", "64x256", "8x1024", "4x2048", "2x4096", "1x8192")],
-            0.6,
+            0.7,
         ),
         "weights": (["benchmarks.weight_passes"], 0.1),
         "runs": (
@@ -43,10 +43,10 @@ PARTS: dict[str, dict[str, tuple[list[str], float]]] = {
                 *("benchmarks.whole_runs", "--models", "roberta-base", "--sizes", "300", "--rounds", "2"),
                 *("--runs", "addrop eager", "addrop captured"),
             ],
-            1.3,
+            1.2,
         ),
-        "evaluation": (["benchmarks.evaluation", "--rounds", "2"], 0.3),
-        "profile": (["benchmarks.profile"], 0.2),  # the last one, because a profiler may slow down what follows
+        "evaluation": (["benchmarks.evaluation", "--rounds", "2"], 0.4),
+        "profile": (["benchmarks.profile"], 0.1),  # the last one, because a profiler may slow down what follows
         "kernels": (["benchmarks.kernels", "--device", "cuda", "--calls", "30"], 0.3),
         "inference": (
             [
