@@ -89,6 +89,18 @@ def _named(column: str) -> str:
     return f"column {shortened(column)!r}"
 
 
+def _one_column(table: Table) -> str:
+    """Says that a file has too few columns, and why that may be."""
+    (name,) = table.columns
+    sentence = f"{table.path} has one column, {shortened(name)!r}, but a text and a label are needed"
+    may_be_several = table.has_header and re.search(r"\w[^\w]+\w", name)
+    return (
+        f"{sentence}; if it is several, name the sign between them with --separator."
+        if may_be_several
+        else f"{sentence}."
+    )
+
+
 def find_columns(
     table: Table, text: str | None, text_pair: str | None, label: str | None, kind: str | None
 ) -> tuple[tuple[str, ...], str, list[str]]:
@@ -105,6 +117,8 @@ def find_columns(
         One or two text columns, the label column (the target column for a translation), and a note for each guess.
     """
     _check_names(table, text, text_pair, label)
+    if len(table.columns) == 1 and not table.has_word_lines:
+        raise UserError(_one_column(table))
     if kind == "translation" and label is None:
         text_pair, label = None, text_pair
     notes = []
