@@ -94,6 +94,12 @@ def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str, ev
         assert not same(both, alone(kind, other)), (one, other)
 
 
+def test_a_penalty_on_hidden_states_acts_beside_lp_ft_in_either_order() -> None:
+    """LP-FT ends the backward after the last block while it trains the head alone, and SCAL compares what that block
+    returns."""
+    assert same(train("bert", ("lp_ft", "scal")), train("bert", ("scal", "lp_ft")))
+
+
 @pytest.mark.parametrize("kind", ["bert", "llama", "bart"])
 def test_six_methods_train_together(kind: str) -> None:
     for methods in SIX:

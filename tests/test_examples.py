@@ -50,7 +50,7 @@ def test_an_example_with_real_weights_compares_plain_and_regularised(name: str, 
     command = [sys.executable, EXAMPLES / f"{name}.py", "--quick"]
     done = subprocess.run(command, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    rows = re.findall(r"^seed 0  (\S+) +[a-z ]+ ([\d.]+)", done.stdout, re.MULTILINE)
+    rows = re.findall(r"^seed 0  (\S+) +[a-z ]+ (-?[\d.]+)", done.stdout, re.MULTILINE)
     assert len(rows) == 2
     assert rows[0][0] == "plain"
     assert all(math.isfinite(float(score)) for _, score in rows)

@@ -59,7 +59,7 @@ class Regularizer:
 
     name: ClassVar[str] = ""
     edits_weights: ClassVar[bool] = False  # whether it replaces weights for the length of a step
-    reads_gradients: ClassVar[bool] = False  # whether it needs gradients inside of the model in the tracked pass
+    reads_gradients: ClassVar[bool] = False  # whether it needs gradients of hidden states in the tracked pass
     measures_plan: ClassVar[bool] = False  # whether `plan` writes metrics in the steps that are logged
     averages_weights: ClassVar[bool] = (
         False  # whether the model is evaluated and saved with other weights than it trains

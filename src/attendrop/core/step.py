@@ -137,7 +137,7 @@ class Step:
         metrics: name -> value; methods write here what they want to be logged.
         views: copies of each example in the tracked pass, one after the other: [views · B, ...].
         columns: columns of the batch that methods read and the model does not get.
-        reads_gradients: whether a method needs gradients inside of the model in the tracked pass.
+        reads_gradients: whether a method needs gradients of hidden states in the tracked pass.
     """
 
     model: nn.Module

@@ -67,6 +67,7 @@ class SCAL(Regularizer):
     """
 
     name: ClassVar[str] = "scal"
+    reads_gradients: ClassVar[bool] = True  # the contrastive term trains the blocks, and not the head
 
     epsilon: Strength = 1.0
     alpha: Strength = 0.5
