@@ -94,10 +94,19 @@ def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str, ev
         assert not same(both, alone(kind, other)), (one, other)
 
 
-def test_a_penalty_on_hidden_states_acts_beside_lp_ft_in_either_order() -> None:
-    """LP-FT ends the backward after the last block while it trains the head alone, and SCAL compares what that block
-    returns."""
-    assert same(train("bert", ("lp_ft", "scal")), train("bert", ("scal", "lp_ft")))
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("lp_ft", "scal"),  # one ends the backward after the last block, the other compares what that block returns
+        ("reinit", "smart"),  # the teacher is the model as training starts
+        ("noisytune", "smart"),
+        ("supertickets", "smart"),
+        ("reinit", "supertickets"),  # fresh weights are masked too
+    ],
+)
+def test_these_methods_do_the_same_in_either_order(one: str, other: str) -> None:
+    kind = bert_for(one, other)
+    assert same(train(kind, (one, other)), train(kind, (other, one)))
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "bart"])

@@ -165,7 +165,7 @@ class Engine:
         )
         self._micro_batches = 0
         self._rates.check_scaled()
-        for regularizer in self.regularizers:
+        for regularizer in sorted(self.regularizers, key=lambda r: r.start_order):
             regularizer.on_step_begin(self._step)
 
     @contextmanager

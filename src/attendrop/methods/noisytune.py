@@ -37,6 +37,7 @@ class NoisyTune(Regularizer):
     """
 
     name: ClassVar[str] = "noisytune"
+    start_order: ClassVar[int] = 0
 
     strength: float = 0.15
 

@@ -39,6 +39,7 @@ class Reinit(Regularizer):
     """
 
     name: ClassVar[str] = "reinit"
+    start_order: ClassVar[int] = 0
 
     blocks: int = 1
     pooler: bool = True

@@ -43,6 +43,7 @@ class SuperTickets(Regularizer):
     """
 
     name: ClassVar[str] = "supertickets"
+    start_order: ClassVar[int] = 1
 
     tickets: Tickets = field(default_factory=Tickets)
 
