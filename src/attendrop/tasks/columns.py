@@ -90,15 +90,11 @@ def _named(column: str) -> str:
 
 
 def _one_column(table: Table) -> str:
-    """Says that a file has too few columns, and why that may be."""
+    """The error for a file without a column for the label; its header may be several names that were not split."""
     (name,) = table.columns
-    sentence = f"{table.path} has one column, {shortened(name)!r}, but a text and a label are needed"
     may_be_several = table.has_header and re.search(r"\w[^\w]+\w", name)
-    return (
-        f"{sentence}; if it is several, name the sign between them with --separator."
-        if may_be_several
-        else f"{sentence}."
-    )
+    hint = "; if it holds several columns, name the sign between them with --separator" if may_be_several else ""
+    return f"{table.path} has one column, {shortened(name)!r}, and the label must be in another one{hint}."
 
 
 def find_columns(
