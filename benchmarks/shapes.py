@@ -9,6 +9,8 @@ import torch
 import transformers as hf
 
 TEXT = {"vocab_size": 50265, "type_vocab_size": 1}
+MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
 def roberta(length: int, attention: str = "sdpa", **sizes: int) -> Any:
@@ -32,11 +34,8 @@ def with_adapters(model: Any) -> Any:
 
 
 def minilm(length: int, attention: str = "sdpa") -> Any:
-    """all-MiniLM-L6-v2: six layers of width 384."""
-    config = hf.BertConfig(
-        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
-        max_position_embeddings=max(512, length), attn_implementation=attention,
-    )  # fmt: skip
+    """all-MiniLM-L6-v2."""
+    config = hf.BertConfig(**MINILM, max_position_embeddings=max(512, length), attn_implementation=attention)
     return hf.BertForSequenceClassification(config)
 
 
@@ -74,7 +73,7 @@ def qwen2_lora(length: int, attention: str = "sdpa") -> Any:
 
 def tiny(length: int, attention: str = "sdpa") -> Any:
     """So small that a CPU tests the benchmark itself."""
-    return roberta(length, attention, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    return roberta(length, attention, **TINY)
 
 
 MODELS: dict[str, Callable[..., Any]] = {

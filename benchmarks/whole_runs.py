@@ -32,12 +32,13 @@ from transformers import Trainer, TrainingArguments
 from attendrop import ADDrop, RegularizedTrainer
 
 from .records import RESULTS, append, conditions, spread_of
+from .shapes import MINILM, TINY
 
 ROOT = Path(__file__).parent.parent
 VOCABULARY = 30522
 LONGEST = 128  # tokens
-# name -> hidden size, layers, heads, width of the feed-forward
-MODELS = {"minilm": (384, 6, 12, 1536), "roberta-base": (768, 12, 12, 3072), "tiny": (32, 2, 2, 64)}
+# name -> sizes of a BERT model; those of `BertConfig` itself are RoBERTa-base's
+MODELS: dict[str, dict[str, int]] = {"minilm": MINILM, "roberta-base": {}, "tiny": TINY}
 AIMS = {300: 1.0, 1000: 0.6, 3000: 0.6}
 # kind of run -> (class of the trainer, its arguments)
 RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -86,12 +87,8 @@ def padded(examples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def make_model(name: str, device: str) -> Any:
-    width, layers, heads, inner = MODELS[name]
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers, num_attention_heads=heads,
-        intermediate_size=inner, num_labels=2,
-    )  # fmt: skip
+    config = transformers.BertConfig(vocab_size=VOCABULARY, num_labels=2, **MODELS[name])
     with torch.device(device):
         return transformers.BertForSequenceClassification(config)
 

@@ -81,7 +81,7 @@ class OptimizerGraph:
         states: list[Any] = list(map(self._optimizer.state.get, parameters))
         # The first step creates the state, and gradients of an eager pass are elsewhere. These steps compute in the
         # same way, so that a run with graphs of an earlier run gives the same bits as one without.
-        if None in states or not self._graphs.own_gradients(parameters):
+        if None in states or not self._graphs.owns_gradients(parameters):
             self._capturable(eager_step)
             return
         if not self._is_warm:

@@ -86,7 +86,7 @@ class CapturedTraining:
         clipped = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._trainer.accelerator.scaler is not None or not clipped:
             return None  # a loss scaler looks at gradients on the CPU
-        if not self.graphs.own_gradients(clipped):
+        if not self.graphs.owns_gradients(clipped):
             return None  # those of an eager step
         key = ("clipping", max_norm, tuple(map(id, clipped)))
         norm = self.graphs.run_once(key, lambda: nn.utils.clip_grad_norm_(clipped, max_norm))

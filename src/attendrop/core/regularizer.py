@@ -61,7 +61,7 @@ class Regularizer:
     edits_weights: ClassVar[bool] = False  # whether it replaces weights for the length of a step
     reads_gradients: ClassVar[bool] = False  # whether it needs gradients of hidden states in the tracked pass
     # When `on_step_begin` is called: 0 where it sets the weights with which training starts, 1 where it masks them.
-    # Others come after these, so that what they note of the first weights does not depend on the order of the list.
+    # Others come after these, so that what they store of the first weights does not depend on the order of the list.
     start_order: ClassVar[int] = 2
     measures_plan: ClassVar[bool] = False  # whether `plan` writes metrics in the steps that are logged
     averages_weights: ClassVar[bool] = (
