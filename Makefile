@@ -42,7 +42,7 @@ test-long: setup  ## Run all tests, the slow ones too: 200 steps of every method
 
 test-gpu: setup  ## Run the tests that need a GPU, and those of the kernels on it
 	$(BIN)/python -m pytest -m gpu
-	$(BIN)/python -m pytest tests/test_kernels.py
+	$(BIN)/python -m pytest tests/kernels/test_kernels.py
 
 coverage: setup  ## Run the tests and measure their branch coverage of the package, without the parts that need a GPU
 	$(PYTEST) --cov --cov-report=

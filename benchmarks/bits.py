@@ -27,8 +27,8 @@ from attendrop.kernels.attention_mask import mask_of
 from attendrop.kernels.attribution_mask import DropRule, SelectedBits, bits_from_gradient, keep_from_gradient
 from attendrop.kernels.attribution_mask.triton import _launch as launch
 from attendrop.kernels.attribution_mask.triton import words_from_gradient
-from attendrop.kernels.bits_attention import Dropout, attend
-from attendrop.kernels.bits_attention import triton as kernels
+from attendrop.kernels.bitmask_attention import Dropout, attend
+from attendrop.kernels.bitmask_attention import triton as kernels
 from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
 from .kernels import timings

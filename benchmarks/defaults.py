@@ -32,7 +32,7 @@ CHOSEN, GRID = "chosen", "grid"
 
 def specs(options: argparse.Namespace) -> Iterator[Any]:
     """All runs; those of one seed and task come together, so that the workers change their data rarely."""
-    from attendrop.study.spec import RunSpec
+    from attendrop.lab.studies.spec import RunSpec
 
     points: list[dict[str, Any]] = [{}] if CHOSEN in options.by else []
     if GRID in options.by:
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="start no run after this time (default: all runs)")
     parser.add_argument("--output", type=Path, default=RESULTS / "defaults.csv")
     options = parser.parse_args(arguments)
-    from attendrop.study.engines import make_engine
+    from attendrop.lab.studies.executors import make_engine
 
     waiting, rows, failures = specs(options), list[dict[str, Any]](), 0
     end = time.monotonic() + (options.seconds or float("inf"))

@@ -29,8 +29,8 @@ import transformers
 from transformers import TrainingArguments
 
 from attendrop import RegularizedTrainer
-from attendrop.experiments.inference import Rows, run_model
-from attendrop.tasks import Task
+from attendrop.lab.runs.inference import Rows, run_model
+from attendrop.lab.tasks import Task
 from attendrop.utils.batches import padded_length
 from attendrop.utils.processes import freeze_imported
 

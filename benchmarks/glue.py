@@ -50,7 +50,7 @@ def score_of(metric: str, predictions: Any, labels: Any) -> float:
 
 def calibration_of(logits: Any, labels: Any) -> dict[str, float]:
     """Brier score and expected calibration error (in percent) of a classifier."""
-    from attendrop.statistics.calibration import brier_score, calibration_error, softmax
+    from attendrop.lab.statistics.calibration import brier_score, calibration_error, softmax
 
     probabilities = softmax(logits)
     return {"brier": brier_score(probabilities, labels), "ece": 100 * calibration_error(probabilities, labels)}

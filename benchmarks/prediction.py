@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """The row of one measurement. A first, short round of both is not measured."""
     import torch
 
-    from attendrop.experiments.predict import predict_file, read_finished
+    from attendrop.lab.runs.predict import predict_file, read_finished
 
     run = read_finished(options.folder)
     if run.task.kind != "classification" or len(run.task.text) != 1:

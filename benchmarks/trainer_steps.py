@@ -41,7 +41,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, RDrop, RegularizedTrainer
 from attendrop.capture import half_weights
-from attendrop.kernels.bits_attention import serving
+from attendrop.kernels.bitmask_attention import serving
 from attendrop.methods import parse_method
 from attendrop.utils.processes import freeze_imported
 

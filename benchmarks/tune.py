@@ -15,11 +15,11 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from attendrop.cli.console import quiet_libraries
-from attendrop.study.driver import run_study
-from attendrop.study.engines import make_engine
-from attendrop.study.tune import TuneListener, Tuner, tune
-from attendrop.study.tune_design import make_tune_config
+from attendrop.lab.cli.console import quiet_libraries
+from attendrop.lab.studies.driver import run_study
+from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.tune import TuneListener, Tuner, tune
+from attendrop.lab.studies.tune_design import make_tune_config
 
 from .records import RESULTS, append, conditions
 

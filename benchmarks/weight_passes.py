@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from attendrop.kernels import all_weights
+from attendrop.kernels import foreach as all_weights
 
 from .kernels import timings
 from .records import RESULTS, append, conditions
@@ -75,7 +75,7 @@ def as_run(work: Work, device: str) -> Callable[[None], Any]:
 def use_tile(size: int | None) -> None:
     """From now on, a program of the kernels works on so many numbers at a time."""
     if size is not None:
-        from attendrop.kernels.all_weights import triton
+        from attendrop.kernels.foreach import triton
 
         triton.TILE = size
 

@@ -70,7 +70,7 @@ GROUPS = (
         "attribution",
         "Attribution",
         "How much a prediction depends on each attention position, and a model's score without some of them.",
-        ("model.attribution", "model.robustness", "kernels.attribution_mask"),
+        ("model.attribution", "lab.robustness", "kernels.attribution_mask"),
     ),
     Group(
         "models",
@@ -79,14 +79,14 @@ GROUPS = (
         ("model",),
     ),
     Group("pruning", "Pruning", "Attention layers, heads and blocks removed from a model.", ("prune",), "prune"),
-    Group("tasks", "Tasks", "Data sets by name or from files, their metrics, tokenizers and models.", (), "tasks"),
-    Group("report", "Report", "Figures, model cards, and the report of a study.", (), "report"),
+    Group("tasks", "Tasks", "Data sets by name or from files, their metrics, tokenizers and models.", (), "lab.tasks"),
+    Group("report", "Report", "Figures, model cards, and the report of a study.", (), "lab.report"),
     Group(
-        "experiments",
-        "Experiments",
+        "runs",
+        "Runs",
         "Whole runs from Python: what `attendrop train` does on the command line.",
-        ("experiments",),
-        "experiments",
+        ("lab.runs",),
+        "lab.runs",
     ),
 )
 
@@ -152,7 +152,7 @@ def api_index() -> str:
     """The first page of the API reference: all names, by group."""
     parts = [
         "# API reference\n\nEverything that can be imported from `attendrop` itself, and the public subpackages "
-        "`attendrop.prune`, `attendrop.tasks`, `attendrop.report` and `attendrop.experiments`. Other modules may "
+        "`attendrop.prune`, `attendrop.lab.tasks`, `attendrop.lab.report` and `attendrop.lab.runs`. Other modules may "
         "change without notice.\n"
     ]
     for group in GROUPS:

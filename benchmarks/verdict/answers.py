@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attendrop.experiments.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
-from attendrop.statistics.over_tasks import FEWEST_TASKS, TaskSummary
-from attendrop.tasks.findings import plural
+from attendrop.lab.runs.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
+from attendrop.lab.statistics.over_tasks import FEWEST_TASKS, TaskSummary
+from attendrop.lab.tasks.findings import plural
 
 from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from attendrop.core.checks import check_regularizers
+from attendrop.lab.studies.search_space import with_fields
 from attendrop.methods import parse_method
-from attendrop.study.search_space import with_fields
 
 from .parts import PLAIN, rows_of
 from .plan import FROZEN, PLAN, TUNE, by_development, candidates

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from attendrop.statistics.calibration import calibration_error, log_loss, scaled_probabilities
-from attendrop.study.analysis.ensembles import evidence, other_outcomes, score_of
-from attendrop.study.outputs import Outputs, read_outputs, write_outputs
-from attendrop.study.spec import RunSpec
+from attendrop.lab.evaluation.outputs import Outputs, read_outputs, write_outputs
+from attendrop.lab.statistics.calibration import calibration_error, log_loss, scaled_probabilities
+from attendrop.lab.studies.analysis.ensembles import evidence, other_outcomes, score_of
+from attendrop.lab.studies.spec import RunSpec
 
 from .lines import make_parser, run_parts
 from .parts import MEMBERS, PLAIN, STAGES, UPPER_LINE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from attendrop.statistics.over_tasks import TaskSummary
+from attendrop.lab.statistics.over_tasks import TaskSummary
 
 from .judge import over_tasks, question
 from .recommend import MODEL, primary_size

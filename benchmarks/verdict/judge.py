@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from attendrop.statistics.over_tasks import TaskSummary, summarize_tasks
-from attendrop.statistics.paired import make_pairs
-from attendrop.statistics.verdict import Comparison, Question, judge_family
-from attendrop.study.analysis.outcomes import DELTAS
+from attendrop.lab.statistics.over_tasks import TaskSummary, summarize_tasks
+from attendrop.lab.statistics.paired import make_pairs
+from attendrop.lab.statistics.verdict import Comparison, Question, judge_family
+from attendrop.lab.studies.analysis.outcomes import DELTAS
 
 from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
 from .plan import plain_trained_alike

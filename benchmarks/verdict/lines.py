@@ -13,8 +13,8 @@ from queue import Queue
 from threading import Lock, Thread
 from typing import Any
 
-from attendrop.study.engines import WORKER, Engine, make_engine
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.executors import WORKER, Engine, make_engine
+from attendrop.lab.studies.spec import RunSpec
 
 from ..tables import ROOT
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from attendrop.study.sampling import points
-from attendrop.study.search_space import parse_dimension, with_fields
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.sampling import points
+from attendrop.lab.studies.search_space import parse_dimension, with_fields
+from attendrop.lab.studies.spec import RunSpec
 
 FOLDER = Path(__file__).parent
 PLAN = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from attendrop.study.spec import RunSpec
-from attendrop.study.worker import Worker
+from attendrop.lab.studies.spec import RunSpec
+from attendrop.lab.studies.worker import Worker
 
 PART = "protocols"
 TASKS = {"glue/rte": 277, "glue/mrpc": 408}  # task -> size of its development set

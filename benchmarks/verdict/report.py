@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attendrop.report.page import checked_analysis, render_page
-from attendrop.study.analysis import analyse_records
+from attendrop.lab.report.page import checked_analysis, render_page
+from attendrop.lab.studies.analysis import analyse_records
 
 from ..tables import ROOT
 from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.spec import RunSpec
 
 from .lines import make_parser, run_parts
 from .plan import PLAN, runs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from statistics import median
 
-from attendrop.statistics.over_tasks import TaskSummary
-from attendrop.statistics.verdict import Comparison
+from attendrop.lab.statistics.over_tasks import TaskSummary
+from attendrop.lab.statistics.verdict import Comparison
 
 from .judge import over_tasks
 from .parts import PLAIN, confirmation_rows

@@ -6,6 +6,8 @@ torch nor transformers.
 
 import lazy_loader
 
+from .utils import moved as _moved  # noqa: F401, old paths of modules raise an ImportError that names the new one
+
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,8 +8,11 @@ from .core.step import MicroBatch as MicroBatch
 from .core.step import Step as Step
 from .errors import DivergedError as DivergedError
 from .errors import UserError as UserError
-from .experiments import fine_tune as fine_tune
 from .kernels.attribution_mask.reference import keep_mask as keep_mask
+from .lab.robustness.measure import DropScore as DropScore
+from .lab.robustness.measure import Robustness as Robustness
+from .lab.robustness.measure import measure_robustness as measure_robustness
+from .lab.runs import fine_tune as fine_tune
 from .methods import METHODS as METHODS
 from .methods import load_regularizers as load_regularizers
 from .methods import parse_method as parse_method
@@ -54,6 +57,7 @@ from .methods.smart import SMART as SMART
 from .methods.structure_mask import StructureMask as StructureMask
 from .methods.structure_mask import collate_structure as collate_structure
 from .methods.supertickets import SuperTickets as SuperTickets
+from .methods.supertickets import Tickets as Tickets
 from .methods.supertickets import find_supertickets as find_supertickets
 from .methods.swa import SWA as SWA
 from .methods.unidrop import UniDrop as UniDrop
@@ -61,12 +65,8 @@ from .methods.wise_ft import WiSEFT as WiSEFT
 from .model.attribution import IntegrationRule as IntegrationRule
 from .model.attribution import attribute as attribute
 from .model.plan import Plan as Plan
-from .model.robustness import DropScore as DropScore
-from .model.robustness import Robustness as Robustness
-from .model.robustness import measure_robustness as measure_robustness
 from .model.seams import Seams as Seams
 from .model.seams import bind as bind
-from .prune.tickets import Tickets as Tickets
 from .trainer import RegularizedTrainer as RegularizedTrainer
 from .trainer import RegularizerMixin as RegularizerMixin
 from .trainer import regularized as regularized

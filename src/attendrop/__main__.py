@@ -1,5 +1,5 @@
 """`python -m attendrop`, which is also what `accelerate launch -m attendrop train …` runs."""
 
-from .cli import main
+from .lab.cli import main
 
 main()

@@ -31,7 +31,7 @@ def make_analysis(
     heads: int = 12,
     examples: int = 2,
 ) -> dict[str, Any]:
-    """An analysis as `attendrop.study.analysis.analyse` returns it.
+    """An analysis as `attendrop.lab.studies.analysis.analyse` returns it.
 
     Args:
         seeds: the number of seeds; below 5 there are no verdicts.

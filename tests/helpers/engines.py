@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attendrop.study.records import describe
-from attendrop.study.spec import RunSpec
-from attendrop.study.worker import Worker
+from attendrop.lab.studies.records import describe
+from attendrop.lab.studies.spec import RunSpec
+from attendrop.lab.studies.worker import Worker
 
 NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]

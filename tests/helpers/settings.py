@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attendrop.prune.tickets import Tickets
+from attendrop.methods.supertickets.tickets import Tickets
 
 MODELS = ("bert", "gpt2", "llama", "bart")
 ADAPTED = (*MODELS, "mpnet")  # for methods that act inside attention, which MPNet has an adapter for

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from attendrop.errors import DivergedError, UserError
-from attendrop.study.records import now, worker_name
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.records import now, worker_name
+from attendrop.lab.studies.spec import RunSpec
 
 Progress = Callable[[dict[str, Any]], bool]
 
@@ -91,7 +91,7 @@ def light_specs(count: int, **settings: Any) -> list[RunSpec]:
 
 def real_specs(folder: Path, seeds: int, methods: tuple[str, ...] = ("plain", "addrop:p=0.5,q=0.5")) -> list[RunSpec]:
     """Runs that train a tiny BERT on a few sentences, for the worker of the package."""
-    from attendrop.study.design import make_design
+    from attendrop.lab.studies.design import make_design
 
     from .cli_tools import save_encoder, sentences, write_csv
 

@@ -42,18 +42,18 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from attendrop import kernels
-from attendrop.kernels.all_weights import triton as all_weights
 from attendrop.kernels.attention_mask import triton as attention_mask
 from attendrop.kernels.attribution_mask import triton as attribution_mask
 from attendrop.kernels.attribution_mask.reference import DropRule
-from attendrop.kernels.bits_attention import api
-from attendrop.kernels.bits_attention import triton as bits_attention
-from attendrop.kernels.bits_attention.reference import Dropout
+from attendrop.kernels.bitmask_attention import api
+from attendrop.kernels.bitmask_attention import triton as bits_attention
+from attendrop.kernels.bitmask_attention.reference import Dropout
 from attendrop.kernels.draws import triton as draws
+from attendrop.kernels.foreach import triton as all_weights
 from attendrop.kernels.mask_bits import triton as mask_bits
 from attendrop.kernels.mask_bits.reference import Bits, Blocks, PackedKeep, pack
 from attendrop.kernels.mixed_rows import triton as mixed_rows
-from attendrop.kernels.weights import triton as weights
+from attendrop.kernels.random_scaling import triton as weights
 
 # Compute capability -> bytes of shared memory that a program may have.
 SHARED = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}

@@ -44,12 +44,12 @@ import transformers.modeling_utils
 import typer._adapters  # noqa: F401
 from safetensors.torch import load_file
 
-import attendrop.cli.train
 import attendrop.core.state
-import attendrop.report.training
+import attendrop.lab.cli.train
+import attendrop.lab.report.learning_curves
 from attendrop import parse_method
-from attendrop.cli.app import run
-from attendrop.prune.tickets import Tickets
+from attendrop.lab.cli.app import run
+from attendrop.methods.supertickets.tickets import Tickets
 from attendrop.trainer.manifest import MANIFEST_FILE
 from attendrop.trainer.mixin import RegularizerMixin
 from attendrop.utils.processes import freeze_imported
@@ -355,7 +355,9 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="cases of each kind of fault; all of them without it")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    attendrop.report.training.plot_history = lambda *args, **kwargs: None  # the figure takes as long as the run
+    attendrop.lab.report.learning_curves.plot_history = lambda *args, **kwargs: (
+        None
+    )  # the figure takes as long as the run
     freeze_imported()
     total: Counter[str] = Counter()
     bad: list[str] = []

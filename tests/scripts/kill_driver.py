@@ -22,10 +22,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from attendrop.study.driver import run_study
-from attendrop.study.engines import WORKER, make_engine
-from attendrop.study.records import read_records
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.driver import run_study
+from attendrop.lab.studies.executors import WORKER, make_engine
+from attendrop.lab.studies.records import read_records
+from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import LIGHT, light_specs, real_specs
 
 CONFIGURATION = {"kind": "compare", "seeds": "all"}

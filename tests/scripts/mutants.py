@@ -184,7 +184,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("return self.loss_difference() / 2", "return self.loss_difference()", "r3f:manual"),
         ("torch.logaddexp(a, b) - math.log(2)", "torch.logaddexp(a, b)", "rdrop:hand"),
     ],
-    "kernels/weights/reference.py": [
+    "kernels/random_scaling/reference.py": [
         ("return keep.to(torch.promote_types(dtype, torch.float32)) / share",
          "return keep.to(torch.promote_types(dtype, torch.float32))", "dropconnect mixout child_tuning"),
         ("    weight.copy_(trained)\n", "    pass\n", "dropconnect mixout"),
@@ -217,7 +217,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "kernels/mixed_rows/api.py": [
         ("(gradient, back, shares, shares_back), None", "(gradient, back, shares, shares), None", "hidden_mixup"),
     ],
-    "kernels/all_weights/reference.py": [
+    "kernels/foreach/reference.py": [
         ("torch.stack(norms).square()", "torch.stack(norms)", "sam:hand"),
         ("step.mul_(scale).mul_(scale)", "step.mul_(scale)", "asam:hand"),
         ("_wide(weight).abs().add_(eta)", "_wide(weight).abs()", "asam:hand"),
@@ -330,13 +330,13 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("if (block + 1) % int(1 / rate)", "if block % int(1 / rate)", "layerdrop:kept"),
         ("                    setattr(module, attribute, new)\n", "                    pass\n", "layerdrop"),
     ],
-    "prune/tickets.py": [
+    "methods/supertickets/tickets.py": [
         ("of_site / of_site.norm().clamp(min=1e-30)", "of_site", "supertickets:lowest"),
         ('["loss"] * examples  #', '["loss"]  #', "supertickets:importance"),
         ('products.abs().sum(1) if per == "token" else products.sum(1).abs()',
          "products.abs().sum(1)", "supertickets:importance"),
     ],
-    "experiments/sampler.py": [
+    "lab/runs/sampler.py": [
         ("manual_seed(self.seed + self.epoch)", "manual_seed(self.seed)", "sampler"),
         ("argsort(descending=True, stable=True)", "argsort(descending=True, stable=True).sort().values", "sampler"),
         ("torch.randperm(full, generator=generator).tolist()", "range(full)", "sampler"),
@@ -346,10 +346,10 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),
         ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
     ],
-    "experiments/recipe.py": [
+    "lab/runs/recipe.py": [
         ("epochs * PRESET_EXAMPLES / examples", "epochs * examples / PRESET_EXAMPLES", "first_hour:many_passes"),
     ],
-    "experiments/presets.py": [
+    "lab/runs/presets.py": [
         ('"patience": 3 if config.task in _LARGE else 5',
          '"patience": 5 if config.task in _LARGE else 3', "cli:preset"),
     ],
@@ -361,7 +361,8 @@ def arguments_of(tests: str) -> list[list[str]]:
     found = []
     for entry in tests.split():
         name, _, chosen = entry.partition(":")
-        found.append([f"tests/test_{name}.py", *(["-k", chosen] if chosen else [])])
+        [file] = (ROOT / "tests").rglob(f"test_{name}.py")
+        found.append([str(file.relative_to(ROOT)), *(["-k", chosen] if chosen else [])])
     return found
 
 

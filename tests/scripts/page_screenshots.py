@@ -26,7 +26,7 @@ def main() -> None:
     options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
-    from attendrop.report.page import write_report
+    from attendrop.lab.report.page import write_report
 
     options.folder.mkdir(parents=True, exist_ok=True)
     page_path = options.page or write_report(

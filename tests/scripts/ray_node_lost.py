@@ -17,10 +17,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the order in which threads add 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from attendrop.study.driver import run_study
-from attendrop.study.engines import make_engine
-from attendrop.study.records import Record
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.driver import run_study
+from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.records import Record
+from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import real_specs
 
 CONFIGURATION = {"kind": "compare"}
@@ -39,7 +39,7 @@ def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, Record], 
     """
     from ray.cluster_utils import Cluster
 
-    from attendrop.study.driver import Study
+    from attendrop.lab.studies.driver import Study
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     node = cluster.add_node(num_cpus=1)

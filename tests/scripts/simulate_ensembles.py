@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attendrop.statistics.ensembles import judge_gain
-from attendrop.statistics.verdict import Question
+from attendrop.lab.statistics.ensembles import judge_gain
+from attendrop.lab.statistics.verdict import Question
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "ensembles.csv"
 SEEDS = (5, 10, 20)

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from attendrop.statistics.paired import minimum_detectable_effect
-from attendrop.statistics.sequential import SequentialDesign
-from attendrop.statistics.verdict import Question, judge_family
+from attendrop.lab.statistics.paired import minimum_detectable_effect
+from attendrop.lab.statistics.sequential import SequentialDesign
+from attendrop.lab.statistics.verdict import Question, judge_family
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "statistics.csv"
 SEEDS = (5, 10, 20)

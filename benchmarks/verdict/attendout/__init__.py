@@ -6,7 +6,7 @@
 plan.py     the tasks, the fixed drop rates, the games and the rules of every choice; written before the first run
 files.py    divides the training examples of a task: a pool to draw from, and the reward set
 run.py      runs the stages, one line for each run in docs/results/verdict/attendout-<model>.csv
-report.py   the tables
+lab/report.py   the tables
 
 The questions, and the stages that answer them:
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attendrop.tasks.catalogue import find_task
+from attendrop.lab.tasks.catalogue import find_task
 
 
 class Files:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any, NamedTuple
 
-from attendrop.study.sampling import points
-from attendrop.study.search_space import Range
-from attendrop.study.spec import RunSpec
+from attendrop.lab.studies.sampling import points
+from attendrop.lab.studies.search_space import Range
+from attendrop.lab.studies.spec import RunSpec
 
 from .files import Files
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from attendrop.statistics.paired import Pairs, make_pairs, t_interval
-from attendrop.statistics.verdict import Comparison, judge_family
+from attendrop.lab.statistics.paired import Pairs, make_pairs, t_interval
+from attendrop.lab.statistics.verdict import Comparison, judge_family
 
 from ...records import NOT_YET, table
 from ..judge import question

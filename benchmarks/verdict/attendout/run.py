@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attendrop.statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
+from attendrop.lab.statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
 
 from ..lines import Workers, append_lines, make_parser, read, remove_failed
 from ..run import portable_id

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..model.adapters import capturable
+from ..model.attention_adapters import capturable
 
 _DTYPES = {bool: torch.bool, int: torch.int64}
 

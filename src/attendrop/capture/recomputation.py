@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..model.adapters import recomputed_in
+from ..model.attention_adapters import recomputed_in
 from ..random import advancing, cuda_generator
 
 

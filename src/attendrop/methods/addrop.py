@@ -28,14 +28,7 @@ from ..kernels.attention_mask import KeepForm, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candidates
 from ..kernels.draws import uniform
 from ..model.attention import of_queries
-from ..model.attribution import (
-    ATTRIBUTIONS,
-    RULES,
-    Attribution,
-    IntegrationRule,
-    attribute_loop_loss,
-    attributions,
-)
+from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attribute_loop_loss, attributions
 from ..model.objective import LABEL_SOURCES, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, as_strength, values_of
 from ..core.step import Loop, Step
-from ..kernels.weights import thin
+from ..kernels.random_scaling import thin
 from ..model.modes import evaluating
 from ..model.plan import Plan
 from ..model.seams import Seams

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.step import Step
-from ..kernels.all_weights import pull
+from ..kernels.foreach import pull
 from ..utils.checks import check_number
 from ._shared.origin import RemembersOrigin
 from ._shared.weights import in_graph

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..core.regularizer import Regularizer
 from ..core.step import MicroBatch, Step
-from ..kernels.bits_attention import stored
+from ..kernels.bitmask_attention import stored
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers, map_shape

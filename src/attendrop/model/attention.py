@@ -20,7 +20,7 @@ from transformers.masking_utils import bidirectional_mask_function, eager_mask, 
 
 from ..kernels.attention_mask import Mask, allowed_and_empty, as_keep, mask_of
 from ..kernels.mask_bits import Bits, Blocks
-from . import bits
+from . import bitmask_attention as bits
 from .dry_run import record_attention
 from .plan import Plan
 

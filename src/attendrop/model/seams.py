@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from ..kernels.bits_attention import is_possible
+from ..kernels.bitmask_attention import is_possible
 from ..random import preserved
-from .adapters import ADAPTERS
 from .attention import IMPLEMENTATIONS, REPLACED, CallCounter, Record
+from .attention_adapters import ADAPTERS
 from .dry_run import Trace, few_tokens, sites_and_blocks, traced
 from .modes import evaluating
 from .plan import Plan

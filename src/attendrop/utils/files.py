@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 UNFINISHED = ".unfinished"  # the ending of a file that is being written
 
@@ -39,6 +41,11 @@ def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
         raise
     if flush:
         _flush_folder(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON file, whole or not at all, without waiting for the disk."""
+    write_whole(path, json.dumps(value, indent=1, default=str) + "\n", flush=False)
 
 
 def _flush_folder(folder: Path) -> None:

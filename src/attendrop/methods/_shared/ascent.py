@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ...core.regularizer import Regularizer
 from ...core.schedule import Strength, largest, value_at
 from ...core.step import Loop, MicroBatch, Step
-from ...kernels.all_weights import climb, restore
+from ...kernels.foreach import climb, restore
 from ...model.plan import Plan
 from ...model.seams import Seams
 from .averages import ListedParameters, refuse_frozen

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...core.regularizer import Regularizer
 from ...core.step import Step
-from ...kernels.all_weights import average
+from ...kernels.foreach import average
 from ...model.seams import Seams
 from .weights import in_graph, reason_against, refuse_sharded
 

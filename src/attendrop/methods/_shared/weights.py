@@ -26,7 +26,7 @@ from ...core.regularizer import Regularizer
 from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
 from ...core.step import Step
 from ...kernels.draws import uniform
-from ...kernels.weights import mix, unmix
+from ...kernels.random_scaling import mix, unmix
 from ...model.seams import Seams
 from ...model.sites import pretrained_part
 

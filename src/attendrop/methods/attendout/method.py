@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ...core.networks import TrainsNetworks
 from ...core.state import load_optimizer_tensors, optimizer_tensors
 from ...core.step import MicroBatch, Step
-from ...kernels.bits_attention import stored
+from ...kernels.bitmask_attention import stored
 from ...model.objective import head_of
 from ...model.plan import Plan
 from ...model.seams import Seams
@@ -37,15 +37,7 @@ from .._shared.causality import is_causal
 from .._shared.twin import Twin
 from .exploration import draw_active, draw_shifts, learn_from_shifts
 from .generator import Generator, ids_and_mask
-from .policy_gradient import (
-    Baseline,
-    CachedBatch,
-    actions,
-    cache_tensors,
-    load_cache,
-    probabilities,
-    reinforce,
-)
+from .policy_gradient import Baseline, CachedBatch, actions, cache_tensors, load_cache, probabilities, reinforce
 from .rewards import Rewards, attacker_probability, mean_and_error, noisy, of_all_processes, rewards_of_steps, scores_of
 
 REWARD_ON = ("dev", "held_out", "noisy", "cached")

@@ -1,0 +1,237 @@
+"""`attendrop compare`: every method on the same seeds, and what the differences say."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import UserError
+from ...utils.checks import check_number, check_whole
+from ...utils.secrets import is_secret
+from ..runs import make_config, read_yaml
+from ..runs.hub_token import token_in_environment
+from ..studies.analysis.outcomes import DELTAS
+from ..studies.compare import compare
+from ..studies.design import Design, make_design
+from . import engine_options
+from .console import console, plain_table, quiet_libraries, shown
+from .flags import as_arguments, with_flags
+from .study_view import StudyView
+
+_STUDY = "Comparison"  # panel of these options in --help
+_MOST_SEEDS = 40
+
+# Settings that the study decides, or that belong to a single run.
+_NOT_FOR_STUDIES = ("seed", "resume", "resume_changed", "overwrite", "save_strategy", "load_best_model_at_end")
+
+
+def _option(help_text: str, *names: str) -> Any:
+    return typer.Option(*names, help=help_text, rich_help_panel=_STUDY)
+
+
+@quiet_libraries()
+def compare_command(
+    settings: dict[str, Any],
+    method: Annotated[
+        list[str],
+        _option("A method: plain, name:field=value, methods joined with +, settings of its own after @; repeat it."),
+    ],
+    task: Annotated[list[str] | None, _option("A data set by name; may be repeated.")] = None,
+    seeds: Annotated[int, _option("Seeds that every method is trained with.")] = 10,
+    first_seed: Annotated[int, _option("The first of them.")] = 0,
+    fraction: Annotated[
+        list[str] | None, _option("Train on this share of the examples; repeat it for a data-size curve.")
+    ] = None,
+    shots: Annotated[
+        list[str] | None, _option("Train on this number of examples of each class; may be repeated.")
+    ] = None,
+    resample: Annotated[
+        bool, _option("With --fraction or --shots: every seed trains on other examples.", "--resample")
+    ] = False,
+    keep: Annotated[
+        str,
+        _option(
+            "Which epoch is scored: last; split, the best on a tenth of the training data that is split off; or dev, "
+            "the best on the validation data itself, as papers often do."
+        ),
+    ] = "last",
+    until_decided: Annotated[
+        bool, _option("Add seeds until every method is decided, with error rates that allow for it.", "--until-decided")
+    ] = False,
+    max_seeds: Annotated[int, _option("With --until-decided: the largest number of seeds.")] = _MOST_SEEDS,
+    baseline: Annotated[str | None, _option("What the others are compared with. [dim]\\[default: plain][/dim]")] = None,
+    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = DELTAS["score"],
+    delta_loss: Annotated[float, _option("The same for the loss.")] = DELTAS["loss"],
+    delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = DELTAS["ece"],
+    keep_models: Annotated[
+        bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
+    ] = False,
+    same_head: Annotated[
+        bool,
+        _option(
+            "Begin all runs with the new head of the first seed, so that their weights can be averaged; the verdicts "
+            "are then about this head.",
+            "--same-head",
+        ),
+    ] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(help="A YAML file with settings of runs; flags take precedence.", rich_help_panel="Run"),
+    ] = None,
+    engine: engine_options.EngineName = "local",
+    workers: engine_options.Workers = None,
+    address: engine_options.Address = None,
+    gpus_per_worker: engine_options.GpusPerWorker = None,
+    cpus_per_worker: engine_options.CpusPerWorker = 1,
+    worker_timeout: engine_options.WorkerTimeout = engine_options.TIMEOUT,
+    retry_failed: engine_options.RetryFailed = False,
+) -> None:
+    """Compares with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting of a run."""
+    shared = {**(read_yaml(config) if config else {}), **settings}
+    folder = shared.pop("output_dir", None)
+    secrets = {name: shared.pop(name) for name in [*shared] if is_secret(name)}
+    check_whole("seeds", seeds, 1)
+    check_whole("first_seed", first_seed, 0)
+    deltas = {"score": delta} | dict.fromkeys(("loss", "scaled_loss"), delta_loss)
+    deltas |= dict.fromkeys(("ece", "scaled_ece", "brier"), delta_calibration)
+    for name, value in deltas.items():
+        check_number(f"delta of {name}", value)
+    tasks = task or ([shared.pop("task")] if "task" in shared else [])
+    design = make_design(
+        shared, method, tasks=tuple(tasks), sizes=_sizes(fraction, shots), keep=keep, resample=resample,
+        first_seed=first_seed, baseline=baseline, same_head=same_head,
+    )  # fmt: skip
+    if keep_models:
+        _check_keeping(engine, shared)
+    example = make_config({**design.runs(design.cells[0], 0)[0].settings, **secrets})
+    place = Path(folder or Path("studies", example.output_dir.name.removesuffix("-plain")))
+    made = engine_options.engine_from_flags(
+        shared, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
+    )
+    words = {**shared, "method": list(design.methods), "task": tasks, "fraction": fraction or [], "shots": shots or []}
+    more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
+    more |= {name: True for name, is_on in (("same_head", same_head), ("keep_models", keep_models)) if is_on}
+    command = shlex.join(["attendrop", "compare", *as_arguments({**words, **more, "output_dir": str(place)})])
+    _announce(design, seeds, max_seeds if until_decided else None, place)
+    try:
+        with token_in_environment(example):
+            analysis = compare(
+                design, place, made, seeds=seeds, max_seeds=max_seeds if until_decided else None, deltas=deltas,
+                command=command, retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print("stopped; finished runs are kept, and the same command goes on", soft_wrap=True)
+        raise typer.Exit(130) from None
+    print_verdicts(analysis)
+    _write_report(analysis, place)
+    if any(entry["runs"] == entry["failed"] for entry in analysis["methods"]):
+        raise typer.Exit(1)
+
+
+command = with_flags(
+    compare_command,
+    without=_NOT_FOR_STUDIES,
+    shown=("seeds", "fraction", "shots", "keep", "until_decided", "baseline", "delta", "workers"),
+)
+
+
+def _check_keeping(engine: str, settings: Mapping[str, Any]) -> None:
+    """Refuse to keep models that cannot be kept."""
+    if engine == "ray":
+        raise UserError(
+            "keep_models is on, and engine is 'ray', whose workers may be on other machines; it needs --engine local."
+        )
+    if settings.get("quantize"):
+        raise UserError(
+            f"keep_models is on, and quantize is {settings['quantize']!r}; quantised weights cannot be averaged, so it "
+            "needs runs without --quantize."
+        )
+
+
+def _sizes(fractions: Sequence[str] | None, shots: Sequence[str] | None) -> tuple[str, ...]:
+    sizes = [*(f"fraction={value}" for value in fractions or ()), *(f"shots={value}" for value in shots or ())]
+    for size in sizes:
+        if sizes.count(size) > 1:
+            raise UserError(f"{size.replace('=', ' is ')} is given {sizes.count(size)} times; every size is run once.")
+    return tuple("all" if size in ("fraction=1", "fraction=1.0") else size for size in sizes) or ("all",)
+
+
+def _announce(design: Design, seeds: int, max_seeds: int | None, folder: Path) -> None:
+    cells = len(design.cells)
+    places = f" × {cells} tasks and sizes" if cells > 1 else ""
+    if max_seeds is None:
+        amount = f"{seeds} seeds{places}: {len(design.methods) * seeds * cells} runs"
+    else:
+        amount = f"up to {max_seeds} seeds{places}, until every method is decided"
+    console.print(f"{len(design.methods)} methods × {shown(amount)}; records are in {shown(folder)}", soft_wrap=True)
+    if max_seeds is None and seeds < 5:
+        console.print("[dim]note:[/dim] fewer than 5 seeds give figures, but no verdict", soft_wrap=True)
+    if design.keep == "dev":
+        console.print("paper protocol: the epoch is selected on the development set", soft_wrap=True)
+
+
+def print_verdicts(analysis: Mapping[str, Any]) -> None:
+    """Print a table of verdicts for each task and amount of data, and the sentences behind them.
+
+    Args:
+        analysis: The analysis of a study.
+    """
+    places = dict.fromkeys((c["task"], c["size"]) for c in analysis["cells"] if c["part"] == "validation")
+    for task, size in places:
+        cells = [c for c in analysis["cells"] if (c["task"], c["size"], c["part"]) == (task, size, "validation")]
+        # Five columns fit in 80 characters; the report has the loss after temperature scaling too.
+        outcomes = [name for name in cells[0]["outcomes"] if name != "scaled_loss"]
+        title = f"{task}" if size == "all" else f"{task}, {size}"
+        table = plain_table(shown(title), *(analysis["metric"] if name == "score" else name for name in outcomes))
+        table.columns[0].overflow = "fold"
+        first = min(30, max(len(cell["method"]) for cell in cells))
+        each = (console.width - first) // len(outcomes) - 1
+        table.columns[0].min_width = first
+        for column in table.columns[1:]:
+            column.width = min(max(each, len("(+0.000)")), len("0.0000 (+0.000)"))
+        for cell in cells:
+            table.add_row(shown(cell["method"]), *(_cell(cell["outcomes"][name], name) for name in outcomes))
+        console.print(table)
+        for cell in cells:
+            comparison = cell["outcomes"]["score"]["comparison"]
+            if comparison:
+                console.print(f"  {shown(comparison['sentence'])}", soft_wrap=True)
+        for ensemble in analysis.get("ensembles", ()):
+            if (ensemble["task"], ensemble["size"], ensemble["part"]) == (task, size, "validation"):
+                console.print(f"  [dim]{shown(ensemble['sentence'])}[/dim]", soft_wrap=True)
+    for failure in analysis["failures"]:
+        text = f"failed: {failure['method']} seed {failure['seed']} on {failure['task']}: {failure['message']}"
+        console.print(shown(text), soft_wrap=True)
+
+
+_COLOURS = {"helps": "green", "hurts": "red"}
+
+
+def _cell(outcome: Mapping[str, Any], name: str) -> str:
+    if outcome["mean"] is None:
+        return "failed"
+    unit = " ×" if name == "cost" else ""
+    mean = f"{outcome['mean']:.2f}{unit}" if unit else f"{outcome['mean']:.4f}"
+    comparison = outcome["comparison"]
+    if not comparison or comparison["difference"] is None:
+        return mean
+    verdict = comparison["verdict"]
+    difference = "" if unit else f" ({comparison['difference']:+.3f})"  # a multiple says it already
+    if verdict == "too few seeds":
+        return f"{mean}{difference}"  # the sentence below the table says so once
+    if name == "cost":
+        verdict = {"helps": "cheaper", "hurts": "dearer"}.get(verdict, verdict)
+    colour = _COLOURS.get(comparison["verdict"])
+    shown_verdict = f"[{colour}]{verdict}[/{colour}]" if colour else f"[dim]{verdict}[/dim]"
+    return f"{mean}{difference}\n{shown_verdict}"
+
+
+def _write_report(analysis: Mapping[str, Any], folder: Path) -> None:
+    from ..report.page import write_report
+
+    page = write_report(analysis, folder)
+    console.print(f"the report is {shown(page)}; open it in a browser", soft_wrap=True)

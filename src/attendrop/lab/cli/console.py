@@ -1,0 +1,136 @@
+"""What commands share: the consoles, the plain table, checked paths, a context in which the libraries are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ...errors import UserError, one_line
+from .signals import exits_on_interrupt
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def shown(text: object) -> str:
+    """Text of a user, such as a file name or a label, for a table or a message: on one line, and not read as markup."""
+    return escape(one_line(text))
+
+
+def print_sentence(text: str, screen: Console = console) -> None:
+    """Prints a sentence: in a terminal it is wrapped between words, and elsewhere it stays on one line.
+
+    Args:
+        text: The sentence, with markup.
+        screen: Where it is printed.
+    """
+    screen.print(text, soft_wrap=not screen.is_terminal)
+
+
+def print_error(error: object) -> None:
+    """Prints what went wrong on the error stream."""
+    print_sentence(f"[red]error:[/red] {shown(error)}", errors)
+
+
+def print_stopped() -> None:
+    """Prints that Ctrl-C has stopped the program."""
+    errors.print("[yellow]stopped[/yellow]")
+
+
+def plain_table(*columns: str, align_right: bool = False) -> Table:
+    """A table without lines.
+
+    Args:
+        columns: The titles; more columns can be added later.
+        align_right: Whether the columns after the first are aligned to the right, as numbers are.
+    """
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if align_right and number else "left")
+    return table
+
+
+def checked_figure(path: str | Path, overwrite: bool) -> Path:
+    """The path of a figure that a command will write; refuses a file that exists and a suffix other than .png.
+
+    Args:
+        path: The path that the user gave.
+        overwrite: Whether an existing file may be replaced.
+    """
+    figure = Path(path)
+    if figure.suffix.lower() != ".png":
+        raise UserError(f"output is {str(figure)!r}; the file must end in .png.")
+    if figure.exists() and not overwrite:
+        raise UserError(f"output is {str(figure)!r}, which exists; choose another with --output or use --overwrite.")
+    if not figure.parent.is_dir():
+        raise UserError(f"output is {str(figure)!r}, and the folder {str(figure.parent)!r} does not exist.")
+    return figure
+
+
+def timed_bar(screen: Console, *figures: ProgressColumn, transient: bool = False) -> Progress:
+    """A bar with the steps that are done and the time left; nothing is shown where a line cannot be drawn again.
+
+    Args:
+        screen: Where it is shown: not in a file or a pipe, and not in a terminal without escape codes.
+        figures: Columns after the number of steps.
+        transient: Whether it vanishes at the end.
+    """
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        *figures, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=screen, transient=transient,
+        disable=screen.quiet or not screen.is_interactive,
+    )  # fmt: skip
+
+
+@contextmanager
+def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left, which is gone at the end; there is none for few examples.
+
+    Args:
+        title: What is done.
+        least: The number of examples from which on there is a bar.
+        screen: Where it is shown.
+    """
+    with ExitStack() as stack:
+        bar = timed_bar(screen, transient=True)
+
+        def update(done: int, total: int) -> None:
+            if total < least:
+                return
+            if not bar.tasks:
+                bar.add_task(title, total=total)
+                stack.enter_context(bar)
+            bar.update(bar.task_ids[0], completed=done)
+
+        yield update
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silences the warnings and progress bars of transformers and datasets, and restores their settings at the end."""
+    with exits_on_interrupt():
+        import datasets
+
+        from ...utils.quiet import quiet_transformers
+
+    has_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with quiet_transformers():
+            yield
+    finally:
+        if has_bars:
+            datasets.enable_progress_bars()

@@ -1,0 +1,78 @@
+"""`attendrop methods`: the list of methods, or the fields of one.
+
+The list is read from the docstrings in the source files: importing the methods would import torch.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ... import methods
+from .console import console, plain_table
+
+
+def command(name: Annotated[str | None, typer.Argument(help="The method whose fields to show.")] = None) -> None:
+    if name is None:
+        _list_methods()
+    else:
+        _show_fields(name)
+
+
+def _list_methods() -> None:
+    table = plain_table()
+    table.add_column("method", style="bold")
+    table.add_column("what it does")
+    for name in methods.method_names():
+        table.add_row(name, escape(description_of(name)))
+    console.print(table)
+    console.print("\n`attendrop methods NAME` shows its fields; use it as --method NAME:field=value,field=value")
+
+
+def _show_fields(name: str) -> None:
+    cls = methods.method_class(name)
+    descriptions = field_descriptions(cls)
+    table = plain_table("field", "default", "what it is")
+    for field in dataclasses.fields(cls):
+        default = str(getattr(cls, field.name, ""))
+        table.add_row(field.name, escape(default), escape(descriptions.get(field.name, "")))
+    console.print(f"[bold]{name}[/bold]: {escape(description_of(name))}\n")
+    console.print(table)
+    console.print(f"\nuse it as --method {name}, or --method {name}:field=value,field=value")
+
+
+def description_of(name: str) -> str:
+    """What a method does, in one line: the first paragraph of its module, which is "Name: what it does."."""
+    folder = Path(methods.__path__[0])
+    module, package = folder / f"{name}.py", folder / name / "method.py"
+    source = (module if module.is_file() else package).read_text(encoding="utf-8")
+    paragraph = (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0]
+    text = " ".join(paragraph.split())
+    return text.partition(": ")[2] or text
+
+
+def field_descriptions(cls: type) -> dict[str, str]:
+    """What the docstring of a method says about each field, below `Args:`.
+
+    A description is a line `field: text`, continued on lines with more indentation.
+    """
+    section = (inspect.getdoc(cls) or "").partition("\nArgs:\n")[2]
+    names = "|".join(field.name for field in dataclasses.fields(cls))
+    pattern = re.compile(rf"(?P<indent> *)(?P<field>{names}): (?P<text>.+)")
+    descriptions: dict[str, str] = {}
+    field, indent = "", ""
+    for line in section.splitlines():
+        match = pattern.fullmatch(line)
+        if match and (not field or match["indent"] == indent):
+            field, indent = match["field"], match["indent"]
+            descriptions[field] = match["text"]
+        elif field and line.startswith(f"{indent} "):
+            descriptions[field] += f" {line.strip()}"
+    return descriptions

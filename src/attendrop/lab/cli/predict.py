@@ -1,0 +1,104 @@
+"""`attendrop predict`: predictions of a model that `attendrop train` wrote, for a few texts or a whole file."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from ...errors import UserError
+from . import file_options
+from .console import console, errors, print_sentence, progress_bar, quiet_libraries, shown
+from .signals import exits_on_interrupt
+
+
+@quiet_libraries()
+def command(
+    folder: Annotated[str, typer.Argument(help="The folder that `attendrop train` wrote.")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts; for a task on pairs, two for each example. - = the lines of standard input."),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(help="A file with the columns of the training file, in any of its formats; - = standard input."),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option(help="File to write; by default next to the input file. - = standard output.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="csv, tsv, jsonl or parquet; by default that of --output.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
+    temperature: Annotated[
+        float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
+    encoding: file_options.Encoding = None,
+    separator: file_options.Separator = None,
+    columns: file_options.Columns = None,
+    drop_bad_rows: file_options.DropBadRows = False,
+) -> None:
+    with exits_on_interrupt():
+        from ..runs.predict import predict_file, text_columns
+        from ..tasks.files import ReadOptions
+
+    if bool(texts) == bool(file):
+        raise UserError("give either texts or --file with many of them.")
+    if file:
+        options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
+        with progress_bar("predicting") as progress:
+            done = predict_file(
+                folder, file, output, batch_size, overwrite, options, form=form, temperature=temperature,
+                progress=progress,
+            )  # fmt: skip
+        screen = console if done.path is not None else errors  # the standard output holds the predictions
+        for note in done.notes:
+            print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
+        for name, value in done.metrics.items():
+            screen.print(f"{name} {value:.4f}")
+        where = f"in {shown(done.path)}" if done.path is not None else "on the standard output"
+        screen.print(
+            f"{done.rows:,} {'prediction is' if done.rows == 1 else 'predictions are'} {where}", soft_wrap=True
+        )
+        return
+    if output is not None:
+        raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
+    found, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
+    if form is None:
+        _print_rows(found, task)
+    else:
+        _write(found, task, form)
+
+
+def _lines(texts: list[str]) -> list[str]:
+    """The texts; `-` stands for the lines of the standard input, whose pairs of texts are separated by tabs."""
+    if texts != ["-"]:
+        return texts
+    lines = [line.rstrip("\n") for line in sys.stdin]
+    found = [part for line in lines if line.strip() for part in line.split("\t")]
+    if not found:
+        raise UserError("the standard input has no text; give one on each line.")
+    return found
+
+
+def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:
+    """One line for each example: the prediction, its probability and the text."""
+    from ..tasks import as_text
+
+    for place, prediction in enumerate(columns["prediction"]):
+        chance = columns.get(f"probability_{prediction}") if not isinstance(prediction, list) else None
+        shares = "" if chance is None else f"  {chance[place]:.2f}"
+        parts = [columns[name][place] for name in task.text if name in columns]
+        text = " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
+        answer = as_text(task, prediction) or ("no label" if task.kind == "multilabel" else "(empty)")
+        console.print(f"[bold]{shown(answer)}[/bold]{shares}  {shown(text)}", soft_wrap=True)
+
+
+def _write(columns: dict[str, list[Any]], task: Any, form: str) -> None:
+    from ...utils.checks import check_choice
+    from ..evaluation.tables import FORMATS, write_table
+
+    check_choice("format", form, [name for name in FORMATS if name != "parquet"])
+    write_table(None, columns, task, form)

@@ -1,0 +1,35 @@
+"""`attendrop report`: the results of a study as a page, Markdown and CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from ...errors import UserError
+from .console import console, shown
+
+
+def command(
+    folder: Annotated[str, typer.Argument(help="The folder of `attendrop compare` or `attendrop tune`.")],
+    output: Annotated[str | None, typer.Option(help="Folder to write the report to. [FOLDER]")] = None,
+) -> None:
+    path = Path(folder)
+    if not path.is_dir():
+        raise UserError(f"FOLDER is {folder!r}, which is not a folder; it must be that of a study.")
+    if not any(path.glob("runs/*.json")):
+        raise UserError(
+            f"{folder!r} has no records of runs (runs/*.json); it must be the folder of `attendrop compare` or "
+            "`attendrop tune`."
+        )
+    from ..report.page import checked_analysis, headline, write_report
+    from ..studies.analysis import analyse
+
+    analysis = checked_analysis(analyse(path))
+    page = write_report(analysis, output or path)
+    console.print(shown(headline(analysis)), soft_wrap=True)
+    console.print(
+        f"the page is {escape(str(page))}; report.md, report.csv and comparisons.csv are beside it", soft_wrap=True
+    )

@@ -1,0 +1,42 @@
+"""`attendrop study`: how far a study is."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.live import Live
+
+from ..studies.status import Status, read_status
+from .console import console, shown
+from .study_view import study_view
+
+_PAUSE = 2.0  # seconds between two looks
+
+
+def command(
+    folder: Annotated[str, typer.Argument(help="The folder of `attendrop compare` or `attendrop tune`.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends.")] = False,
+) -> None:
+    status = read_status(folder)
+    if watch and status.is_active:
+        with Live(study_view(status), console=console, auto_refresh=False) as live:
+            while status.is_active:
+                time.sleep(_PAUSE)
+                status = read_status(folder)
+                live.update(study_view(status), refresh=True)
+    else:
+        console.print(study_view(status))
+    console.print(shown(_next_step(status)), soft_wrap=True)
+
+
+def _next_step(status: Status) -> str:
+    """What the user can do now."""
+    if status.is_active:
+        return "the study is running"
+    failed = " (with --retry-failed for the runs that have failed)" if status.of("failed") else ""
+    if status.left is None or status.left or not status.records:
+        return f"the study is not running; start its command again to go on{failed}"
+    again = "; start its command again with --retry-failed to run the failed runs again" if failed else ""
+    return f"the study is complete{again}; show it with: attendrop report {status.folder}"

@@ -1,0 +1,149 @@
+"""Shows a training run in the terminal: its notes, a progress bar, and a summary of the scores."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.table import Table
+from transformers import TrainerCallback
+
+from ..report.judgement import score_rows
+from ..runs import Listener, Result
+from ..tasks import Description, Task, modality_of
+from .console import console, plain_table, print_sentence, shown, timed_bar
+from .data_tables import balance_table, data_table
+
+
+class Terminal(Listener):
+    """Shows a run while it trains. Only the main process prints.
+
+    Args:
+        is_main_process: Whether this process prints.
+    """
+
+    def __init__(self, is_main_process: bool = True) -> None:
+        self.console = console if is_main_process else Console(quiet=True)
+        self.bar = ProgressBar(self.console)
+
+    def note(self, text: str) -> None:
+        is_warning = text.startswith("warning: ")
+        level = "[yellow]warning:[/yellow]" if is_warning else "[dim]note:[/dim]"
+        print_sentence(f"{level} {shown(text.removeprefix('warning: '))}", self.console)
+
+    def described(self, description: Description) -> None:
+        self.console.print(data_table(description))
+        if description.balance:
+            self.console.print(balance_table(description))
+
+    def interrupted(self) -> None:
+        self.console.print("[yellow]stopping after this step; press Ctrl-C again to stop immediately[/yellow]")
+
+    def callbacks(self) -> Sequence[TrainerCallback]:
+        return [self.bar]
+
+
+class ProgressBar(TrainerCallback):
+    """A progress bar with loss, development score and remaining time, and one line for each evaluation.
+
+    Args:
+        console: Where to print. If it is not a terminal, or one without escape codes, there are only the lines.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress: Progress | None = None
+        self.task: Any = None
+        self.figures = {"loss": "", "dev": ""}
+        self.is_training_over = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.progress = timed_bar(self.console, TextColumn("{task.fields[figures]}"))
+        self.progress.start()
+        self.task = self.progress.add_task("training", total=state.max_steps, completed=state.global_step, figures="")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            self.figures["loss"] = f"loss {float(logs['loss']):.3f}"
+            self._update()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        name = (args.metric_for_best_model or "loss").removeprefix("eval_")
+        score = (metrics or {}).get(f"eval_{name}")
+        if score is None:
+            return  # the scores of another network or of another data set
+        self.figures["dev"] = f"dev {name} {score:.4f}"
+        self._update()
+        if state.is_world_process_zero and state.global_step and not self.is_training_over:
+            line = f"epoch {state.epoch or 0:.4g}: dev loss {metrics.get('eval_loss', float('nan')):.4f}"
+            self.console.print(line if name == "loss" else f"{line}, {name} {score:.4f}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.is_training_over = True
+        self.stop()
+
+    def stop(self) -> None:
+        """Removes the bar."""
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+    def _update(self) -> None:
+        if self.progress is not None:
+            self.progress.update(self.task, figures="  ".join(text for text in self.figures.values() if text))
+
+
+def print_scores(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], console: Console) -> None:
+    """Prints every score with its interval and its baseline, then the classes of the first split.
+
+    Args:
+        metrics: The scores by `<split>/<metric>`.
+        evaluation: Split -> its judgement.
+        console: Where to print.
+    """
+    table = plain_table("scores", "", "95 % interval", "most frequent answer", align_right=True)
+    for name, *cells in score_rows(metrics, evaluation):
+        table.add_row(shown(name), *cells)
+    console.print(table)
+    for split, judged in evaluation.items():
+        if judged["baseline"]:
+            console.print(f"[dim]most frequent answer on {shown(split)}: {shown(judged['baseline'])}[/dim]")
+    first: Mapping[str, Any] = next(iter(evaluation.values()), {})
+    if first.get("classes"):
+        console.print(classes_table(first["classes"]))
+
+
+def classes_table(classes: Sequence[Mapping[str, Any]], most: int = 12) -> Table:
+    """Precision, recall and F1 of each class; of more than `most` classes, the most frequent."""
+    table = plain_table("class", "precision", "recall", "F1", "examples", "predicted", align_right=True)
+    largest = sorted(classes, key=lambda row: -row["examples"])[:most]
+    for row in (row for row in classes if row in largest):
+        scores = (f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))
+        table.add_row(shown(row["label"]), *scores, f"{row['examples']:,}", f"{row['predicted']:,}")
+    if len(classes) > most:
+        table.add_row(f"… {len(classes) - most} more", *[""] * 5)
+    return table
+
+
+def print_summary(result: Result, console: Console) -> None:
+    """Prints the scores of a finished run, where its files are, and what to do next."""
+    evaluation = result.record.get("evaluation", {})
+    folder = shlex.quote(str(result.folder))
+    print_scores(result.metrics, evaluation, console)
+    console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
+    start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
+    console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
+    task = Task.from_dict(result.record["task"])
+    following = [f"train --model {folder} --task …"]
+    if task.kind != "mlm":
+        examples = modality_of(task).on_command_line(task)
+        following = [f"predict {folder} {examples}", f"predict {folder} --file FILE"]
+    for title, words in zip(("next:", "  or:"), following, strict=False):
+        console.print(f"{title} attendrop {words}", soft_wrap=True, markup=False)

@@ -1,0 +1,1 @@
+"""From the logits of a model to its scores, their intervals, calibration, tables and errors."""

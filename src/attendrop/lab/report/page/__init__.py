@@ -1,0 +1,22 @@
+"""The report of a study: one self-contained HTML page, Markdown, CSV tables, and a section for a model card.
+
+All of them are made from one analysis, a plain dictionary (`attendrop.lab.studies.analysis.analyse`).
+"""
+
+from .check import checked_analysis
+from .document import render_page
+from .files import write_report
+from .markdown import card_section, render_markdown
+from .tables import comparisons_csv, runs_csv
+from .words import headline
+
+__all__ = [
+    "card_section",
+    "checked_analysis",
+    "comparisons_csv",
+    "headline",
+    "render_markdown",
+    "render_page",
+    "runs_csv",
+    "write_report",
+]

@@ -1,0 +1,71 @@
+"""Writes the files of a report, each whole or not at all, and never over a file that is not a report's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ....errors import UserError
+from .check import checked_analysis
+from .document import MARK as HTML_MARK
+from .document import render_page
+from .markdown import MARK as MARKDOWN_MARK
+from .markdown import render_markdown
+from .tables import COMPARISON_COLUMNS, RUN_COLUMNS, comparisons_csv, runs_csv
+
+# Each file, how it is made, and what its first lines contain if a report wrote it.
+_FILES = {
+    "report.html": (render_page, HTML_MARK),
+    "report.md": (render_markdown, MARKDOWN_MARK),
+    "report.csv": (runs_csv, ",".join(RUN_COLUMNS)),
+    "comparisons.csv": (comparisons_csv, ",".join(COMPARISON_COLUMNS)),
+}
+
+
+def write_report(analysis: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write `report.html`, `report.md`, `report.csv` and `comparisons.csv`, and return the path of the page.
+
+    Earlier reports are replaced. A file of one of these names that no report wrote is refused, before anything is
+    written.
+
+    Args:
+        analysis: The analysis of a study.
+        folder: The folder to write to; it is created if it does not exist.
+    """
+    analysis, folder = checked_analysis(analysis), Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (_, mark) in _FILES.items():
+            _check_own(folder / name, mark)
+        for name, (render, _) in _FILES.items():
+            _write(folder / name, render(analysis))
+    except OSError as error:
+        raise UserError(
+            f"output is {str(folder)!r}, which cannot be written to ({error.strerror or error}); choose another folder "
+            "with --output."
+        ) from None
+    return folder / "report.html"
+
+
+def _check_own(path: Path, mark: str) -> None:
+    if not os.path.lexists(path):
+        return
+    if path.is_file():
+        with path.open("rb") as file:
+            if mark.encode() in file.read(2000):
+                return
+    raise UserError(
+        f"{str(path)!r} exists and was not written by `attendrop report`; move it away, or choose another folder with "
+        "--output."
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

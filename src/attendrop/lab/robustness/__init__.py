@@ -1,0 +1,6 @@
+"""How well a model scores while attention positions are dropped at evaluation.
+
+measure.py      the scores of any model
+run_folder.py   those of a finished run
+figure.py       the figure
+"""

@@ -1,0 +1,86 @@
+"""What the model of a finished run depends on: its score while attention positions are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ...errors import UserError
+from .. import tasks
+from ..runs.data import load_data
+from ..runs.folder import CONFIG_FILE, read_record
+from ..runs.run_yaml import read_yaml
+from ..runs.settings import make_config
+from .measure import RATES, Robustness, measure_robustness
+
+# Their score needs the text that the model generates, or no logits at all; they get the share of right tokens.
+_SCORED_BY_TOKENS = ("translation", "mlm")
+
+
+def robustness_of_run(
+    folder: str | Path,
+    file: str | Path | None = None,
+    *,
+    rates: Sequence[float] = RATES,
+    layers: Any = "all",
+    attribution: str = "ga",
+    label: str = "pseudo",
+    seed: int = 0,
+    max_samples: int | None = None,
+    batch_size: int = 32,
+    watch: Callable[[Iterable[Any]], Iterable[Any]] = iter,
+) -> Robustness:
+    """Measure the robustness of the model of a finished run, as `attendrop robustness` does.
+
+    Args:
+        folder: The folder of a finished run.
+        file: A file with labels and the columns of the training file; None = the validation data of the run.
+        rates: The drop rates, from 0 to 1.
+        layers: The layers, as in `measure_robustness`.
+        attribution: "ga", "iga" or "aa".
+        label: "pseudo", the model's own prediction, or "gold".
+        seed: The seed of the random positions.
+        max_samples: Use at most this number of examples, the first ones; None = all.
+        batch_size: The number of examples in a batch.
+        watch: A function around the batches that may show the progress.
+    """
+    record = read_record(folder)
+    data = _evaluated_data(folder, record, file)
+    assert data.test is not None
+    if max_samples is not None:
+        data.test = data.test.select(range(min(max_samples, len(data.test))))
+    tokenizer = tasks.load_processor(str(folder), data.task)
+    prepared = tasks.prepare(data, tokenizer, record["max_length"])
+    assert prepared.test is not None
+    if "labels" not in prepared.test.column_names:
+        raise UserError(f"{file} has no labels, and without them there is no score.")
+    model = tasks.load_model(str(folder), data.task, tokenizer=tokenizer)
+    columns = [name for name in prepared.test.column_names if name in (*tokenizer.model_input_names, "labels")]
+    loader = DataLoader(
+        prepared.test if prepared.keeps_columns else prepared.test.select_columns(columns),
+        batch_size=batch_size,
+        collate_fn=prepared.collator,
+    )
+    by_tokens = data.task.kind in _SCORED_BY_TOKENS
+    try:
+        return measure_robustness(
+            model.to("cuda" if torch.cuda.is_available() else "cpu"), watch(loader), rates=rates, layers=layers,
+            attribution=attribution, label=label, seed=seed,
+            compute_metrics=None if by_tokens else prepared.compute_metrics,
+            metric=None if by_tokens else prepared.metric,
+        )  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _evaluated_data(folder: str | Path, record: dict[str, Any], file: str | Path | None) -> tasks.Data:
+    """The examples to evaluate, as `Data.test`: those of the file, or the validation data of the run."""
+    task = tasks.Task.from_dict(record["task"])
+    if file is not None:
+        return tasks.load_inputs(file, task)
+    data = load_data(make_config(read_yaml(Path(folder, CONFIG_FILE))), record["seed"])
+    return tasks.Data(task, None, None, data.validation)

@@ -1,0 +1,106 @@
+"""Which evaluation of a run is kept: the best score, and of equal scores the one with the smallest loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...core.schedule import is_method_epoch
+from ...trainer.choice import chosen_at
+from ..tasks.findings import plural
+
+_MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their number
+
+
+def breaks_ties_by_loss(base: Any) -> Any:
+    """Return a subclass of a Trainer class that keeps the smaller validation loss where two scores are equal."""
+
+    class TieBreakingTrainer(base):
+        def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+            if super()._determine_best_metric(metrics=metrics, trial=trial):
+                return True
+            best = evaluation_at(self.state.log_history, self.state.best_global_step)
+            if best is None or not is_better(metrics, best, self.args):
+                return False
+            self.state.best_global_step = self.state.global_step
+            return True
+
+    return TieBreakingTrainer
+
+
+def is_better(metrics: Mapping[str, Any], best: Mapping[str, Any], arguments: Any) -> bool:
+    """Whether an evaluation has a better score than another one, or the same score and a smaller loss.
+
+    Args:
+        metrics: What the evaluation gave.
+        best: What the other one gave.
+        arguments: The training arguments, which say what the score is.
+    """
+    score, before = metrics[score_key(arguments)], best[score_key(arguments)]
+    if score != before:
+        return bool(score > before if arguments.greater_is_better else score < before)
+    return bool(metrics.get("eval_loss", float("inf")) < best.get("eval_loss", float("inf")))
+
+
+def score_key(arguments: Any) -> str:
+    """The name in the history of the score that chooses the best model."""
+    return f"eval_{(arguments.metric_for_best_model or 'loss').removeprefix('eval_')}"
+
+
+def evaluation_at(history: Sequence[Mapping[str, Any]], step: int | None) -> Mapping[str, Any] | None:
+    """The evaluation of the model after a step; None if there was none."""
+    return next((entry for entry in history if entry.get("step") == step and "eval_loss" in entry), None)
+
+
+def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
+    """Which epoch's model a finished run keeps, as `epoch`, `step`, sentences for the user and what methods chose.
+
+    Args:
+        trainer: The Trainer after training.
+        patience: The `--patience` of the run; None = no early stopping.
+    """
+    state, name = trainer.state, score_key(trainer.args)
+    history = [entry for entry in state.log_history if name in entry and "step" in entry]
+    loads_best = trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None
+    kept = evaluation_at(state.log_history, state.best_global_step) if loads_best else None
+    sentences = [_reason(kept, history, name, state)] if kept else [f"{_place(state.epoch)} was kept: it is the last"]
+    if patience is not None and state.global_step < state.max_steps:
+        sentences.append(
+            f"training stopped early after {_place(state.epoch)}: {plural(patience, 'evaluation')} in a row had no "
+            f"better {name.removeprefix('eval_')} (--patience {patience})"
+        )
+    epoch, step = (kept["epoch"], kept["step"]) if kept else (state.epoch, state.global_step)
+    chosen = chosen_at(state.log_history, "step", step)
+    sentences += [f"{method} chose {value:g} on the validation examples" for method, value in chosen.items()]
+    return {"epoch": epoch, "step": step, "sentences": sentences, **({"chosen": chosen} if chosen else {})}
+
+
+def _reason(kept: Mapping[str, Any], history: Sequence[Mapping[str, Any]], name: str, state: Any) -> str:
+    shown = name.removeprefix("eval_")
+    # At the end of a run the best model is evaluated again, at the last step: the first entry of a step counts.
+    first = {entry["step"]: entry for entry in reversed(history)}.values()
+    equal = sorted((e for e in first if e[name] == kept[name]), key=lambda entry: entry["step"])
+    where = f"{_place(kept['epoch'])} of {state.epoch:.4g} was kept"
+    if len(equal) == 1 or name == "eval_loss":
+        return f"{where}: it has the best validation {shown}, {kept[name]:.4f}"
+    few = len(equal) <= _MOST_NAMED
+    epochs = f"epochs {', '.join(format(e['epoch'], '.4g') for e in equal)}" if few else f"{len(equal)} epochs"
+    return (
+        f"{where}: of the {epochs} with the best validation {shown}, {kept[name]:.4f}, it has the smallest "
+        f"loss, {kept['eval_loss']:.4f}"
+    )
+
+
+def _place(epoch: float | None) -> str:
+    return f"epoch {epoch or 0:.4g}"
+
+
+def method_epochs(regularizers: Sequence[Any], epochs: int) -> list[int]:
+    """The epochs, from 0, in which a method with cross-tuning acts; empty if there is none.
+
+    Args:
+        regularizers: The methods of the run.
+        epochs: The number of epochs of the whole training.
+    """
+    alternating = [method for method in regularizers if getattr(method, "cross_tuning", False)]
+    return [e for e in range(epochs) if any(is_method_epoch(e, epochs, method.end_on) for method in alternating)]

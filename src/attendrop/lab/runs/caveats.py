@@ -1,0 +1,35 @@
+"""What a reader of the scores of a run must know about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...core.networks import TrainsNetworks
+from ...core.regularizer import Regularizer
+from .settings import RunConfig
+
+
+def caveats_of(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[str]:
+    """The sentences for the model card.
+
+    Args:
+        config: The configuration of the run.
+        regularizers: Its methods.
+    """
+    found = [f"{sentence}." for sentence in optimistic_scores(regularizers)]
+    if config.max_eval_samples is not None:
+        found.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
+    return found
+
+
+def optimistic_scores(regularizers: Sequence[Regularizer]) -> list[str]:
+    """One sentence, without its full stop, for each method that learns or chooses from validation examples.
+
+    Args:
+        regularizers: The methods of a run.
+    """
+    return [
+        f"{method.name} used validation examples during training, so the scores on them are optimistic"
+        for method in regularizers
+        if method.choices or (isinstance(method, TrainsNetworks) and method.draws_from == "dev")
+    ]

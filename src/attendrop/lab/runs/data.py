@@ -1,0 +1,64 @@
+"""Load the data of a run, as its configuration asks for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import UserError
+from .. import tasks
+from .settings import RunConfig
+
+
+def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> tasks.Data:
+    """Load the task or the files, make a validation split if there is none, and reduce the splits as configured.
+
+    Args:
+        config: The configuration.
+        seed: The seed of the validation split, and of `shots` and `fraction`.
+        sample_seed: The seed of `shots` and `fraction`, if it differs.
+    """
+    sample_seed = seed if sample_seed is None else sample_seed
+    if config.task:
+        data = tasks.load_task(config.task, config.data_dir)
+        if "mlm" in (config.kind, data.task.kind):
+            data = tasks.as_corpus(data)
+    else:
+        assert config.train_file is not None
+        data = tasks.load_files(
+            config.train_file, config.validation_file, config.test_file,
+            text=config.text, text_pair=config.text_pair, label=config.label, kind=config.kind,
+            choices=config.choices, options=config.read_options(),
+        )  # fmt: skip
+    data.train = _first(data.train, config.max_train_samples)
+    data = tasks.split_validation(data, config.validation_share, seed)
+    data.validation = _first(data.validation, config.max_eval_samples)
+    data.test = _first(data.test, config.max_eval_samples)
+    data.others = {name: _first(split, config.max_eval_samples) for name, split in data.others.items()}
+    if config.shots is not None:
+        data = tasks.few_shots(data, config.shots, sample_seed)
+    if config.fraction is not None:
+        data = tasks.fraction(data, config.fraction, sample_seed)
+    return data
+
+
+def load_other_tasks(
+    config: RunConfig, data: tasks.Data, tokenizer: Any, max_length: int
+) -> dict[str, tuple[tasks.Data, tasks.Prepared]]:
+    """Load and check the tasks of --also-eval, which are evaluated at the end of training."""
+    prepared = {}
+    for name in config.also_eval:
+        other = tasks.load_task(name, config.data_dir, evaluation=True)
+        if (other.task.kind, other.task.modality) != (data.task.kind, data.task.modality):
+            raise UserError(
+                f"also_eval is {name!r}, which is {other.task.modality} {other.task.kind}, but {data.task.name} is "
+                f"{data.task.modality} {data.task.kind}; both must be of the same kind."
+            )
+        other.train, other.test, other.others = None, None, {}
+        other.validation = _first(other.validation, config.max_eval_samples)
+        prepared[name] = other, tasks.prepare(other, tokenizer, max_length, labels=data.task.labels)
+    return prepared
+
+
+def _first(split: Any, count: int | None) -> Any:
+    """The first `count` examples of a split; all of them without a count."""
+    return split if split is None or count is None else split.select(range(min(count, len(split))))

@@ -1,0 +1,87 @@
+"""Judge the model of a finished run on another file with labels, as `attendrop train` judges it on validation data."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+from ...utils.checks import check_whole
+from ...utils.files import write_json
+from .. import tasks
+from ..evaluation.judgement import judge, write_judgement
+from ..evaluation.judging import EVALUATION_FILE
+from ..evaluation.tables import error_columns, write_table
+from .folder import check_writable
+from .predict import Progress, read_finished, read_rows
+
+
+@dataclasses.dataclass
+class Evaluation:
+    """A model judged on a file.
+
+    Attributes:
+        folder: The folder with the tables and pictures.
+        name: The name of the file, without its folder.
+        metrics: The scores by `<name>/<metric>`.
+        judgement: Everything else, see `judge`.
+        notes: What the user must know about the file, such as rows that were left out.
+    """
+
+    folder: Path
+    name: str
+    metrics: dict[str, float]
+    judgement: dict[str, Any]
+    notes: list[str]
+
+
+def evaluate_file(
+    folder: str | Path,
+    file: str | Path,
+    output: str | Path | None = None,
+    batch_size: int = 32,
+    overwrite: bool = False,
+    options: tasks.ReadOptions | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Judge the model of a run on a file, and write the same tables and pictures as `attendrop train`.
+
+    Args:
+        folder: The folder of a finished run.
+        file: The file, with the columns of the training file and with labels; `-` = the standard input.
+        output: The folder to write to; None = `<file>_evaluation` next to `file`.
+        batch_size: The number of examples in a batch.
+        overwrite: Whether files of an earlier evaluation in `output` may be replaced.
+        options: The encoding and the separator of `file`.
+        progress: Called after each batch with the number of examples that are done, and of all.
+    """
+    check_whole("batch_size", batch_size, 1)
+    run = read_finished(folder)
+    path = Path(file).stem if str(file) != "-" else "standard_input"
+    place = Path(output) if output is not None else Path(file).with_name(f"{path}_evaluation")
+    check_writable(place, "output", place, may_create=True)
+    if place.is_dir() and any(place.iterdir()) and not overwrite:
+        raise UserError(
+            f"output is {str(place)!r}, which is not empty; choose another with --output or use --overwrite."
+        )
+    data, _ = read_rows(file, run.task, options)
+    if not has_labels(data):
+        raise UserError(f"{file} has no labels, and without them there is nothing to judge; see `attendrop predict`.")
+    outputs = run.outputs(data, batch_size, progress)
+    answers = outputs.answers()
+    assert answers is not None
+    judged = judge(answers, path, run.temperature)
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / EVALUATION_FILE, {path: judged})
+    write_judgement(place, judged, run.task.labels)
+    columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
+    write_table(place / "errors.csv", columns, run.task, "csv")
+    metrics = {f"{path}/{name}": judged["scores"][name]["value"] for name in run.task.metrics}
+    return Evaluation(place, path, metrics, judged, data.notes)
+
+
+def has_labels(data: tasks.Data) -> bool:
+    """Whether `data.test` has labels, or the targets of a translation."""
+    column = data.task.text[1] if data.task.kind == "translation" else data.task.label
+    return data.test is not None and column in data.test.column_names

@@ -1,0 +1,220 @@
+"""The output folder of a run: the names of its files, and the checks that nothing of the user's is overwritten."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ...errors import UserError, on_one_line
+from ...methods import method_names
+from ...trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
+from ...utils.lock import LOCK_FILE
+from ..evaluation.judging import EVALUATION_FILE
+from ..tasks import TASKS
+from .run_yaml import write_yaml
+from .settings import RunConfig
+
+CONFIG_FILE, METRICS_FILE, RECORD_FILE = "run.yaml", "metrics.json", "record.json"
+
+# Everything that a run writes into its output folder, as regular expressions. `--overwrite` deletes nothing else.
+_WRITTEN = (
+    *map(re.escape, (CONFIG_FILE, METRICS_FILE, RECORD_FILE, "README.md", "curves.png", "regularizers.json")),
+    *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
+    *(rf"{method}_run\.json" for method in method_names()),
+    r"predictions_test\w*\.csv",
+    re.escape(EVALUATION_FILE),
+    r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
+    r"checkpoint-\d+",
+    re.escape(STAGING),
+    # the model
+    r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(generation_)?config\.json|training_args\.bin",
+    # the tokenizer, the image processor or the feature extractor
+    r"(pre)?processor_config\.json",
+    r"tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|merges\.txt",
+    r"(entity_)?vocab\.(txt|json)|bpe\.codes|(spiece|sentencepiece\.bpe|tokenizer)\.model|(source|target)\.spm",
+)
+
+
+def check_folder(config: RunConfig) -> None:
+    """Check the output folder.
+
+    A folder that is not empty is refused, unless the user asked to resume, or to overwrite an earlier run in it.
+    """
+    folder = config.output_dir
+    check_writable(folder, "output_dir", folder, may_create=True)
+    if config.resume or config.training.get("resume_from_checkpoint"):
+        _check_checkpoint(config)
+        return
+    if not folder.is_dir() or not any(path.name != LOCK_FILE for path in folder.iterdir()):
+        return
+    if not config.overwrite:
+        raise UserError(
+            f"output_dir is {str(folder)!r}, which is not empty; choose another with --output-dir, continue with "
+            "--resume or replace the run with --overwrite."
+        )
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(
+            f"output_dir is {str(folder)!r}, which has no {CONFIG_FILE} and therefore no earlier run; nothing is "
+            "overwritten."
+        )
+
+
+def check_writable(folder: Path, setting: str, value: Path, may_create: bool) -> None:
+    """Write an empty temporary file into a folder, or to where it will be created.
+
+    Args:
+        folder: The folder.
+        setting: The setting that names it, for the error message.
+        value: The value of that setting.
+        may_create: Whether the folder need not exist yet.
+    """
+    given = f"{setting} is {str(value)!r}"
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(folder)  # fails if the name is too long
+        existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+        if not existing.is_dir():
+            what = "a file" if existing.exists() else "a symbolic link to nothing"
+            raise UserError(f"{given}, but {str(existing)!r} is {what}; it must be a folder.")
+        if existing != folder and not may_create:
+            raise UserError(f"{given}, but the folder {str(folder)!r} does not exist.")
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{given}, which cannot be written to ({error.strerror or error}); choose another place."
+        ) from None
+
+
+def _check_checkpoint(config: RunConfig) -> None:
+    """Refuse what has no checkpoint. Its files are verified later, by the Trainer."""
+    named = config.training.get("resume_from_checkpoint")
+    if named and not Path(named).is_dir():
+        raise UserError(f"resume_from_checkpoint is {str(named)!r}, which is not a folder; it must be a checkpoint.")
+    if named or numbered_checkpoints(config.output_dir):
+        return
+    if (config.output_dir / RECORD_FILE).is_file():
+        raise UserError(
+            f"the run in {str(config.output_dir)!r} is finished, and its checkpoints were removed; repeat it with "
+            "--overwrite, more --num-train-epochs if you like, and --keep-checkpoints to resume it later."
+        )
+    raise UserError(f"there is no checkpoint in {str(config.output_dir)!r} to resume from; train without --resume.")
+
+
+def is_written_by_a_run(name: str) -> bool:
+    """Whether a run writes a file or folder of this name into its output folder."""
+    return any(re.fullmatch(pattern, name) for pattern in _WRITTEN)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a finished run. A symbolic link, or a folder without a manifest, stays.
+
+    Args:
+        folder: The output folder, in which the model is saved.
+    """
+    for checkpoint in numbered_checkpoints(folder):
+        if not checkpoint.is_symlink() and (checkpoint / MANIFEST_FILE).is_file():
+            shutil.rmtree(checkpoint)
+
+
+def clear_folder(folder: Path) -> list[str]:
+    """Delete what an earlier run wrote, and return the names of everything else, which stays.
+
+    Of a symbolic link the link is deleted, never what it points to.
+    """
+    others = []
+    for path in sorted(folder.iterdir()):
+        if path.name == LOCK_FILE:
+            continue
+        if not is_written_by_a_run(path.name):
+            others.append(path.name)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    return others
+
+
+@contextmanager
+def empty_folders_removed(folder: Path) -> Iterator[None]:
+    """If the run is refused inside, remove the folders that were created for it and are empty."""
+    created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    try:
+        yield
+    except UserError:
+        for path in created:
+            with suppress(OSError):  # not there, or not empty
+                path.rmdir()
+        raise
+
+
+class OutputFolder(TrainerCallback):
+    """Prepares the output folder when training begins, and checks afterwards that nobody deletes it.
+
+    Training begins when the Trainer has accepted everything, so a run that is refused writes and deletes nothing.
+
+    Args:
+        config: The configuration of the run.
+        trainer: Its Trainer.
+        versions: The versions of the libraries, for `run.yaml`.
+        note: Called with a sentence for the user.
+    """
+
+    def __init__(
+        self, config: RunConfig, trainer: Any, versions: Mapping[str, str], note: Callable[[str], None]
+    ) -> None:
+        self.config, self.trainer, self.versions, self.note = config, trainer, versions, note
+        self.is_prepared = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.is_prepared or not args.should_save:
+            return
+        folder = self.config.output_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.config.overwrite and (others := clear_folder(folder)):
+            self.note(f"{', '.join(others)} in {folder} were not written by a run and stay there")
+        write_yaml(self.config, args, folder / CONFIG_FILE, self.versions, changes_of(self.trainer))
+        self.is_prepared = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.should_save:
+            self.check_exists()
+
+    def check_exists(self) -> None:
+        """Raise a `UserError` if the folder was deleted or emptied since training began."""
+        folder = self.config.output_dir
+        if not (folder / CONFIG_FILE).is_file():
+            raise UserError(
+                f"output_dir is {str(folder)!r}, whose {CONFIG_FILE} was deleted during the run, so that the results "
+                "would be incomplete; train again."
+            )
+
+
+def changes_of(trainer: Any) -> list[str]:
+    """Return one sentence for each setting that was changed when the run was resumed."""
+    return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
+
+
+def read_record(folder: str | Path) -> dict[str, Any]:
+    """Return the record of a finished run."""
+    path = Path(folder, RECORD_FILE)
+    if not path.is_file():
+        raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError(f"it holds a {type(record).__name__}")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
+        ) from None
+    return record

@@ -1,0 +1,303 @@
+"""Predict with the model of a finished run: a few texts, or a whole file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+
+from ...errors import UserError, on_one_line
+from ...utils.checks import check_choice, check_number, check_whole
+from .. import tasks
+from ..evaluation.answers import Answers
+from ..evaluation.tables import FORMATS, labels_as_names, prediction_columns, write_table
+from .folder import RECORD_FILE, check_writable, read_record
+from .inference import CollatedRows, Rows, run_model
+
+STANDARD_INPUT = "-"
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class Predictions:
+    """The predictions for a file.
+
+    Attributes:
+        path: The file that was written; None = the standard output.
+        rows: The number of predictions.
+        metrics: The scores, if the file has labels.
+        notes: What the user must know about the file, such as rows that were left out.
+    """
+
+    path: Path | None
+    rows: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Finished:
+    """What a finished run says about its predictions.
+
+    Attributes:
+        folder: Its folder.
+        task: The task.
+        max_length: The maximum length, of texts in tokens, of sounds in seconds.
+        temperature: Logits are divided by it; fitted on the validation data.
+        decimals: The decimals of a regression's predictions.
+    """
+
+    folder: str | Path
+    task: tasks.Task
+    max_length: int
+    temperature: float = 1.0
+    decimals: int = 4
+
+    def outputs(self, data: tasks.Data, batch_size: int, progress: Progress | None = None) -> Outputs:
+        """Run the model on `data.test`.
+
+        Args:
+            data: The data.
+            batch_size: The number of examples in a batch.
+            progress: Called after each batch with the number of examples that are done, and of all.
+        """
+        tokenizer = tasks.load_processor(str(self.folder), self.task)
+        prepared = tasks.prepare(data, tokenizer, self.max_length)
+        model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer)
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        assert prepared.test is not None
+        total, done = len(prepared.test), 0
+
+        def count(examples: int) -> None:
+            nonlocal done
+            done += examples
+            if progress is not None:
+                progress(done, total)
+
+        starts = prepared.word_starts.get("test")
+        rows = (
+            CollatedRows(prepared.test, prepared.collator)
+            if prepared.keeps_columns
+            else Rows.of_split(prepared.test, tokenizer, self.task.kind)
+        )
+        values = run_model(model, rows, tokenizer, self.task, batch_size, self.max_length, count, starts)
+        return Outputs(self, data, values.reshape(-1) if self.task.kind == "regression" else values, starts)
+
+
+@dataclass
+class Outputs:
+    """The outputs of the model of a run for `data.test`."""
+
+    run: Finished
+    data: tasks.Data
+    values: Any
+    word_starts: Sequence[Sequence[int]] | None
+
+    def columns(self, taken: Sequence[str] = ()) -> dict[str, list[Any]]:
+        """The columns that the predictions add to those in `taken`."""
+        run = self.run
+        return prediction_columns(
+            run.task, self.values, temperature=run.temperature, decimals=run.decimals, word_starts=self.word_starts,
+            taken=taken,
+        )  # fmt: skip
+
+    def answers(self) -> Answers | None:
+        """The predictions and what is right; None if the file has no labels."""
+        split, task = self.data.test, self.run.task
+        column = task.text[1] if task.kind == "translation" else task.label
+        if split is None or column not in split.column_names:
+            return None
+        return Answers.of(task, self.values, split, self.word_starts)
+
+
+def predict_texts(
+    folder: str | Path, texts: Sequence[str], batch_size: int = 32, temperature: float | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Predict texts, and yield each text (or pair of texts) with its prediction.
+
+    Args:
+        folder: The folder of a finished run.
+        texts: The texts; for a task of text pairs, two for each example.
+        batch_size: The number of examples in a batch.
+        temperature: Logits are divided by it; None = that of the run.
+    """
+    columns, task = text_columns(folder, texts, batch_size, temperature)
+    shown = columns[task.text[0]] if task.kind == "translation" else zip(*(columns[n] for n in task.text), strict=True)
+    for row, prediction in zip(shown, columns[_added(columns, task)], strict=True):
+        parts = [row] if isinstance(row, str) else row
+        yield " | ".join(" ".join(p) if isinstance(p, list) else p for p in parts), tasks.as_text(task, prediction)
+
+
+def _added(columns: dict[str, list[Any]], task: tasks.Task) -> str:
+    """The name of the column with the predictions: the first one after the texts."""
+    return next(name for name in columns if name not in task.text)
+
+
+def text_columns(
+    folder: str | Path, texts: Sequence[str], batch_size: int = 32, temperature: float | None = None
+) -> tuple[dict[str, list[Any]], tasks.Task]:
+    """Predict texts, and return the columns of the texts and of the predictions, and the task.
+
+    Args:
+        folder: The folder of a finished run.
+        texts: The texts; for a task of text pairs, two for each example.
+        batch_size: The number of examples in a batch.
+        temperature: Logits are divided by it; None = that of the run.
+    """
+    check_whole("batch_size", batch_size, 1)
+    run = read_finished(folder, temperature)
+    task = run.task
+    width = len(task.text) if task.kind != "translation" else 1
+    if len(texts) % width:
+        raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
+    for number, text in enumerate(texts, 1):
+        if not text.strip() or "\0" in text:
+            problem = "has a NUL character" if "\0" in text else "is empty"
+            raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
+    columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
+    if task.kind == "tokens":
+        columns = {name: [text.split() for text in values] for name, values in columns.items()}
+    for name, values in columns.items():
+        for value in values:
+            if (unusable := tasks.modality_of(task).problem(task, name, value)) is not None:
+                raise UserError(f"the example {unusable.text}; {unusable.advice}.")
+    outputs = run.outputs(tasks.Data(task, None, None, Dataset.from_dict(columns)), batch_size)
+    return {**columns, **outputs.columns(tuple(columns))}, task
+
+
+def predict_file(
+    folder: str | Path,
+    file: str | Path,
+    output: str | Path | None,
+    batch_size: int = 32,
+    overwrite: bool = False,
+    options: tasks.ReadOptions | None = None,
+    form: str | None = None,
+    temperature: float | None = None,
+    progress: Progress | None = None,
+) -> Predictions:
+    """Write all columns of a file with a prediction for each row, and compute the scores if the file has labels.
+
+    Args:
+        folder: The folder of a finished run.
+        file: The file to predict, with the columns of the training file; `-` = a table from the standard input.
+        output: The file to write; None = `<file>_predictions.csv` next to `file`, or the standard output if `file` is
+            `-`.
+        batch_size: The number of examples in a batch.
+        overwrite: Whether `output` may be replaced.
+        options: The encoding and the separator of `file`.
+        form: `csv`, `tsv`, `jsonl` or `parquet`; None = that of the suffix of `output`, otherwise CSV.
+        temperature: Logits are divided by it; None = that of the run.
+        progress: Called after each batch with the number of examples that are done, and of all.
+    """
+    check_whole("batch_size", batch_size, 1)
+    run = read_finished(folder, temperature)
+    form = _chosen_format(form, output)
+    path = _output_path(file, output, form)
+    if path is None and form == "parquet":
+        raise UserError("format is 'parquet', which cannot go to the standard output; name a file with --output.")
+    if path is not None:
+        _check_output(path, Path(file), overwrite)
+    data, columns = read_rows(file, run.task, options)
+    outputs = run.outputs(data, batch_size, progress)
+    assert data.test is not None
+    task = run.task
+    if task.label is not None and task.label in data.test.column_names:
+        columns[task.label] = labels_as_names(task, data.test)
+    if task.kind == "tokens":
+        columns[task.text[0]] = list(data.test[task.text[0]])
+    write_table(path, {**columns, **outputs.columns(tuple(columns))}, task, form)
+    return Predictions(path, len(data.test), _scores(outputs), data.notes)
+
+
+def read_rows(
+    file: str | Path, task: tasks.Task, options: tasks.ReadOptions | None
+) -> tuple[tasks.Data, dict[str, list[Any]]]:
+    """Load a file, or a table from the standard input, whose format is recognised.
+
+    Args:
+        file: The file; `-` = the standard input.
+        task: The task.
+        options: The encoding and the separator.
+    """
+    if str(file) != STANDARD_INPUT:
+        data, columns = tasks.load_rows(file, task, options)
+        return data, dict(columns)
+    content = sys.stdin.buffer.read()
+    is_json = content.lstrip()[:1] in (b"{", b"[")
+    is_table = task.kind != "tokens"
+    suffix = ".parquet" if content[:4] == b"PAR1" else ".jsonl" if is_json else ".csv" if is_table else ".txt"
+    data, columns = tasks.load_rows(f"standard input{suffix}", task, options, content)
+    return data, dict(columns)
+
+
+def _scores(outputs: Outputs) -> dict[str, float]:
+    answers = outputs.answers()
+    if answers is None:
+        return {}
+    pair = answers.for_metrics(answers.predicted)
+    return {name: tasks.METRICS[name](*pair) for name in answers.task.metrics}
+
+
+def _chosen_format(form: str | None, output: str | Path | None) -> str:
+    suffix = Path(output).suffix.lower().removeprefix(".") if output and str(output) != STANDARD_INPUT else None
+    if form is None:
+        if suffix is not None and suffix not in FORMATS:
+            raise UserError(f"output is {str(output)!r}; it must end in .csv or .tsv, .jsonl or .parquet.")
+        return suffix or "csv"
+    check_choice("format", form, FORMATS)
+    if suffix is not None and suffix != form:
+        raise UserError(f"output is {str(output)!r}, but format is {form!r}; the file must end in .{form}.")
+    return form
+
+
+def _output_path(file: str | Path, output: str | Path | None, form: str) -> Path | None:
+    if output is not None:
+        return None if str(output) == STANDARD_INPUT else Path(output)
+    if str(file) == STANDARD_INPUT:
+        return None
+    return Path(file).with_name(f"{Path(file).stem}_predictions.{form}")
+
+
+def read_finished(folder: str | Path, temperature: float | None = None) -> Finished:
+    """Read what a finished run says about its predictions.
+
+    Args:
+        folder: The folder of the run.
+        temperature: Logits are divided by it; None = the temperature of the run.
+    """
+    if temperature is not None:
+        check_number("temperature", temperature, 0.01, 100)
+    record = read_record(folder)
+    try:
+        task, max_length = tasks.Task.from_dict(record["task"]), record["max_length"]
+        check_choice("kind", task.kind, tasks.KINDS)
+        check_whole("max_length", max_length, 1)
+        own, decimals = float(record.get("temperature", 1.0)), int(record.get("decimals", 4))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        path = str(Path(folder, RECORD_FILE))
+        raise UserError(
+            f"{path!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
+        ) from None
+    if task.kind == "mlm":
+        raise UserError(
+            f"{str(folder)!r} holds a masked language model, which has no labels to predict; fine-tune it first with "
+            "`attendrop train --model`."
+        )
+    return Finished(folder, task, max_length, own if temperature is None else temperature, decimals)
+
+
+def _check_output(path: Path, file: Path, overwrite: bool) -> None:
+    """Refuse a file that cannot or must not be written, before anything is predicted."""
+    if path.is_dir():
+        raise UserError(f"output is {str(path)!r}, which is a folder; it must be a file.")
+    if path.exists() and file.exists() and path.samefile(file):
+        raise UserError(f"output is {str(path)!r}, which is the input file; choose another with --output.")
+    if path.exists() and not overwrite:
+        raise UserError(f"output is {str(path)!r}, which exists; choose another with --output or use --overwrite.")
+    check_writable(path.parent, "output", path, may_create=False)

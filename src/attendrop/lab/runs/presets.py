@@ -1,0 +1,119 @@
+"""Settings that are known beforehand.
+
+paper           those of the papers, for the model families and tasks that they report. AD-DROP: Table 11 of arXiv
+                2210.05883 and the layers of its section 4; AttendOut: section 5 of arXiv 2104.04692 v2
+recommended     the method that did best on small data in our own study, docs/verdict.md
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import UserError
+from .recipe import LARGEST_RATE, WIDTH, width_of
+from .recommended import RECOMMENDED
+from .settings import RUN_SETTINGS, RunConfig
+
+FAMILIES = ("bert", "roberta")
+
+# task -> learning rate, batch size, maximum length, p, q; a pair is (BERT-base, RoBERTa-base)
+_ADDROP: dict[str, tuple[Any, Any, int, Any, Any]] = {
+    "glue/sst2": (1e-5, (16, 64), 120, (0.6, 0.3), (0.8, 0.7)),
+    "glue/mnli": (1e-5, (16, 32), 128, (0.5, 0.4), (0.9, 0.2)),
+    "glue/qnli": (1e-5, 16, 128, 0.8, (0.8, 0.4)),
+    "glue/qqp": (1e-5, 16, 120, (0.2, 0.7), (0.7, 0.9)),
+    "glue/cola": ((1e-5, 2e-5), 16, 47, (0.3, 0.8), (0.4, 0.3)),
+    "glue/stsb": ((1e-5, 2e-5), 16, 100, (0.9, 0.1), (0.7, 0.5)),
+    "glue/mrpc": ((1e-5, 2e-5), 16, 100, (0.5, 0.8), (0.8, 0.3)),
+    "glue/rte": (1e-5, 16, 128, (0.6, 0.7), (0.7, 0.1)),
+}
+_ALL_LAYERS = ("glue/cola", "glue/mrpc", "glue/rte")
+_EPOCHS = {"glue/sst2": 20, "glue/mnli": 10, "glue/qnli": 10, "glue/qqp": 10}  # 50 for all others, with early stopping
+_LARGE = ("glue/mnli", "glue/qnli", "glue/qqp")
+_ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
+
+
+def apply_preset(config: RunConfig, model: Any) -> list[str]:
+    """Set the settings of a preset that the user did not set, and return a note for each group of them.
+
+    The preset itself is then removed from the configuration, because a resumed or repeated run reads the result.
+
+    Args:
+        config: The configuration of the run, which is changed in place.
+        model: The configuration of the model.
+    """
+    return _apply_recommended(config, model) if config.preset == "recommended" else _apply_paper(config, model)
+
+
+def _apply_recommended(config: RunConfig, model: Any) -> list[str]:
+    if RECOMMENDED is None:
+        raise UserError("preset is 'recommended', and there is no recommendation yet; it must be 'paper'.")
+    if config.method:
+        raise UserError(
+            f"preset is 'recommended' and method is {', '.join(config.method)!r}; leave the method out, because the "
+            "preset sets it."
+        )
+    methods, rate, epochs = RECOMMENDED
+    config.method, config.preset, config.preset_epochs = list(methods), None, epochs
+    settings = {}
+    if not config.lora:  # adapters have other rates, which the usual rule chooses
+        settings["learning_rate"] = float(f"{min(rate * WIDTH / width_of(model), LARGEST_RATE):.2g}")
+    named = " + ".join(methods) or "no method"
+    listed = _set(config, settings)
+    return [f"preset recommended: {named}{', ' if listed else ''}{listed} (docs/verdict.md says how it was chosen)"]
+
+
+def _set(config: RunConfig, settings: dict[str, Any]) -> str:
+    """Set what the user did not set, and list it."""
+    settings = {name: value for name, value in settings.items() if name not in config.explicit}
+    for name, value in settings.items():
+        if name in RUN_SETTINGS:
+            setattr(config, name, value)
+        else:
+            config.training[name] = value
+    return ", ".join(f"{name}={value}" for name, value in settings.items())
+
+
+def _apply_paper(config: RunConfig, model: Any) -> list[str]:
+    name = config.method[0].partition(":")[0] if config.method else "addrop"
+    if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
+        raise UserError(
+            f"preset is 'paper' and method is {', '.join(config.method)!r}; it must be 'addrop' or 'attendout' alone, "
+            "without fields, because the preset sets them."
+        )
+    if name == "attendout":
+        config.method, config.preset = [_ATTENDOUT], None
+        return [f"preset paper: {_ATTENDOUT} (T and the generator's rate: arXiv 2104.04692 v1, section 5.1)"]
+    if config.task not in _ADDROP:
+        raise UserError(
+            f"preset is 'paper' and task is {config.task or config.train_file!r}; AD-DROP's Table 11 has "
+            f"{', '.join(_ADDROP)}."
+        )
+    family = model.model_type
+    if family not in FAMILIES:
+        raise UserError(
+            f"preset is 'paper' and {config.model!r} is of the family {family!r}; AD-DROP's Table 11 has "
+            f"{' and '.join(FAMILIES)}."
+        )
+    family_index = FAMILIES.index(family)
+    rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
+    layers = "all" if config.task in _ALL_LAYERS else "first"
+    config.method, config.preset = [f"addrop:p={p},q={q},layers={layers},end_on=either"], None
+    settings = {
+        "learning_rate": rate,
+        "per_device_train_batch_size": batch,
+        "max_length": length,
+        "num_train_epochs": _EPOCHS.get(config.task, 50),
+        "patience": 3 if config.task in _LARGE else 5,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "max_grad_norm": 0.0,
+        "adam_epsilon": 1e-6,
+        "train_sampling_strategy": "random",
+    }
+    listed = _set(config, settings)
+    return [
+        f"preset paper: {config.method[0]} (Table 11 of arXiv 2210.05883)",
+        f"preset paper: {listed} (Table 11; epochs, patience, constant learning rate, no clipping, ε and shuffled "
+        "batches from its public code)",
+    ]

@@ -1,0 +1,122 @@
+"""The number of epochs and the learning rate of a run whose user set neither, chosen from the data and the model.
+
+Small data need many passes: with three of them over a few hundred examples a model has hardly left its start. Mosbach
+et al. (arXiv 2006.04884) train for 20 epochs at 2e-5, with Adam's bias correction, a warm-up over the first tenth of
+the steps and a linear decay; Zhang et al. (arXiv 2006.05987) find the same for the number of steps. The optimizer of
+the Trainer corrects the bias, and warm-up and decay are those of these papers in every run of attendrop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...errors import UserError
+from .. import tasks
+from ..tasks.findings import plural
+from .settings import RunConfig
+
+STEPS = 1000  # that a run has at least, unless this takes more than MOST_EPOCHS
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to the width of the model
+TAGGING_RATE = 5e-5  # a head for each word starts at random, and has many rare classes to learn
+LARGEST_RATE = 1e-4
+PRESET_EXAMPLES = 300  # for which the preset `recommended` was chosen; more examples have fewer epochs
+# It lowered the loss with up to so many examples; with 2,490 and 3,668 it did not (docs/verdict.md).
+PRESET_GAINS_UP_TO = 1000
+LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
+
+# Corpora to learn masked words from and translations are large, and their evaluations take long.
+_FIXED = {"mlm": (FEWEST_EPOCHS, 5e-5), "translation": (FEWEST_EPOCHS, RATE)}
+
+
+def epochs_for(examples: int, batch: int) -> int:
+    """The number of epochs for an amount of training data.
+
+    Args:
+        examples: The number of training examples.
+        batch: The number of examples in a step of the optimizer.
+    """
+    per_epoch = max(1, math.ceil(examples / batch))
+    return min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), MOST_EPOCHS)
+
+
+def preset_epochs_for(examples: int, epochs: float) -> float:
+    """The number of epochs of a preset: fewer for more examples, so that the number of steps stays about the same.
+
+    Args:
+        examples: The number of training examples.
+        epochs: The number of epochs for up to `PRESET_EXAMPLES` of them.
+    """
+    return min(epochs, max(FEWEST_EPOCHS, math.ceil(epochs * PRESET_EXAMPLES / examples)))
+
+
+def rate_for(width: int, kind: str = "classification", is_lora: bool = False) -> float:
+    """The learning rate for a model.
+
+    Args:
+        width: The size of its hidden states.
+        kind: The kind of task.
+        is_lora: Whether adapters are trained instead of all weights.
+    """
+    base = TAGGING_RATE if kind == "tokens" else RATE
+    rate = min(base * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
+    return float(f"{rate:.2g}")
+
+
+def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: Any) -> list[str]:
+    """Set the number of epochs and the learning rate where the user set none, and say so.
+
+    Args:
+        config: The configuration, which is changed in place: it is what run.yaml and the card hold.
+        arguments: The training arguments, which are changed too.
+        data: The data.
+        model: The model.
+
+    Returns:
+        Notes: what was chosen, unless the user set both, and whether there are more examples than the preset is for.
+    """
+    assert data.train is not None
+    examples = len(data.train)
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    kind, width = data.task.kind, width_of(model.config)
+    if config.preset_epochs is not None and kind != "classification":
+        raise UserError(
+            f"preset is 'recommended' and the kind of the task is {kind!r}; it must be 'classification', because "
+            "the recommendation comes from such tasks."
+        )
+    usual, rate = _FIXED.get(kind) or (epochs_for(examples, batch), rate_for(width, kind, config.lora))
+    epochs = float(usual) if config.preset_epochs is None else preset_epochs_for(examples, config.preset_epochs)
+    chosen: dict[str, float] = {}
+    reasons = []
+    if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
+        chosen["num_train_epochs"] = epochs
+        steps = round(math.ceil(examples / batch) * epochs)
+        why = ", because few examples need many passes" if epochs > FEWEST_EPOCHS else ""
+        reasons.append(f"{epochs:g} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}")
+    if "learning_rate" not in config.training:
+        chosen["learning_rate"] = rate
+        what = "adapters in a model" if config.lora else "a model"
+        use = "tagging with " if kind == "tokens" else ""
+        reasons.append(f"a learning rate of {rate:g} for {use}{what} of width {width}")
+    for name, value in chosen.items():
+        config.training[name] = value
+        setattr(arguments, name, value)
+    flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
+    notes = [f"chosen: {', and '.join(reasons)}; set others with {flags}"] if chosen else []
+    if config.preset_epochs is not None and examples > 2 * PRESET_GAINS_UP_TO:
+        notes.append(
+            f"the preset recommended is for small data: it lowered the loss with up to {PRESET_GAINS_UP_TO:,} "
+            f"examples, and with several thousand it was no better than plain fine-tuning; there are {examples:,} here"
+        )
+    return notes
+
+
+def width_of(config: Any) -> int:
+    """The size of the hidden states of a model.
+
+    Args:
+        config: The configuration of the model.
+    """
+    settings = config.get_text_config()
+    return int(getattr(settings, "hidden_size", None) or getattr(settings, "d_model", None) or WIDTH)

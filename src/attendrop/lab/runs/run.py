@@ -1,0 +1,408 @@
+"""One run: load data and model, train with the methods, evaluate, and write the output folder.
+
+    fine_tune(model="roberta-base", task="glue/rte", method=["addrop:p=0.3,q=0.3"], output_dir="rte")
+
+does the same as `attendrop train --model roberta-base --task glue/rte --method addrop:p=0.3,q=0.3 --output-dir rte`.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import HfHubHTTPError
+from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, set_seed
+from transformers.trainer_callback import PrinterCallback, TrainerCallback
+
+from ...core.regularizer import Regularizer
+from ...errors import UserError, on_one_line
+from ...methods import parse_method
+from ...trainer import regularized
+from ...trainer.trajectory import library_versions
+from ...utils.files import write_json
+from ...utils.lock import locked
+from .. import tasks
+from ..evaluation.judging import Judge, Part
+from .best import breaks_ties_by_loss, kept_epoch, method_epochs
+from .caveats import caveats_of
+from .checks import check_arguments, check_metric
+from .data import load_data, load_other_tasks
+from .folder import (
+    METRICS_FILE,
+    RECORD_FILE,
+    OutputFolder,
+    changes_of,
+    check_folder,
+    empty_folders_removed,
+    remove_checkpoints,
+)
+from .hub_token import token_in_environment
+from .interruption import Interruption, full_disk_explained
+from .lora import check_libraries, load_for_training, merge_adapters
+from .losses import make_loss
+from .masked_lm import EpochOfMasks, MaskedLMTrainer
+from .memory import estimate_memory, out_of_memory_explained
+from .presets import apply_preset
+from .recipe import choose_recipe
+from .result import Result
+from .resume import choose_checkpoint
+from .sampler import length_grouped
+from .settings import RunConfig
+
+_FURTHER_LIBRARIES = ("datasets", "tokenizers", "safetensors", "numpy")
+
+
+class Listener:
+    """Receives the events of a run. The methods do nothing here; override those that you need.
+
+    Example:
+        ```python
+        class Printer(Listener):
+            def note(self, text):
+                print("note:", text)
+
+
+        fine_tune(Printer(), model="roberta-base", task="glue/rte")
+        ```
+    """
+
+    def note(self, text: str) -> None:
+        """Called for each note: what was guessed, split off, truncated or initialised at random."""
+
+    def described(self, description: tasks.Description) -> None:
+        """Called with the statistics of the data, before training."""
+
+    def interrupted(self) -> None:
+        """Called on Ctrl-C. The run finishes its step and stops."""
+
+    def callbacks(self) -> Sequence[TrainerCallback]:
+        """Return callbacks to add to the Trainer."""
+        return ()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the libraries that decide the result of a run."""
+    further = {name: metadata.version(name) for name in _FURTHER_LIBRARIES}
+    return {"python": platform.python_version(), **library_versions(), **further}
+
+
+def train(config: RunConfig, listener: Listener | None = None) -> Result:
+    """Run a configuration. All errors in the input are raised before anything is written.
+
+    Args:
+        config: The configuration, from `make_config`.
+        listener: Receives the events of the run; None = no output.
+    """
+    with token_in_environment(config):
+        return _train(config, listener or Listener())
+
+
+def _train(config: RunConfig, listener: Listener) -> Result:
+    check_folder(config)
+    check_libraries(config)
+    tasks.load_config(config.model, trust_remote_code=config.trust_remote_code)  # a wrong name is an error at once
+    regularizers = make_regularizers(config, listener)
+    arguments = training_arguments(config)
+    data = load_data(config, arguments.seed)
+    tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
+    notes: list[str] = []
+    set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
+    model = load_for_training(config, data.task, tokenizer, notes)
+    notes += choose_recipe(config, arguments, data, model)
+    run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
+    with empty_folders_removed(config.output_dir):
+        trainer = run.make_trainer(model, regularizers)
+        with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
+            return run.train(trainer)
+
+
+def prepare_run(
+    config: RunConfig,
+    arguments: Any,
+    data: tasks.Data,
+    model: Any,
+    tokenizer: Any,
+    listener: Listener,
+    notes: Sequence[str] = (),
+) -> Run:
+    """Tokenise the data for a model and check them against it.
+
+    Args:
+        config: The configuration.
+        arguments: The training arguments, from `training_arguments`.
+        data: The data, from `load_data`.
+        model: The model that will be trained.
+        tokenizer: Its tokenizer, or its image processor or feature extractor.
+        listener: Receives the notes and the description of the data.
+        notes: Sentences for the listener.
+    """
+    notes = list(notes)
+    modality = tasks.modality_of(data.task)
+    max_length = modality.check_length(model, tokenizer, config.max_length, data.task, notes)
+    description = tasks.describe(data, tokenizer, max_length)
+    listener.described(description)
+    if description.unit == "tokens":
+        lengths = description.lengths.get("train")
+        tokens = min(max_length, int(lengths.longest)) if lengths else max_length
+        notes.append(str(estimate_memory(model, arguments, tokens)))
+    prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
+    if config.train_file and description.unit == "tokens":
+        found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+        prepared.notes += [f"warning: {finding.text}" for finding in found]
+    others = load_other_tasks(config, data, tokenizer, max_length)
+    for note in [*data.notes, *prepared.notes, *notes]:
+        listener.note(note)
+    run = Run(config, arguments, data, prepared, others, max_length, tokenizer, listener)
+    run.choose_metric()
+    return run
+
+
+def make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
+    """Make the methods of a configuration, after its preset has been applied."""
+    if config.preset:
+        model = AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
+        for note in apply_preset(config, model):
+            listener.note(note)
+    try:
+        return [parse_method(text) for text in config.method]
+    except ValueError as error:
+        raise UserError(f"{on_one_line(error)}.") from None
+
+
+def training_arguments(config: RunConfig) -> Any:
+    """Make the training arguments, and resolve the defaults that depend on other settings."""
+    training = config.training
+    if "save_strategy" not in config.explicit:
+        # The best model can only be loaded from a step at which it was evaluated and saved.
+        training["save_strategy"] = training["eval_strategy"]
+        if training["eval_strategy"] == "steps" and "save_steps" not in config.explicit and "eval_steps" in training:
+            training["save_steps"] = training["eval_steps"]
+    if training["eval_strategy"] == "no" and "load_best_model_at_end" not in config.explicit:
+        training["load_best_model_at_end"] = False
+    try:
+        arguments = Seq2SeqTrainingArguments(**training)
+        if arguments.device.type == "cpu" and "dataloader_pin_memory" not in config.explicit:
+            arguments.dataloader_pin_memory = False  # pinned memory is useless without a GPU, and torch warns
+    except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
+        raise UserError(f"a training argument is not allowed: {on_one_line(error)}.") from None
+    check_arguments(arguments)
+    return arguments
+
+
+@dataclass
+class Run:
+    """A run whose input has been checked: trains, evaluates, predicts and writes the output folder."""
+
+    config: RunConfig
+    arguments: Any
+    data: tasks.Data
+    prepared: tasks.Prepared
+    others: dict[str, tuple[tasks.Data, tasks.Prepared]]  # the tasks of --also-eval
+    max_length: int
+    tokenizer: Any
+    listener: Listener
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the task is masked language modelling."""
+        return self.data.task.kind == "mlm"
+
+    def choose_metric(self) -> None:
+        """Set the metric that selects the best model, where the user did not; the Trainer's default is the loss."""
+        if "metric_for_best_model" in self.config.explicit:
+            check_metric(self.arguments.metric_for_best_model, self.data.task.metrics)
+        else:
+            self.arguments.metric_for_best_model = self.prepared.metric
+            self.arguments.greater_is_better = self.prepared.greater_is_better
+
+    def make_trainer(self, model: Any, regularizers: list[Regularizer], optimizer: Any = None) -> Any:
+        """Make the Trainer.
+
+        Args:
+            model: The model.
+            regularizers: The methods.
+            optimizer: The optimizer; None = the one that the training arguments describe.
+        """
+        is_translation = self.data.task.kind == "translation"
+        self.arguments.predict_with_generate = is_translation
+        if is_translation:
+            self.arguments.generation_max_length = self.arguments.generation_max_length or self.max_length
+        callbacks: list[TrainerCallback] = list(self.listener.callbacks())
+        if self.config.patience is not None:
+            callbacks.append(EarlyStoppingCallback(self.config.patience))
+        if self.is_masked:
+            callbacks.append(EpochOfMasks(self.prepared.collator))
+        if self.prepared.keeps_columns:
+            self.arguments.remove_unused_columns = False
+        base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
+        trainer_class = breaks_ties_by_loss(length_grouped(regularized(base)))
+        try:
+            trainer = trainer_class(
+                model=model,
+                args=self.arguments,
+                train_dataset=self.prepared.train,
+                eval_dataset=self.prepared.validation,
+                processing_class=self.tokenizer,
+                data_collator=self.prepared.collator,
+                compute_loss_func=make_loss(self.config, self.data, self.arguments),
+                compute_metrics=self.prepared.compute_metrics,
+                preprocess_logits_for_metrics=self.prepared.reduce_outputs,
+                callbacks=callbacks,
+                optimizers=(optimizer, None),
+                regularizers=regularizers,
+                step=self.config.step,
+            )
+            if regularizers and self.arguments.max_steps <= 0:
+                trainer.check_model(math.ceil(self.arguments.num_train_epochs))
+        except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
+            raise UserError(f"{on_one_line(error)}.") from None
+        trainer.remove_callback(PrinterCallback)
+        trainer.is_balanced = self.config.balanced_sampling
+        if not is_translation and not self.is_masked:
+            # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
+            # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of
+            # accumulated batches.
+            trainer.model_accepts_loss_kwargs = False
+        return trainer
+
+    def train(self, trainer: Any) -> Result:
+        folder, start = self.config.output_dir, time.perf_counter()
+        checkpoint = choose_checkpoint(self.config, trainer, self.listener.note)
+        trainer.accelerator.wait_for_everyone()
+        output = OutputFolder(self.config, trainer, versions(), self.listener.note)
+        trainer.add_callback(output)
+        interruption = Interruption()
+        trainer.add_callback(interruption)
+        with full_disk_explained(folder):
+            with interruption.handle_signals(self.listener.interrupted), out_of_memory_explained(trainer.args):
+                try:
+                    trainer.train(
+                        resume_from_checkpoint=str(checkpoint) if checkpoint else None,
+                        resume_changed=self.config.resume_changed,
+                    )
+                except ValueError as error:
+                    raise UserError(f"{on_one_line(error)}.") from error
+            if trainer.args.should_save:
+                output.check_exists()
+            if interruption.happened:
+                return Result(folder, {}, trainer.model, finished=False)
+            seconds = time.perf_counter() - start
+            kept = kept_epoch(trainer, self.config.patience)
+            for sentence in kept["sentences"]:
+                self.listener.note(sentence)
+            merge_adapters(trainer, self.config, self.data.task)
+            record = self.conclude(trainer, seconds, kept=kept)
+            if trainer.args.should_save and not self.config.keep_checkpoints:
+                remove_checkpoints(folder)
+        trainer.accelerator.wait_for_everyone()
+        return Result(folder, record["metrics"], trainer.model, finished=True, record=record)
+
+    def conclude(self, trainer: Any, seconds: float, **more: Any) -> dict[str, Any]:
+        """Judge the final model, write the output folder, and return the record of the run.
+
+        Args:
+            trainer: The Trainer, whose model is the final one.
+            seconds: How long training took.
+            **more: Further parts of the record.
+        """
+        judge = self.evaluate(trainer)
+        record = {**self.record(trainer, judge.scores, seconds), **judge.record(), **more}
+        trainer.save_model()
+        self.predict(trainer, judge)
+        if trainer.args.should_save:
+            judge.write(self.config.output_dir, self.data, self.prepared)
+            self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
+        return record
+
+    def scored_parts(self) -> Iterator[Part]:
+        """The validation split, the other splits that have labels, and the tasks of --also-eval."""
+        for name, split in self._encoded().items():
+            if name == "validation" or self.is_masked or self._has_labels(name):
+                yield Part(name, split, self.data, self.prepared, name)
+        for name, (data, prepared) in self.others.items():
+            yield Part(name, prepared.validation, data, prepared, "validation")
+
+    def evaluate(self, trainer: Any) -> Judge:
+        """Score and judge all parts that have labels."""
+        judge = Judge(trainer)
+        for part in self.scored_parts():
+            judge.score(*part)
+        for warning in judge.warnings:
+            self.listener.note(f"warning: {warning}")
+        return judge
+
+    def _encoded(self) -> dict[str, Any]:
+        """The tokenised splits for evaluation and prediction."""
+        splits = {"validation": self.prepared.validation, **self.prepared.others, "test": self.prepared.test}
+        return {name: split for name, split in splits.items() if split is not None}
+
+    def _has_labels(self, name: str) -> bool:
+        task = self.data.task
+        column = task.text[1] if task.kind == "translation" else task.label
+        return column in self.data.splits()[name].column_names
+
+    def predict(self, trainer: Any, judge: Judge) -> None:
+        """Write predictions for every test split, also in the format of the GLUE website if the task is one of GLUE."""
+        task, folder = self.data.task, self.config.output_dir
+        for name, split in self._encoded().items():
+            if not name.startswith("test") or self.is_masked:
+                continue
+            if name in judge.answers:
+                values = judge.answers[name].values
+            else:
+                values = self.prepared.values(trainer.predict(_without_labels(split)).predictions, name)
+            if not trainer.args.should_save:
+                continue
+            raw, starts = self.data.splits()[name], self.prepared.word_starts.get(name)
+            judge.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
+            if name in task.submission:
+                is_number = task.kind == "regression"
+                decoded = values.tolist() if is_number else [task.labels[index] for index in values.argmax(-1)]
+                tasks.write_submission(folder, task, decoded, name)
+
+    def record(self, trainer: Any, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
+        """The content of `record.json`: everything that describes the run."""
+        return {
+            "config": self.config.settings(),
+            "regularizers": [regularizer.to_dict() for regularizer in trainer.regularizers],
+            "task": {**asdict(self.data.task), "labels": list(self.data.task.labels)},
+            "max_length": self.max_length,
+            "seed": trainer.args.seed,
+            "versions": versions(),
+            "device": str(trainer.args.device),
+            "processes": trainer.args.world_size,
+            "rows": {name: len(split) for name, split in self.data.splits().items()},
+            "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
+            "changes": [asdict(change) for change in trainer.checkpoints.changes],
+            "caveats": [*caveats_of(self.config, trainer.regularizers), *changes_of(trainer)],
+            "seconds": round(seconds, 1),
+            "steps": trainer.state.global_step,
+            "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
+            "metrics": metrics,
+            "history": trainer.state.log_history,
+        }
+
+    def write(self, record: dict[str, Any], method_epochs: Sequence[int]) -> None:
+        from ..report.card import write_card
+        from ..report.learning_curves import Marks, plot_history
+
+        folder = self.config.output_dir
+        write_json(folder / METRICS_FILE, record["metrics"])
+        write_json(folder / RECORD_FILE, record)
+        scores = record["evaluation"].get("validation", {}).get("scores", {})
+        baseline = scores.get(self.prepared.metric, {}).get("baseline")
+        if record["steps"]:
+            marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
+            plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
+        write_card(folder, record)
+
+
+def _without_labels(split: Any) -> Any:
+    return split.remove_columns([name for name in ("labels", "label") if name in split.column_names])

@@ -1,0 +1,167 @@
+"""The ensemble of all seeds of a method: the mean of their predictions, scored as one model.
+
+It is reported beside the mean of the seeds, as what the same runs can give together, and is no part of the tests: all
+other figures are about one model, and an ensemble costs as many forward passes as it has members.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...evaluation.outputs import Outputs
+from ...statistics.calibration import brier_score, calibration_error, log_loss, softmax
+from ...statistics.ensembles import judge_gain
+from ...statistics.verdict import Question
+from ...tasks.metrics import METRICS
+from .outcomes import Group
+
+Array = npt.NDArray[Any]
+Read = Callable[[str], Mapping[str, Outputs]]  # id of a run -> what its model answered, by part
+
+_FIRST = 1e-6  # of a vote, which an earlier seed has more than the next, so that there are no ties
+
+
+def evidence(outputs: Outputs, place: int = 0) -> Array:
+    """What one member adds to the ensemble: probabilities, a vote for the class of each word, or numbers.
+
+    Args:
+        outputs: What the member answered.
+        place: Its number among the members; earlier ones decide where votes are equal.
+    """
+    values = outputs.values.astype(float)
+    if outputs.kind in ("classification", "choice"):
+        return softmax(values)
+    if outputs.kind == "multilabel":
+        return 1 / (1 + np.exp(-np.clip(values, -500, 500)))
+    if outputs.kind == "tokens":
+        votes = np.zeros((len(values), max(len(outputs.to_task), int(values.max(initial=0)) + 1)))
+        votes[np.arange(len(values)), outputs.values] = 1 - _FIRST * place
+        return votes
+    return np.exp(values) if outputs.kind == "mlm" else values
+
+
+def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
+    """The metric of an ensemble.
+
+    Args:
+        mean: The mean evidence of its members.
+        outputs: What one of them answered, with what is right.
+        metric: The name of the metric.
+    """
+    gold: Any = outputs.gold
+    said: Any = mean
+    if outputs.kind == "mlm":
+        said = np.log(np.maximum(mean, 1e-300))
+    elif outputs.kind == "multilabel":
+        said = (mean > 0.5).astype(int)
+    elif outputs.kind != "regression":
+        said = mean.argmax(-1)
+        if len(outputs.to_task):
+            said, gold = outputs.to_task[said], outputs.to_task[gold]
+    if outputs.kind == "tokens":
+        ends = np.cumsum(outputs.lengths)[:-1]
+        said, gold = ([list(part) for part in np.split(outputs.labels[of], ends)] for of in (said, gold))
+    return METRICS[metric](said, gold)
+
+
+def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
+    """Loss of an ensemble, and its calibration if it is a classifier; nothing for votes, which are no probabilities.
+
+    Args:
+        mean: The mean evidence of its members.
+        outputs: What one of them answered, with what is right.
+    """
+    gold = outputs.gold
+    if outputs.kind == "tokens":
+        return {}
+    if outputs.kind == "regression":
+        return {"loss": float(np.mean((mean - gold) ** 2))}
+    if outputs.kind == "mlm":
+        return {"loss": float(-np.log(np.maximum(mean, 1e-15)).mean())}
+    if outputs.kind == "multilabel":
+        right = np.where(gold == 1, mean, 1 - mean)
+        return {"loss": float(-np.log(np.maximum(right, 1e-15)).mean())}
+    found = {"loss": log_loss(mean, gold)}
+    if outputs.kind == "classification":
+        found |= {"ece": calibration_error(mean, gold), "brier": brier_score(mean, gold)}
+    return found
+
+
+def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """The ensemble of each method on each part, and sentences about those that cannot be made.
+
+    Args:
+        group: The runs.
+        read: Reads what the models answered.
+        delta: The smallest difference of the score that matters.
+        confidence: Confidence of the interval of the gain.
+    """
+    rows: list[dict[str, Any]] = []
+    missing: list[str] = []
+    for method, seeds in group.runs.items():
+        finished = [record for record in seeds.values() if record["status"] == "finished"]
+        if len(finished) < 2:
+            continue
+        answers = [read(record["id"]) for record in finished]
+        if not all(answers):
+            missing.append(method)
+            continue
+        for part in answers[0]:
+            scores = [record["scores"].get(part, {}).get(record["metric"]) for record in finished]
+            members = [of[part] for of in answers if part in of]
+            if len(members) == len(scores) and all(score is not None for score in scores):
+                question = Question(delta, bool(finished[0]["greater_is_better"]), confidence)
+                made = _ensemble(members, scores, finished[0]["metric"], question)
+                made |= {"method": method, "task": group.task, "size": group.size, "part": part}
+                rows.append({**made, "sentence": _sentence(made, finished[0]["metric"], confidence)})
+    where = group.task if group.size == "all" else f"{group.task}, {group.size}"
+    notes = [
+        f"there is no ensemble of the seeds of {', '.join(missing)} on {where}: predictions of these runs are not "
+        "stored (runs of an earlier version, or a kind of task whose predictions cannot be averaged)"
+    ]
+    return rows, notes if missing else []
+
+
+def _ensemble(members: Sequence[Outputs], scores: Sequence[float], metric: str, question: Question) -> dict[str, Any]:
+    total = np.sum([evidence(member, place) for place, member in enumerate(members)], axis=0)
+    n, example = len(members), members[0]
+    whole = score_of(total / n, example, metric)
+    without = [
+        score_of((total - evidence(member, place)) / (n - 1), example, metric) for place, member in enumerate(members)
+    ]
+    resolution = 1 / len(example.gold) if metric == "accuracy" else 0.0
+    gain = judge_gain(whole, without, scores, question, resolution)
+    return {
+        "seeds": n,
+        "outcomes": {"score": whole, **other_outcomes(total / n, example)},
+        "mean": float(np.mean(scores)),
+        "gain": gain.gain,
+        "interval": None if gain.interval is None else list(gain.interval),
+        "verdict": gain.verdict if math.isfinite(gain.gain) else "undecided",
+    }
+
+
+def _sentence(made: Mapping[str, Any], metric: str, confidence: float) -> str:
+    """The ensemble in words: what it has, what it gains, and what it costs."""
+    names = {"score": metric.replace("_", " "), "loss": "loss", "ece": "ECE", "brier": "Brier score"}
+    figures = ", ".join(f"{names[name]} {value:.4f}" for name, value in made["outcomes"].items())
+    verdict = {
+        "helps": "better than one model",
+        "hurts": "worse than one model",
+        "no difference": "no different from one model, beyond what matters",
+        "undecided": "whether that is more than chance is undecided",
+        "too few seeds": "fewer than 5 seeds give no verdict on that",
+    }[made["verdict"]]
+    interval = ""
+    if made["interval"] is not None:
+        low, high = made["interval"]
+        interval = f", {100 * confidence:g} % interval {low:+.4f} to {high:+.4f} by the jackknife over seeds"
+    return (
+        f"Ensemble of the {made['seeds']} seeds of {made['method']}: {figures}; against the mean of the seeds "
+        f"{made['gain']:+.4f} {names['score']}{interval}: {verdict}. It costs {made['seeds']} × at inference."
+    )

@@ -1,0 +1,180 @@
+"""`attendrop compare`: which seeds are run, and when there are enough of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+from ..statistics.sequential import SequentialDesign
+from .analysis.build import analyse_records
+from .analysis.outcomes import DELTAS, Record, group_records, is_decided, verdicts_of
+from .design import Design, RunSpec
+from .driver import Study, Watcher
+from .executors import Engine, NextSpec
+from .kept_models import MODELS_FOLDER, check_space
+
+FIRST_LOOK = 5  # seeds after which a study is looked at for the first time
+
+
+class FixedSeeds:
+    """Runs a fixed number of seeds.
+
+    Args:
+        design: The study.
+        seeds: The number of seeds.
+    """
+
+    def __init__(self, design: Design, seeds: int) -> None:
+        self._waiting = deque(design.all_runs(seeds))
+        self.total: int | None = len(self._waiting)
+
+    def next_run(self) -> RunSpec | None:
+        """The next run; None when all have been returned."""
+        return self._waiting.popleft() if self._waiting else None
+
+    def add(self, record: Record) -> None:
+        """Nothing depends on the results."""
+
+
+class UntilDecided:
+    """Adds seeds until every method is decided against the baseline, or the largest number of seeds is reached.
+
+    A method that is decided gets no more seeds. Tasks come one after the other.
+
+    Args:
+        design: The study.
+        looks: The plan of looks, with the largest number of seeds.
+        delta: The smallest difference of the score that matters.
+        confidence: Confidence of the verdicts.
+    """
+
+    total: int | None = None
+
+    def __init__(self, design: Design, looks: SequentialDesign, delta: float, confidence: float = 0.95) -> None:
+        self._design, self._looks, self._delta, self._confidence = design, looks, delta, confidence
+        self._cells = deque(design.cells)
+        self._waiting: deque[RunSpec] = deque()
+        self._records: list[Record] = []
+        self._seeds = 0  # that were started in the present cell
+        self._missing: set[str] = set()  # runs of the present cell that have not ended
+        self._open = set(design.methods[1:])  # methods of the present cell that are not decided
+
+    def next_run(self) -> RunSpec | None:
+        """The next run; None where the next one depends on runs that have not ended, or where all are decided."""
+        while not self._waiting and self._cells:
+            if not self._open or self._seeds == self._looks.max_seeds:
+                if self._missing and self._open:
+                    return None
+                self._begin_next_cell()
+                continue
+            if self._seeds >= self._looks.first and self._is_behind():
+                return None
+            runs = self._design.runs(self._cells[0], self._seeds)
+            wanted = [run for run in runs if run.method == self._design.baseline or run.method in self._open]
+            self._waiting.extend(wanted)
+            self._missing.update(run.id for run in wanted)
+            self._seeds += 1
+        return self._waiting.popleft() if self._waiting else None
+
+    def _is_behind(self) -> bool:
+        """Whether so many runs have not ended that the next look may well make a further seed needless."""
+        return len(self._missing) > 2 * len(self._design.methods)
+
+    def _begin_next_cell(self) -> None:
+        self._cells.popleft()
+        self._seeds, self._missing, self._open = 0, set(), set(self._design.methods[1:])
+
+    def add(self, record: Record) -> None:
+        """Look at the study again with one more record."""
+        self._records.append(record)
+        self._missing.discard(record["id"])
+        if not self._cells or (record["task"], record["size"]) != self._cells[0]:
+            return
+        mine = [r for r in self._records if (r["task"], r["size"]) == self._cells[0]]
+        group = group_records(mine, self._design.methods)[0]
+        if group.finished:
+            verdicts = verdicts_of(group, self._design.baseline, self._delta, self._confidence, self._looks)
+            self._open = {method for method in self._open if not is_decided(verdicts[method])}
+
+
+def compare(
+    design: Design,
+    folder: str | Path,
+    engine: Engine,
+    *,
+    seeds: int = 10,
+    max_seeds: int | None = None,
+    deltas: Mapping[str, float] | None = None,
+    confidence: float = 0.95,
+    command: str = "",
+    retry_failed: bool = False,
+    keep_models: bool = False,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """Run a comparison and return its analysis. Started again, it goes on where it was.
+
+    Args:
+        design: The study, from `make_design`.
+        folder: Its folder.
+        engine: Runs the runs; it is closed at the end.
+        seeds: The number of seeds.
+        max_seeds: Adds seeds until every method is decided, at most this number; None = the number `seeds`.
+        deltas: Outcome -> the smallest difference that matters; see `DELTAS` for the defaults.
+        confidence: Confidence of intervals and verdicts.
+        command: The command that the report shows.
+        retry_failed: Whether runs that failed in an earlier start are run again.
+        keep_models: Whether the trained models are kept in the folder, for `attendrop soup`. Workers must be able to
+            write to it.
+        watcher: Sees the study while it runs.
+
+    Example:
+        ```python
+        design = make_design({"model": "roberta-base"}, ["plain", "addrop"], tasks=("glue/rte",))
+        analysis = compare(design, "studies/rte", make_engine(), seeds=10)
+        ```
+    """
+    every_delta = {**DELTAS, **(deltas or {})}
+    looks = None
+    if max_seeds is not None:
+        if max_seeds < FIRST_LOOK:
+            raise UserError(f"max_seeds is {max_seeds}; it must be at least {FIRST_LOOK}, the seeds of the first look.")
+        looks = SequentialDesign(max_seeds=max_seeds, first=FIRST_LOOK)
+    source: FixedSeeds | UntilDecided
+    if looks is None:
+        source = FixedSeeds(design, seeds)
+    else:
+        source = UntilDecided(design, looks, every_delta["score"], confidence)
+    study = {
+        **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
+        "delta": every_delta, "confidence": confidence, "command": command,
+    }  # fmt: skip
+    with closing(engine), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
+        checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], engine)
+        runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
+        if keep_models:
+            next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])
+        for record in running.run(next_run, engine, source.total):
+            source.add(record)
+        wanted = {run.id for run in runs}
+        return analyse_records([r for r in running.records.values() if r["id"] in wanted], study, running.folder)
+
+
+def _keeping_models(next_run: NextSpec, study: Study, checked: Sequence[Record], runs: Sequence[str]) -> NextSpec:
+    """The same runs with a folder for their models, after the user was told how much space these take."""
+    folder = study.folder.absolute() / MODELS_FOLDER
+    if lost := [run for run in runs if study.has_result(run) and not (folder / run).is_dir()]:
+        study.watcher.note(f"{len(lost)} runs have ended before; they are not repeated, and their models are not kept")
+    left = sum(not study.has_result(run) for run in runs)
+    if sizes := [record["model_bytes"] for record in checked if "model_bytes" in record]:
+        study.watcher.note(check_space(study.folder, max(sizes), left))
+
+    def next_kept() -> RunSpec | None:
+        run = next_run()
+        return None if run is None else replace(run, models_folder=str(folder))
+
+    return next_kept

@@ -1,0 +1,97 @@
+"""study.json: what a study is. A study that is started again must be the same, or have more of what may grow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError, on_one_line
+from ...utils.files import write_whole
+from ...utils.secrets import is_secret
+from .records import now
+
+STUDY_FILE = "study.json"
+
+_OF_THE_START = ("format", "created", "command")  # these may differ
+_ABSENT = "absent"
+
+
+def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow: Collection[str]) -> None:
+    """Writes study.json, or compares the configuration with it if the study was started before.
+
+    Args:
+        folder: The folder of the study.
+        configuration: What the study is.
+        may_grow: Names whose list may get longer, or whose number may grow.
+
+    Raises:
+        UserError: The configuration is another. The sentence names the first difference.
+    """
+    path = folder / STUDY_FILE
+    new = _without_secrets(json.loads(json.dumps(dict(configuration), default=str)))
+    old = read_configuration(folder) if path.exists() else None
+    if old is None:
+        write_whole(path, json.dumps({"format": 1, "created": now(), **new}, indent=1) + "\n")
+        return
+    before, after = ({k: v for k, v in values.items() if k not in _OF_THE_START} for values in (old, new))
+    for name in may_grow:
+        if has_grown(before.get(name), after.get(name)):
+            before[name] = after.get(name)
+    difference = next(_differences(before, after), None)
+    if difference is not None:
+        name, was, value = difference
+        raise UserError(
+            f"{name} is {value!r}, and {was!r} in the study that {str(folder)!r} holds; start it with the same "
+            "settings, or choose another folder."
+        )
+    if any(old.get(name) != new.get(name) for name in may_grow):
+        write_whole(path, json.dumps({**old, **new, "created": old.get("created")}, indent=1) + "\n")
+
+
+def read_configuration(folder: str | Path) -> dict[str, Any]:
+    """Reads study.json.
+
+    Args:
+        folder: The folder of the study.
+
+    Raises:
+        UserError: There is no study in the folder, or the file is damaged.
+    """
+    path = Path(folder, STUDY_FILE)
+    if not path.is_file():
+        raise UserError(
+            f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
+    return content
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner) for name, inner in value.items() if not is_secret(name)}
+    return value
+
+
+def has_grown(old: Any, new: Any) -> bool:
+    """Whether the new value has everything that the old one has: a longer list, or a greater number."""
+    if isinstance(old, list) and isinstance(new, list):
+        return all(value in new for value in old)
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (old, new))
+    return numbers and new >= old
+
+
+def _differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The places at which two configurations differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            inner = f"{name}.{key}" if name else key
+            yield from _differences(old.get(key, _ABSENT), new.get(key, _ABSENT), inner)
+    elif old != new:
+        yield name, old, new

@@ -1,0 +1,171 @@
+"""Which runs a study consists of: every method on the same seeds, tasks and amounts of data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import UserError, on_one_line
+from ...methods import parse_method
+from ...utils.checks import check_choice
+from ..runs.settings import make_config
+from .spec import KEEP, RunSpec
+
+PLAIN = "plain"  # fine-tuning without a method
+
+# Settings that a study decides for each run.
+_OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume", "overwrite")
+
+
+class Contender(NamedTuple):
+    """One of the things that a study compares, as the user wrote it: `addrop:p=0.3,q=0.3+mixout@learning_rate=3e-5`.
+
+    Attributes:
+        name: The text itself.
+        methods: The methods that act together; none for `plain`.
+        settings: Settings of its own, which the others do not share.
+    """
+
+    name: str
+    methods: list[str]
+    settings: dict[str, str]
+
+
+def parse_contender(text: str) -> Contender:
+    """Read one `--method` of a study. `+` joins methods that act together, `@` begins settings of its own.
+
+    Args:
+        text: What the user wrote, such as `plain@learning_rate=5e-5`.
+    """
+    joined, has_settings, rest = text.strip().partition("@")
+    settings = {}
+    for part in rest.split(",") if has_settings else []:
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip() or name.strip() in _OF_THE_STUDY:
+            raise UserError(
+                f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
+                "between them, and are settings of `attendrop train` that describe no output and no seed."
+            )
+        settings[name.strip().replace("-", "_")] = value.strip()
+    methods = [] if joined.strip() == PLAIN else [part.strip() for part in re.split(r"\+(?=\s*[a-zA-Z])", joined)]
+    for method in methods:
+        try:
+            parse_method(method)
+        except ValueError as error:
+            raise UserError(f"{on_one_line(error)}.") from None
+    return Contender(text.strip(), methods, settings)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a comparison consists of: every method on the same seeds, tasks and amounts of data.
+
+    Attributes:
+        settings: Settings of `attendrop train` that all runs share.
+        methods: The contenders, as the user wrote them. The first one is the baseline.
+        tasks: Names of tasks. Empty if the data are the user's files.
+        sizes: Amounts of training data: "all", "fraction=0.1" or "shots=16".
+        keep: Which epoch is scored, see `RunSpec`.
+        resample: Whether the seed decides which examples are trained on.
+        first_seed: The first seed; the others follow it.
+        same_head: Whether all runs have the new head of the first seed, so that their weights can be averaged.
+    """
+
+    settings: Mapping[str, Any]
+    methods: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ("all",)
+    keep: str = "last"
+    resample: bool = False
+    first_seed: int = 0
+    same_head: bool = False
+
+    @property
+    def baseline(self) -> str:
+        return self.methods[0]
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """Every task with every amount of data."""
+        names = self.tasks or (Path(str(self.settings["train_file"])).name,)
+        return [(task, size) for task in names for size in self.sizes]
+
+    @property
+    def task_cells(self) -> list[tuple[str, str]]:
+        """Every task with the first amount of data."""
+        return [cell for cell in self.cells if cell[1] == self.sizes[0]]
+
+    def runs(self, cell: tuple[str, str], seed: int) -> list[RunSpec]:
+        """The runs of one seed on one task and amount of data: one for each method.
+
+        Args:
+            cell: Task and size, one of `cells`.
+            seed: Number of the seed, from 0.
+        """
+        return [self._run(cell, self.first_seed + seed, parse_contender(method)) for method in self.methods]
+
+    def all_runs(self, seeds: int) -> list[RunSpec]:
+        """All runs with this number of seeds. Those of one task come together, so that workers change their model
+        rarely; those of one seed come together, so that complete pairs come early."""
+        return [run for cell in self.cells for seed in range(seeds) for run in self.runs(cell, seed)]
+
+    def _run(self, cell: tuple[str, str], seed: int, contender: Contender) -> RunSpec:
+        task, size = cell
+        settings = {**self.settings, **contender.settings, "method": contender.methods, "seed": seed}
+        if self.tasks:
+            settings["task"] = task
+        if size != "all":
+            name, _, value = size.partition("=")
+            settings[name] = value
+        return RunSpec(
+            settings, contender.name, task, seed, size, self.keep, self.resample,
+            head_seed=self.first_seed if self.same_head else None, details=seed == self.first_seed,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """The design as values that JSON can hold."""
+        values = asdict(self)
+        if not self.same_head:
+            del values["same_head"]  # studies that were begun before this field existed go on
+        return values
+
+
+def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:
+    """Make and check the design of a comparison.
+
+    Args:
+        settings: Settings of `attendrop train` that all runs share.
+        methods: The contenders, as the user wrote them.
+        **fields: Other fields of `Design`, and `baseline`, the name of one of the methods. Without it the baseline is
+            `plain`, which is added if it is not among the methods.
+    """
+    baseline = fields.pop("baseline", None)
+    names = [parse_contender(method).name for method in methods]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"method {name!r} is listed {names.count(name)} times; every method is compared once.")
+    if baseline is not None and baseline not in names:
+        raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
+    first = baseline or PLAIN
+    design = Design(dict(settings), (first, *(name for name in names if name != first)), **fields)
+    if len(design.methods) < 2:
+        raise UserError("there is one method only; give at least two with --method, such as plain and addrop.")
+    check_choice("keep", design.keep, KEEP)
+    if design.resample and design.sizes == ("all",):
+        raise UserError(
+            "resample is on, but all examples are trained on; it needs --fraction or --shots to choose from them."
+        )
+    for name in ("method", "seed", *(("task",) if design.tasks else ())):
+        if name in design.settings:
+            raise UserError(f"{name} is decided by the study and cannot be a shared setting.")
+    if preset := design.settings.get("preset"):
+        raise UserError(
+            f"preset is {preset!r}, which would change plain fine-tuning too; write it after the method that it is "
+            "for, as in addrop@preset=paper or plain@preset=recommended."
+        )
+    for run in {(run.method, run.size, run.task): run for run in design.all_runs(1)}.values():
+        make_config(run.settings)
+    return design

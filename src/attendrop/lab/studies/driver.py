@@ -1,0 +1,330 @@
+"""Runs a study into its folder. Killed at any moment and started again, it goes on; a finished run is never repeated.
+
+study.json             what the study is; written at the start
+runs/<id>.json         the record of each run that has ended
+predictions/<id>.npz   what its model answered, for ensembles
+models/<id>/           its model, where the user wants to keep it
+progress.json          what is running now, for `attendrop study`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import UserError
+from ...utils.files import is_no_space, write_whole
+from ...utils.lock import locked
+from ..evaluation.outputs import write_outputs
+from .configuration import STUDY_FILE, write_configuration
+from .executors import Engine, NextSpec, OnProgress
+from .records import RUNS_FOLDER, Record, SameStudy, read_records, remove_unfinished, write_record
+from .spec import RunSpec
+from .status import PROGRESS_FILE, Status
+
+MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # of which a study that is started again may have more
+
+_RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes that are given up for the last record when the disk is full
+_BEAT = 1.0  # seconds between two looks at whether progress.json must be written
+_HEARTBEAT = 10.0  # seconds after which it is written in any case
+
+
+class Watcher:
+    """Sees a study while it runs. The methods do nothing here; override those that you need."""
+
+    def watching(self, status: Callable[[], Status]) -> AbstractContextManager[Any]:
+        """Entered when the study begins. `status` may be called at any time, by any thread."""
+        return nullcontext()
+
+    def note(self, text: str) -> None:
+        """Called with a sentence for the user."""
+
+    def ended(self, record: Record, status: Status) -> None:
+        """Called with the record of each run that has ended."""
+
+
+class Study:
+    """The folder of a study, locked as long as the context is open.
+
+    Args:
+        folder: The folder. It is created if it does not exist.
+        configuration: What the study is, as values that JSON can hold. `kind` is "compare" or "tune". Starting again
+            with another configuration is refused.
+        may_grow: Names in the configuration whose list may get longer, or whose number may grow.
+        retry_failed: Whether runs that have failed in an earlier start are run again.
+        watcher: Sees the study while it runs.
+
+    Example:
+        ```python
+        with Study(folder, {"kind": "compare", "seeds": [0, 1]}) as study:
+            for record in study.run(next_spec, engine, total=4):
+                print(record["id"], record["status"])
+        ```
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        configuration: Mapping[str, Any],
+        *,
+        may_grow: Collection[str] = MAY_GROW,
+        retry_failed: bool = False,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.folder, self.configuration, self.may_grow = Path(folder), configuration, may_grow
+        self.retry_failed, self.watcher = retry_failed, watcher or Watcher()
+        self.records: dict[str, Record] = {}
+        self.total: int | None = None
+        self._running: dict[str, dict[str, Any]] = {}
+        self._retried: set[str] = set()  # failed runs that were run again since the start
+        self._known: list[Record] = []  # records to deliver of runs that were done before
+        self._requests: Counter[str] = Counter()  # how often a run was asked for while it runs
+        self._same = SameStudy()
+        self._context = ExitStack()
+
+    def __enter__(self) -> Study:
+        with ExitStack() as stack:
+            stack.enter_context(_removed_if_refused(self.folder))
+            stack.enter_context(locked(self.folder))
+            with self._full_disk_explained():
+                write_configuration(self.folder, self.configuration, self.may_grow)
+                self._reserve_space()
+            stack.callback(lambda: (self.folder / _RESERVE_FILE).unlink(missing_ok=True))
+            remove_unfinished(self.folder)
+            self.records = read_records(self.folder, lambda sentence: self.watcher.note(f"{sentence} It is run again."))
+            self._same = SameStudy(self.records.values())
+            stack.enter_context(self._heartbeat())
+            self._context = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+    def status(self) -> Status:
+        """How far the study is."""
+        running = [dict(run) for run in list(self._running.values())]
+        kind = str(self.configuration.get("kind", "study"))
+        return Status(self.folder, kind, self.total, dict(self.records), running, True)
+
+    def run(
+        self, next_spec: NextSpec, engine: Engine, total: int | None = None, on_progress: OnProgress | None = None
+    ) -> Iterator[Record]:
+        """Yields the record of each run that `next_spec` returns, as it ends. A run that is done is not run again.
+
+        Args:
+            next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Engine.results`.
+            engine: Runs them.
+            total: How many runs there will be, for the time that is left; None = not known.
+            on_progress: Called with each report of a run, see `Engine.results`; True stops that run.
+
+        Raises:
+            UserError: The very first run of the study fails by a mistake in the input, which all runs share; or the
+                disk is full; or a record does not belong to the others.
+        """
+        self.total = total
+
+        def report(progress: dict[str, Any]) -> bool:
+            self._running.get(progress["id"], {}).update(progress)
+            return on_progress is not None and bool(on_progress(progress))
+
+        with self.watcher.watching(self.status):
+            while True:
+                with closing(engine.results(lambda: self._next(next_spec), report)) as results:  # type: ignore[type-var]
+                    for record in results:
+                        yield from self._deliver_known()
+                        yield from self._accept(record)
+                if not self._known:
+                    return
+                yield from self._deliver_known()
+
+    def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[Record]:
+        """Lets workers check runs without training them, so that a mistake is found before the first run starts.
+
+        A method and task that have a result are not checked again.
+
+        Args:
+            specs: Runs of each method on each task. If there are several, one that works is enough.
+            engine: Checks them.
+
+        Returns:
+            What the workers found out about the runs.
+
+        Raises:
+            UserError: All runs of a method on a task would fail by a mistake in the input.
+        """
+        done = {(record["method"], record["task"]) for record in self.records.values() if record["status"] != "failed"}
+        new = [replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done]
+        waiting = iter(new)
+        checked = list(engine.results(lambda: next(waiting, None)))
+        for group in dict.fromkeys((spec.method, spec.task) for spec in new):
+            found = [record.get("error") or {} for record in checked if (record["method"], record["task"]) == group]
+            if found and all(error.get("type") == "UserError" for error in found):
+                raise UserError(f"{found[0]['message']}.")
+        return checked
+
+    def _next(self, next_spec: NextSpec) -> RunSpec | None:
+        while (spec := next_spec()) is not None:
+            if spec.id in self._running:
+                self._requests[spec.id] += 1
+            elif self._is_done(spec.id):
+                self._known.append(self.records[spec.id])
+            else:
+                self._requests[spec.id] = 1
+                self._running[spec.id] = {
+                    "id": spec.id, "method": spec.method, "task": spec.task, "size": spec.size, "seed": spec.seed,
+                    "since": time.time(),
+                }  # fmt: skip
+                return spec
+        return None
+
+    def has_result(self, run_id: str) -> bool:
+        """Whether a run has ended, and not failed."""
+        return self.records.get(run_id, {"status": "failed"})["status"] != "failed"
+
+    def _is_done(self, run_id: str) -> bool:
+        record = self.records.get(run_id)
+        is_retried = self.retry_failed and run_id not in self._retried
+        return record is not None and not (record["status"] == "failed" and is_retried)
+
+    def _deliver_known(self) -> Iterator[Record]:
+        known, self._known = self._known, []
+        yield from known
+
+    def _accept(self, record: Record) -> Iterator[Record]:
+        """Writes the record of a run that has just ended."""
+        if record["status"] == "failed":
+            self._check_failure(record["error"])
+        self._same.add(record)
+        with self._full_disk_explained():
+            self._write(record)
+        self.records[record["id"]] = record
+        self._retried.add(record["id"])
+        self._running.pop(record["id"], None)
+        self.watcher.ended(record, self.status())
+        for _ in range(self._requests.pop(record["id"], 1)):
+            yield record
+
+    def _check_failure(self, error: Mapping[str, Any]) -> None:
+        """Ends the study where all other runs would fail too."""
+        has_result = any(record["status"] != "failed" for record in self.records.values())
+        if error["type"] == "UserError" and not has_result:
+            raise UserError(f"{error['message']}.")
+        if is_no_space(error["message"]):
+            raise UserError(self._full_disk())
+
+    def _write(self, record: Record) -> None:
+        try:
+            if (outputs := record.pop("outputs", None)) is not None:
+                write_outputs(self.folder, record["id"], outputs)  # first: a run with a record is never repeated
+            write_record(self.folder, record)
+        except OSError as error:
+            if not is_no_space(error):
+                raise
+            # The result of a long run is not lost: it gets the space that was kept for it.
+            (self.folder / _RESERVE_FILE).unlink(missing_ok=True)
+            write_record(self.folder, record)
+            self.records[record["id"]] = record
+            raise
+
+    def _reserve_space(self) -> None:
+        with (self.folder / _RESERVE_FILE).open("wb") as file:
+            file.write(os.urandom(_RESERVE))  # zeros may take no space
+
+    @contextmanager
+    def _full_disk_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                self._full_disk()
+                if is_no_space(error)
+                else f"{str(self.folder)!r} cannot be written to ({error.strerror or error})."
+            ) from None
+
+    def _full_disk(self) -> str:
+        return (
+            f"the disk is full, so the study in {str(self.folder)!r} stops with {len(self.records)} runs recorded; "
+            "free some space and start it again, it will go on."
+        )
+
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        """Writes progress.json whenever something has changed, and once in a while."""
+        is_over = threading.Event()
+
+        def write(pid: int | None, running: Iterable[Mapping[str, Any]]) -> None:
+            content = {"pid": pid, "host": socket.gethostname(), "total": self.total, "running": list(running)}
+            with suppress(OSError):  # a full disk: the study itself says so
+                text = json.dumps({**content, "updated": time.time()}, default=str)
+                write_whole(self.folder / PROGRESS_FILE, text + "\n", flush=False)
+
+        def beat() -> None:
+            before, written = None, 0.0
+            while not is_over.wait(_BEAT):
+                running = self.status().running
+                if running != before or time.monotonic() - written > _HEARTBEAT:
+                    write(os.getpid(), running)
+                    before, written = running, time.monotonic()
+
+        write(os.getpid(), ())
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+            write(None, ())
+
+
+@contextmanager
+def _removed_if_refused(folder: Path) -> Iterator[None]:
+    """Removes a new study that is refused before it has a record, so that the user can correct the input."""
+    created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    is_new = not (folder / STUDY_FILE).exists()
+    try:
+        yield
+    except UserError:
+        if is_new and not any((folder / RUNS_FOLDER).glob("*.json")):
+            for name in (STUDY_FILE, PROGRESS_FILE):
+                (folder / name).unlink(missing_ok=True)
+            for path in (folder / RUNS_FOLDER, *created):
+                with suppress(OSError):  # not there, or not empty
+                    path.rmdir()
+        raise
+
+
+def run_study(
+    folder: str | Path,
+    configuration: Mapping[str, Any],
+    specs: Iterable[RunSpec],
+    engine: Engine,
+    *,
+    retry_failed: bool = False,
+    watcher: Watcher | None = None,
+) -> dict[str, Record]:
+    """Runs a list of runs into a folder, and returns all records of the folder by the id of their run.
+
+    Args:
+        folder: The folder.
+        configuration: What the study is; see `Study`.
+        specs: The runs.
+        engine: Runs them. It is closed at the end.
+        retry_failed: Whether runs that have failed in an earlier start are run again.
+        watcher: Sees the study while it runs.
+    """
+    total = len(specs) if isinstance(specs, Sized) else None
+    remaining = iter(specs)
+    with closing(engine), Study(folder, configuration, retry_failed=retry_failed, watcher=watcher) as study:
+        for _ in study.run(lambda: next(remaining, None), engine, total):
+            pass
+        return study.records

@@ -1,0 +1,100 @@
+"""Where the workers of a study live: in processes on this machine, in actors of a Ray cluster, or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from ....errors import UserError
+from ....utils.checks import check_choice, check_number, check_whole
+from ..spec import RunSpec
+
+WORKER = "attendrop.lab.studies.worker:Worker"  # the class of the workers
+PATIENCE = 3600.0  # seconds; loading a large model and tokenising its data must fit
+
+NextSpec = Callable[[], RunSpec | None]
+OnProgress = Callable[[dict[str, Any]], bool]
+
+
+class Engine(Protocol):
+    """Runs specifications on workers."""
+
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+        """Yields the record of each run as it ends.
+
+        Args:
+            next_spec: Asked for the next run whenever a worker is free. None means nothing at present: it is asked
+                again after the next result. The iterator ends when there is nothing and nothing is running.
+            on_progress: Called with the report of a run after each of its evaluations, and in between without a
+                score, as a sign of progress. True stops that run.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends all workers. What they are running is lost."""
+        ...
+
+
+def make_engine(
+    name: str = "local",
+    workers: int | None = None,
+    address: str | None = None,
+    *,
+    device: str | None = None,
+    gpus_per_worker: float | None = None,
+    cpus_per_worker: float = 1,
+    make_worker: str = WORKER,
+    patience: float | None = PATIENCE,
+) -> Engine:
+    """Makes an engine. Nothing is started before it gets its first run.
+
+    Args:
+        name: "local" for processes on this machine, "ray" for actors of a Ray cluster.
+        workers: How many; None = as many as fit. 0 runs everything in this process, for debugging and notebooks.
+        address: The address of the head node of a Ray cluster, `host:port`; None starts Ray on this machine.
+        device: "cpu" or "cuda"; None = the GPUs if there are any.
+        gpus_per_worker: The share of a GPU that a Ray worker reserves, such as 0.25; at most 1. None = one GPU if the
+            cluster has any, otherwise none.
+        cpus_per_worker: How many processors a Ray worker reserves.
+        make_worker: Where the class of the workers is, written `module:name`.
+        patience: Seconds after which a worker that shows no progress (no training step, no evaluation) is ended, and
+            its run has failed; None = never. A run in this process (`workers=0`) is never ended.
+
+    Example:
+        ```python
+        specs, engine = iter(list_of_specs), make_engine("local", workers=4)
+        for record in engine.results(lambda: next(specs, None)):
+            print(record["id"], record["status"])
+        engine.close()
+        ```
+    """
+    check_choice("engine", name, ("local", "ray"))
+    check_choice("device", device, (None, "cpu", "cuda"))
+    if workers is not None:
+        check_whole("workers", workers, 0)
+    if patience is not None:
+        check_number("patience", patience, is_above=True)
+    if name == "ray":
+        if workers == 0:
+            raise UserError(
+                "workers is 0, which runs everything in this process; with --engine ray it must be above 0."
+            )
+        check_number("cpus_per_worker", cpus_per_worker)
+        if gpus_per_worker is not None:
+            check_number("gpus_per_worker", gpus_per_worker, high=1)
+        from .ray import RayEngine
+
+        wanted_gpus = 0.0 if device == "cpu" else gpus_per_worker
+        return RayEngine(workers, address, wanted_gpus, cpus_per_worker, make_worker, patience)
+    for flag, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
+        if value is not None:
+            raise UserError(
+                f"{flag} is {value!r}, which only --engine ray uses; add it, or leave --{flag.replace('_', '-')} out."
+            )
+    if workers == 0:
+        from .inline import InlineEngine
+
+        return InlineEngine(device, make_worker)
+    from .local import LocalEngine
+
+    return LocalEngine(workers, device, make_worker, patience)

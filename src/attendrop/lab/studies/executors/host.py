@@ -1,0 +1,65 @@
+"""One run inside of a worker, wherever it lives: an exception becomes a failed record."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from ....errors import on_one_line
+from ....utils.processes import freeze_imported
+from ..records import Record, failed_record, now
+from ..spec import RunSpec
+
+# After these the process is of no use: its memory is full, or its GPU answers nothing but errors.
+_FATAL = frozenset(("MemoryError", "OutOfMemoryError", "AcceleratorError"))
+
+
+def load_worker(path: str, device: str | None, owns_process: bool = False) -> Any:
+    """Makes a worker.
+
+    Args:
+        path: Where its class is, written `module:name`.
+        device: The device that it runs on.
+        owns_process: Whether this process is for the worker alone.
+    """
+    module, _, name = path.partition(":")
+    worker = getattr(import_module(module), name)(device)
+    if owns_process:
+        freeze_imported()
+    return worker
+
+
+def run_spec(
+    worker: Any, spec: RunSpec, progress: Callable[[dict[str, Any]], bool] | None, name: str
+) -> tuple[Record, bool]:
+    """Runs a specification.
+
+    Args:
+        worker: The worker.
+        spec: The run.
+        progress: Called after each evaluation; True stops the run.
+        name: Names the worker in the record of a failed run.
+
+    Returns:
+        The record, and whether the worker must end because of what has happened.
+    """
+    started = now()
+    try:
+        return worker.run(spec, progress), False
+    except Exception as error:
+        trace = traceback.format_exc(limit=-8)
+        record = failed_record(spec, _kind(error), on_one_line(error), started=started, worker=name, trace=trace)
+        return record, is_fatal(error)
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the process that got this error must be replaced."""
+    return bool(_FATAL & {cls.__name__ for cls in type(error).__mro__}) or "CUDA error" in str(error)
+
+
+def _kind(error: BaseException) -> str:
+    """The type of an error. A `UserError` keeps its name, whatever its subclass: it is a mistake in the input."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    return "UserError" if "UserError" in names else names[0]

@@ -1,0 +1,139 @@
+"""The result of a search: all trials, the chosen settings, and their scores on the development set."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...utils.files import write_whole
+from ..report.page.words import PAPER_LABEL
+from ..statistics.tuning_curves import tuning_curve
+from .design import PLAIN
+from .search_space import Range, rounded
+from .tune import Setting, Tuner
+
+TUNING_FILE = "tuning.json"
+
+
+def summarize(tuner: Tuner) -> dict[str, Any]:
+    """Everything that a report needs, as values that JSON can hold: the content of `tuning.json`.
+
+    Args:
+        tuner: The search, which may still be going on.
+    """
+    config = tuner.config
+    trials = [_trial(tuner, method, trial) for method in tuner.searches for trial in tuner.searches[method].all()]
+    return {
+        "protocol": config.protocol,
+        "label": PAPER_LABEL if config.is_paper else None,
+        "sampler": config.sampler,
+        "budget": config.trials,
+        "repeats": config.repeats,
+        "seed": config.seed,
+        "spaces": {m: {name: str(d) for name, d in space.items()} for m, space in config.spaces.items()},
+        "metric": tuner.metric,
+        "greater_is_better": tuner.greater_is_better,
+        "curves": _curves(tuner),
+        "heatmaps": _heatmaps(tuner),
+        "trials": trials,
+        "chosen": {s.method: _chosen(tuner, s) for s in tuner.settings if s.role == "chosen"},
+        "dev": {
+            method: {s.role: _dev(tuner, s) for s in tuner.settings if s.method == method}
+            for method in dict.fromkeys(s.method for s in tuner.settings)
+        },
+    }
+
+
+def write_result(tuner: Tuner, folder: Path) -> dict[str, Any]:
+    """Writes `tuning.json`, whole or not at all, and returns its content.
+
+    Args:
+        tuner: The search.
+        folder: The folder of the study.
+    """
+    result = summarize(tuner)
+    write_whole(folder / TUNING_FILE, json.dumps(result, indent=1, default=str) + "\n")
+    return result
+
+
+def _trial(tuner: Tuner, method: str, trial: Any) -> dict[str, Any]:
+    facts = trial.user_attrs
+    return {
+        "method": method,
+        "number": trial.number,
+        "state": {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}.get(trial.state.name, "running"),
+        "score": tuner.shown_score(trial) if trial.state.name == "COMPLETE" else None,
+        "point": trial.params,
+        "is_random": trial.number < tuner.random_trials[method],
+        **{name: facts.get(name) for name in ("scores", "settings", "seeds", "runs", "versions", "device", "error")},
+    }
+
+
+def _chosen(tuner: Tuner, setting: Setting) -> dict[str, Any]:
+    trial = setting.trial
+    score = tuner.shown_score(trial)
+    return {"trial": trial.number, "score": score, "point": trial.params, "settings": trial.user_attrs.get("settings")}
+
+
+def _dev(tuner: Tuner, setting: Setting) -> dict[str, Any]:
+    values = list(setting.scores.values())
+    return {
+        **_chosen(tuner, setting),
+        "values": {str(seed): score for seed, score in sorted(setting.scores.items())},
+        "mean": statistics.fmean(values) if values else None,
+        "errors": setting.errors,
+    }
+
+
+def _curves(tuner: Tuner) -> list[dict[str, Any]]:
+    """The expected best score after k random trials, for each method that has any."""
+    curves = []
+    for method in tuner.searches:
+        scores = _random_scores(tuner, method)
+        if scores:
+            curve = tuning_curve(scores, bool(tuner.greater_is_better), _support(scores))
+            curves.append({"method": method, **curve.to_dict()})
+    return curves
+
+
+def _random_scores(tuner: Tuner, method: str) -> list[float]:
+    """The scores of the trials whose settings were drawn at random. A failed trial has the worst score of all."""
+    drawn = tuner.searches[method].all()[: tuner.random_trials[method]]
+    scores = [score for trial in drawn if (score := tuner.shown_score(trial)) is not None]
+    failed = sum(trial.state.name == "FAIL" for trial in drawn)
+    worst = min if tuner.greater_is_better else max
+    return [*scores, *[worst(scores)] * failed] if scores else []
+
+
+def _support(scores: Sequence[float]) -> tuple[float, float]:
+    """The smallest and the largest score that is possible, for metrics from 0 or -1 to 1 or 100; others by what is
+    seen."""
+    low = next((limit for limit in (0.0, -1.0) if limit <= min(scores)), min(scores))
+    high = next((limit for limit in (1.0, 100.0) if limit >= max(scores)), max(scores))
+    return low, high
+
+
+def _heatmaps(tuner: Tuner) -> list[dict[str, Any]]:
+    """For a grid over two numbers: the difference to the best plain setting at each point of it."""
+    plain = tuner.best(PLAIN)
+    if tuner.config.sampler != "grid" or plain is None:
+        return []
+    baseline, maps = tuner.shown_score(plain), []
+    assert baseline is not None
+    for method, space in tuner.config.spaces.items():
+        ranges = {name: dimension.grid() for name, dimension in space.items() if len(dimension.grid()) > 1}
+        if len(ranges) != 2 or not all(isinstance(space[name], Range) for name in ranges):
+            continue
+        (x, xs), (y, ys) = ranges.items()
+        cells: dict[tuple[Any, Any], list[float]] = {}
+        for trial in tuner.searches[method].finished():
+            score = tuner.shown_score(trial)
+            cells.setdefault((rounded(trial.params[x]), rounded(trial.params[y])), []).append(float(score or 0.0))
+        means = {point: statistics.fmean(scores) - baseline for point, scores in cells.items()}
+        rows = [[means.get((column, row)) for column in xs] for row in ys]
+        names = {"x": x.rpartition(".")[2], "y": y.rpartition(".")[2], "xs": xs, "ys": ys}
+        maps.append({"method": method, **names, "difference": rows, "baseline": baseline})
+    return maps

@@ -1,0 +1,59 @@
+"""Data sets and metrics: load a task or the user's files for a Trainer, and decode its outputs to labels and scores.
+
+data = split_validation(load_files("reviews.csv"))
+tokenizer = load_tokenizer("roberta-base")
+model = load_model("roberta-base", data.task, tokenizer=tokenizer)
+prepared = prepare(data, tokenizer)
+"""
+
+from .catalogue import KINDS, TASKS, Task, find_task
+from .data import Data, as_corpus, load_task
+from .describe import Description, Lengths, describe
+from .files import ReadOptions
+from .findings import Finding
+from .lengths import examine_lengths
+from .metrics import METRICS
+from .modalities import modality_of
+from .models import load_config, load_model, load_processor, load_tokenizer
+from .positions import check_length
+from .predictions import as_text, write_predictions, write_submission
+from .prepare import Prepared, keep_logits, prepare
+from .split import few_shots, fraction, split_validation
+from .user_files import Inspection, inspect_files, load_files, load_inputs, load_rows
+
+__all__ = [
+    "KINDS",
+    "METRICS",
+    "TASKS",
+    "Data",
+    "Description",
+    "Finding",
+    "Inspection",
+    "Lengths",
+    "Prepared",
+    "ReadOptions",
+    "Task",
+    "as_corpus",
+    "as_text",
+    "check_length",
+    "describe",
+    "examine_lengths",
+    "few_shots",
+    "find_task",
+    "fraction",
+    "inspect_files",
+    "keep_logits",
+    "load_config",
+    "load_files",
+    "load_inputs",
+    "load_model",
+    "load_processor",
+    "load_rows",
+    "load_task",
+    "load_tokenizer",
+    "modality_of",
+    "prepare",
+    "split_validation",
+    "write_predictions",
+    "write_submission",
+]

@@ -1,0 +1,187 @@
+"""The columns of a file, and rows that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ....errors import UserError
+from ..findings import WARNING, Finding, listed, plural
+from .options import ReadOptions
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a row cannot be used.
+
+    Attributes:
+        text: What is wrong, as the end of a sentence that begins with the place of the row.
+        advice: What to do.
+        group: Rows of one group have the same problem; by default those with the same text.
+    """
+
+    text: str
+    advice: str
+    group: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.group or self.text
+
+
+@dataclass
+class Table:
+    """The columns of a file.
+
+    Attributes:
+        path: The file.
+        columns: Column name -> values.
+        lines: The line on which each row begins; None for a format without lines.
+        names: Column name -> the label names that the file declares for its numbers (Parquet files of `datasets`).
+        findings: What was found while the file was read.
+        dropped: The place of each row that was left out -> why.
+        has_header: Whether the names of the columns are the first line of the file.
+        has_word_lines: Whether each word has a line of its own (CoNLL).
+    """
+
+    path: Path
+    columns: dict[str, list[Any]]
+    lines: list[int] | None = None
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    dropped: dict[str, Problem] = field(default_factory=dict)
+    has_header: bool = False
+    has_word_lines: bool = False
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), []))
+
+    def place(self, row: int, word: int = 0) -> str:
+        """Where a row, or a word of it, is in the file: `line 3`."""
+        if self.lines is None:
+            return f"row {row + 1}"
+        return f"line {self.lines[row] + (word if self.has_word_lines else 0)}"
+
+    def location(self, row: int, word: int = 0) -> str:
+        """Where a row, or a word of it, is, with the name of the file, for error messages."""
+        return f"{self.place(row, word)} of {self.path}"
+
+    def without(self, problems: Mapping[int, Problem]) -> Table:
+        """The table without the rows that have a problem, which are added to `dropped`."""
+        if not problems:
+            return self
+        kept = [row for row in range(len(self)) if row not in problems]
+        return replace(
+            self,
+            columns={name: [values[row] for row in kept] for name, values in self.columns.items()},
+            lines=None if self.lines is None else [self.lines[row] for row in kept],
+            dropped={**self.dropped, **{self.place(row): problem for row, problem in problems.items()}},
+        )
+
+    def dropped_sentence(self) -> str | None:
+        """How many rows were left out, where they are and why; None if there are none."""
+        if not self.dropped:
+            return None
+        places = listed(f"{place} {problem.text}" for place, problem in self.dropped.items())
+        return f"{plural(len(self.dropped), 'row')} of {self.path} left out by --drop-bad-rows: {places}"
+
+
+def refusals(path: Path, problems: Mapping[str, Problem], can_drop: bool = True) -> list[str]:
+    """One sentence for each kind of problem, without its full stop: the first such row, and how many there are.
+
+    Args:
+        path: The file.
+        problems: The place of each row -> its problem.
+        can_drop: Whether --drop-bad-rows would help.
+    """
+    groups: dict[str, list[str]] = {}
+    for place, problem in problems.items():
+        groups.setdefault(problem.key, []).append(place)
+    sentences = []
+    for places in groups.values():
+        first = problems[places[0]]
+        count = f" ({len(places):,} such rows in total)" if len(places) > 1 else ""
+        drop = "; --drop-bad-rows leaves such rows out" if can_drop else ""
+        sentences.append(f"{places[0]} of {path} {first.text}{count}; {first.advice}{drop}")
+    return sentences
+
+
+@dataclass
+class Source:
+    """A file while it is read.
+
+    Attributes:
+        path: The file.
+        suffix: The suffix that selects the format, without .gz.
+        raw: The content, uncompressed.
+        options: How it is read.
+        findings: What was found so far.
+        dropped: The place of each row that was left out so far -> why.
+    """
+
+    path: Path
+    suffix: str
+    raw: bytes
+    options: ReadOptions
+    findings: list[Finding] = field(default_factory=list)
+    dropped: dict[str, Problem] = field(default_factory=dict)
+
+    def drop(self, line: int, problem: Problem) -> None:
+        """Leave a row out. Whether that is an error is for the caller of `read_table` to say."""
+        self.dropped[f"line {line}"] = problem
+
+    def header_and_rows(self, rows: list[tuple[int, list[Any]]]) -> tuple[list[str], list[tuple[int, list[Any]]]]:
+        """The names of the columns, and the rows below them. With `--columns` all rows are examples.
+
+        Args:
+            rows: Line number and fields of each row.
+        """
+        line, first = rows[0]
+        names = ["" if name is None else str(name) for name in first]
+        given = list(self.options.columns)
+        if not given:
+            return checked_header(self.path, names), rows[1:]
+        if len(given) != len(names):
+            raise UserError(
+                f"columns is {','.join(given)!r}, {plural(len(given), 'name')}, but line {line} of {self.path} has "
+                f"{plural(len(names), 'field')}; name each of them."
+            )
+        if given == [name.strip() for name in names]:
+            raise UserError(
+                f"columns is {','.join(given)!r}, which line {line} of {self.path} has too; leave --columns out."
+            )
+        return given, rows
+
+    def warn_of_nameless(self, lines: list[int]) -> None:
+        """Warn if rows have values in columns without a name, which are not used.
+
+        Args:
+            lines: The lines of these rows.
+        """
+        if lines:
+            verb = "has" if len(lines) == 1 else "have"
+            text = (
+                f"{plural(len(lines), 'row')} of {self.path} (first: line {lines[0]}) {verb} values in columns without"
+            )
+            self.findings.append(
+                Finding(WARNING, f"{text} a name, which are not used; a text may be cut at a separator")
+            )
+
+    def table(self, columns: dict[str, list[Any]], lines: list[int] | None = None, **fields: Any) -> Table:
+        """The table of this file."""
+        return Table(self.path, columns, lines, findings=self.findings, dropped=self.dropped, **fields)
+
+
+def checked_header(path: Path, header: list[str]) -> list[str]:
+    """The names of the columns without spaces around them, none of which may occur twice."""
+    names = [name.strip() for name in header]
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        count = names.count(repeated[0])
+        raise UserError(
+            f"{path} has the column {repeated[0]!r} {count} times; rename or remove one, or "
+            "name the columns with --columns if the first line is data."
+        )
+    return names

@@ -1,0 +1,92 @@
+"""What the examples of a task are: texts, images or sounds. Each modality is a module; the rest knows none by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ....errors import UserError
+from ..catalogue import Task
+from ..files import ReadOptions, Table, read_table
+from .audio import Audio
+from .base import Modality
+from .folders import read_folder
+from .image import Image
+from .media import Media
+from .text import Text
+
+__all__ = ["MEDIA_KINDS", "Media", "Modality", "find_media", "modality_of", "read_source"]
+
+_MEDIA: tuple[Media, ...] = (Image(), Audio())
+_MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (Text(), *_MEDIA)}
+
+# A kind of task that the user may name -> its modality. The kind of such a task is classification.
+MEDIA_KINDS: dict[str, Media] = {f"{media.name}_classification": media for media in _MEDIA}
+
+
+def modality_of(task: Task) -> Modality:
+    """The modality of a task."""
+    return _MODALITIES[task.modality]
+
+
+def read_source(
+    path: str | Path, options: ReadOptions | None = None, has_plain_texts: bool = False, content: bytes | None = None
+) -> Table:
+    """Read a file, as `read_table` does, or a folder of images or sounds.
+
+    Args:
+        path: The file or the folder.
+        options: How a file is read.
+        has_plain_texts: Whether a .txt file has one text on each line.
+        content: What is read instead of the file.
+    """
+    place = Path(path).expanduser()
+    if content is None and place.is_dir():
+        return read_folder(place, _MEDIA)
+    return read_table(path, options, has_plain_texts, content)
+
+
+def find_media(table: Table, column: str | None, kind: str | None) -> tuple[Media, str] | None:
+    """Find the column of a table that holds paths of images or of sounds; None for a table of texts.
+
+    Args:
+        table: The training file.
+        column: The column that the user named with --text, or None to look at all.
+        kind: The kind that the user named, or None.
+    """
+    wanted = MEDIA_KINDS.get(str(kind))
+    kinds = tuple(dict.fromkeys(name for media in _MEDIA for name in media.kinds))
+    if wanted is None and kind not in (None, *kinds):
+        if table.path.is_dir():
+            raise UserError(
+                f"kind is {kind!r}, and {table.path} is a folder, for which it must be {' or '.join(kinds)}."
+            )
+        return None
+    names = [column] if column is not None else list(table.columns)
+    found = [
+        (media, name)
+        for media in ([wanted] if wanted else _MEDIA)
+        for name in names
+        if _are_paths(table.columns.get(name, ()), media.suffixes)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(
+            f"{table.path} has paths of files in the columns {' and '.join(name for _, name in found)}; name the one "
+            "to learn from with --text."
+        )
+    if wanted is not None:
+        raise UserError(
+            f"kind is {kind!r}, and {table.path} has no column with paths of {wanted.noun}s "
+            f"({', '.join(wanted.suffixes)}); it has {', '.join(table.columns)}."
+        )
+    return None
+
+
+def _are_paths(values: Sequence[Any], suffixes: tuple[str, ...]) -> bool:
+    """Whether most of the first 1,000 values end as the names of such files do."""
+    present = [value for value in values[:1000] if value is not None]
+    ends = sum(isinstance(value, str) and value.strip().lower().endswith(suffixes) for value in present)
+    return ends * 2 > len(present)

@@ -1,0 +1,334 @@
+"""Load tokenizers and models from the Hub or a folder. Every error is one sentence that says what to do.
+
+Weights are loaded from safetensors only, because loading a pickle runs the code in it. Code from the repository of a
+model is run only if the user allows it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...errors import UserError
+from ...utils.quiet import quiet_transformers
+from .catalogue import Task
+from .hub import error_chain, is_path, offline_if_unreachable
+from .modalities import modality_of
+
+T = TypeVar("T")
+
+NAMED_LABELS = ("classification", "multilabel", "tokens")  # the kinds whose head has an output for each label
+
+# Suggested if a name is misspelt.
+WELL_KNOWN = (
+    "albert-base-v2",
+    "answerdotai/ModernBERT-base",
+    "bert-base-cased",
+    "bert-base-multilingual-cased",
+    "bert-base-uncased",
+    "bert-large-uncased",
+    "distilbert-base-uncased",
+    "distilroberta-base",
+    "facebook/bart-base",
+    "google-t5/t5-small",
+    "google/electra-base-discriminator",
+    "google/electra-small-discriminator",
+    "gpt2",
+    "Helsinki-NLP/opus-mt-en-de",
+    "Helsinki-NLP/opus-mt-en-ro",
+    "Helsinki-NLP/opus-mt-tr-en",
+    "microsoft/deberta-v3-base",
+    "microsoft/mpnet-base",
+    "roberta-base",
+    "roberta-large",
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "xlm-roberta-base",
+)
+_OTHER_PICKLES = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # of a Trainer, without weights
+_PROCESSOR_FILE = "preprocessor_config.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Load a tokenizer that pads on the right, as training needs it.
+
+    A tokenizer without a padding token (GPT-2) pads with its end-of-text token.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    import transformers
+
+    source = _locate(name)
+    tokenizer = _load(
+        name, lambda: transformers.AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    )
+    # Without any tokenizer file, transformers creates a tokenizer with an empty vocabulary.
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise UserError(f"{name} has no tokenizer: its vocabulary is empty.")
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_processor(name: str | Path, task: Task, *, trust_remote_code: bool = False) -> Any:
+    """Load what makes the inputs of a model: its tokenizer, image processor or feature extractor.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        task: The task, whose modality decides.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    return modality_of(task).load_processor(str(name), trust_remote_code=trust_remote_code)
+
+
+def load_processor_of(auto: Any, name: str, called: str, trust_remote_code: bool) -> Any:
+    """Load the processor of a model for images or sounds.
+
+    Args:
+        auto: The class of transformers that loads it.
+        name: A name on the Hub, or a folder.
+        called: What it is called in messages.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    source = _locate(name)
+    try:
+        return _load(name, lambda: auto.from_pretrained(source, trust_remote_code=trust_remote_code))
+    except UserError as error:
+        is_folder = Path(source).is_dir()
+        if "Unrecognized" not in str(error) and not (is_folder and not Path(source, _PROCESSOR_FILE).is_file()):
+            raise
+        raise UserError(
+            f"{name} has no {called} ({_PROCESSOR_FILE}), which these data need; is it a model for them?"
+        ) from None
+
+
+def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Load the configuration of a model.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        trust_remote_code: Whether code from the repository may be run.
+    """
+    import transformers
+
+    source = _locate(name)
+    return _load(name, lambda: transformers.AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code))
+
+
+def head_modules(model: Any) -> list[str]:
+    """The modules on top of the pretrained model that have weights.
+
+    Args:
+        model: A model with a head.
+    """
+    from ...model.sites import pretrained_part
+
+    pretrained = pretrained_part(model)
+    return [
+        name
+        for name, module in model.named_children()
+        if module is not pretrained and any(True for _ in module.parameters())
+    ]
+
+
+def load_model(
+    name: str | Path,
+    task: Task,
+    labels: Sequence[str] | None = None,
+    *,
+    trust_remote_code: bool = False,
+    tokenizer: Any = None,
+    notes: list[str] | None = None,
+    quantization: Any = None,
+) -> Any:
+    """Load the model with the head for `task`, in float32.
+
+    A head of another size is re-initialised, and a line is added to `notes`.
+
+    Args:
+        name: A name on the Hub, or a folder.
+        task: The task, whose kind selects the head.
+        labels: The label names; None = those of the task.
+        trust_remote_code: Whether code from the repository may be run.
+        tokenizer: The tokenizer, or the image processor or feature extractor, if the model is to be checked against it.
+        notes: A list to which sentences about new or re-used weights are added.
+        quantization: A quantisation configuration of transformers, for weights that stay frozen.
+
+    Example:
+        ```python
+        task = find_task("glue/rte")
+        tokenizer = load_tokenizer("roberta-base")
+        model = load_model("roberta-base", task, tokenizer=tokenizer)
+        ```
+    """
+    import torch
+    import transformers
+
+    notes = [] if notes is None else notes
+    source, options = _locate(name), {"trust_remote_code": trust_remote_code}
+    config = load_config(name, trust_remote_code=trust_remote_code)
+    old_labels = dict(getattr(config, "id2label", None) or {})
+    new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
+    _set_head(config, task, new_labels)
+    modality = modality_of(task)
+    class_name = modality.model_class(task.kind)
+    auto = getattr(transformers, class_name)
+    is_remote = trust_remote_code and class_name in getattr(config, "auto_map", {})
+    # BART and T5 count as masked language models too, but predict a text of their own instead of the masked words.
+    writes_text = task.kind == "mlm" and getattr(config, "is_encoder_decoder", False)
+    if (type(config) not in auto._model_mapping and not is_remote) or writes_text:
+        raise UserError(
+            f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}"
+            f"{'' if modality.name == 'text' else f' of {modality.noun}s'}."
+        )
+    if quantization is not None:
+        with torch.device("meta"):
+            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
+        quantization.llm_int8_skip_modules = head_modules(skeleton)  # for 4 bits too; a new head is trained
+        options["quantization_config"] = quantization
+
+    def load() -> Any:
+        return auto.from_pretrained(
+            source,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **options,
+        )
+
+    with quiet_transformers(hide_progress=Path(source).is_dir()):
+        model, report = _load(name, load)
+    notes += _loading_notes(name, report, old_labels, new_labels)
+    if tokenizer is not None:
+        modality.match(str(name), model, tokenizer, notes)
+    return model
+
+
+def _set_head(config: Any, task: Task, labels: tuple[str, ...]) -> None:
+    """Set the fields of the configuration that decide the size of the head and its loss."""
+    if task.kind == "regression":
+        config.num_labels, config.problem_type = 1, "regression"
+    elif task.kind in NAMED_LABELS:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: index for index, label in enumerate(labels)}
+        if task.kind != "tokens":
+            several = task.kind == "multilabel"
+            config.problem_type = f"{'multi' if several else 'single'}_label_classification"
+
+
+def _loading_notes(
+    name: str | Path, report: dict[str, Any], old_labels: dict[int, str], labels: tuple[str, ...]
+) -> list[str]:
+    """The loading report of transformers as sentences."""
+    notes = []
+    resized = sorted(key for key, *_ in report["mismatched_keys"])
+    if resized:
+        notes.append(f"{name} has a head of another size; {', '.join(resized)} are re-initialised")
+    missing = sorted(report["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        notes.append(f"{', '.join(missing[:4])}{more} are not in {name} and are initialised at random")
+    if not resized and not missing and labels:
+        old = tuple(old_labels[index] for index in sorted(old_labels))
+        has_names = any(label != f"LABEL_{index}" for index, label in enumerate(old))
+        if has_names and old != labels:
+            notes.append(
+                f"the head of {name} was trained for the labels {', '.join(old)} and is now used for "
+                f"{', '.join(labels)}"
+            )
+    return notes
+
+
+def _locate(name: str | Path) -> str:
+    """Return the path of a folder that holds a model, or what may be a name on the Hub."""
+    text, path = str(name), Path(name).expanduser()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            is_adapter = (path / "adapter_config.json").is_file()
+            content = "an adapter; merge it into its model first" if is_adapter else "no model of transformers"
+            raise UserError(f"the folder {text} has no config.json: it holds {content}.")
+        return str(path)
+    if path.exists():
+        raise UserError(
+            f"model is {text}, which is a file; use the folder that holds config.json and model.safetensors."
+        )
+    if isinstance(name, Path) or is_path(text):
+        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, siblings, n=1)
+        raise UserError(
+            f"the folder {text} does not exist{f'; did you mean {path.parent / near[0]}?' if near else '.'}"
+        )
+    return text
+
+
+def _load(name: str | Path, load: Callable[[], T]) -> T:
+    """Call `load` and turn an error of the libraries into a `UserError`."""
+    try:
+        with nullcontext() if Path(name).is_dir() else offline_if_unreachable():
+            return load()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(_explain(str(name), error)) from error
+
+
+def _explain(name: str, error: Exception) -> str:
+    types = {type(cause).__name__ for cause in error_chain(error)}
+    text = " ".join(str(error).split())
+    if "trust_remote_code" in text or "custom code" in text:
+        return f"{name} needs code from its own repository; read it there, and allow it with --trust-remote-code."
+    if "GatedRepoError" in types:
+        return f"{name} is gated on the Hub; request access there and log in with `hf auth login`."
+    if types & {"RepositoryNotFoundError", "HFValidationError"}:
+        return f"model is {name!r}, which is neither a folder nor a model on the Hub{_suggestion(name)}"
+    if types & {"LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionError", "ConnectError", "Timeout"}:
+        return (
+            f"model is {name!r}, which is not a folder here, and the Hub cannot be reached to look for it; check the "
+            f"connection or use a folder{_suggestion(name)}"
+        )
+    if "SafetensorError" in types:
+        return f"{_unreadable_file(name)} is incomplete or not a safetensors file; download or copy it again."
+    if "safetensors" in text and ("no file named" in text or "not appear to have" in text):
+        return _explain_no_safetensors(name)
+    if "JSONDecodeError" in types:
+        return f"a JSON file of {name} is broken: {text.rstrip('.')}."
+    return f"{name} cannot be loaded: {text.split('. ')[0].rstrip('.')}."
+
+
+def _explain_no_safetensors(name: str) -> str:
+    folder = Path(name).expanduser()
+    is_folder = folder.is_dir()
+    found = (path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else ()
+    pickles = sorted(name for name in found if not name.startswith(_OTHER_PICKLES))
+    if is_folder and not pickles:
+        return f"the folder {name} has no weights (model.safetensors)."
+    what = f"{folder / pickles[0]} is a pickle" if pickles else f"{name} has no safetensors, only pickles"
+    return f"{what}, and loading a pickle runs the code in it; convert the weights to safetensors."
+
+
+def _suggestion(name: str) -> str:
+    short = {known.split("/")[-1].lower(): known for known in WELL_KNOWN}
+    near = difflib.get_close_matches(name.split("/")[-1].lower(), short, n=1, cutoff=0.75)
+    return f"; did you mean {short[near[0]]}?" if near and short[near[0]] != name else "."
+
+
+def _unreadable_file(name: str) -> Path:
+    """The safetensors file of the folder that cannot be opened."""
+    from safetensors import SafetensorError, safe_open
+
+    folder = Path(name).expanduser()
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError):
+            return path
+    return folder

@@ -1,0 +1,66 @@
+"""How many tokens a model has positions for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import UserError
+from .catalogue import Task
+
+_RESERVED = 8  # a model may use a few of its positions for itself: RoBERTa and BART begin at 2
+
+
+def check_length(model: Any, tokenizer: Any, max_length: int | None, task: Task, notes: list[str]) -> int:
+    """Return the maximum length in tokens. One that the user set must not exceed the positions of the model.
+
+    Args:
+        model: The model with its head.
+        tokenizer: Its tokenizer.
+        max_length: The length that the user set; None = that of the task, reduced to what the model takes.
+        task: The task.
+        notes: A list to which a sentence is added if the length of the task is reduced.
+    """
+    wanted = task.max_length if max_length is None else max_length
+    length = min(wanted, tokenizer.model_max_length)
+    most = _most_tokens(model, tokenizer, task, length)
+    if length <= most:
+        return wanted
+    if max_length is not None:
+        raise UserError(f"max_length is {max_length}; this model has positions for at most {most} tokens.")
+    notes.append(f"texts are truncated to {most} tokens, because the model has no more positions")
+    return most
+
+
+def _most_tokens(model: Any, tokenizer: Any, task: Task, length: int) -> int:
+    """`length` if the model takes so many tokens, otherwise the largest number that it takes.
+
+    The configuration alone does not tell, so the model is asked with one example if the number is close to the limit.
+    """
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(positions, int) or length <= positions - _RESERVED:
+        return length
+    is_training = model.training
+    model.eval()
+    try:
+        candidates = [length, *range(min(positions, length - 1), max(positions - _RESERVED, 1) - 1, -1)]
+        return next((n for n in candidates if _takes(model, tokenizer, task, n)), length)
+    finally:
+        model.train(is_training)
+
+
+def _takes(model: Any, tokenizer: Any, task: Task, length: int) -> bool:
+    import torch
+
+    word = next(i for i in range(len(tokenizer)) if i not in tokenizer.all_special_ids)
+    ids = torch.full((1, length), word)
+    if tokenizer.eos_token_id is not None:
+        ids[:, -1] = tokenizer.eos_token_id  # BART classifies at the end of the text
+    inputs = {"input_ids": ids[:, None] if task.kind == "choice" else ids}
+    if task.kind == "translation":
+        inputs["decoder_input_ids"] = ids
+    try:
+        with torch.no_grad():
+            model(**{name: value.to(model.device) for name, value in inputs.items()})
+    except (IndexError, RuntimeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""Write predictions as a table, or in the format of the GLUE website."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UserError
+from .catalogue import Task
+from .values import as_number
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+# The GLUE website expects label names for these tasks, and class indices for the others.
+_SUBMITTED_BY_NAME = ("glue/mnli", "glue/qnli", "glue/rte")
+
+
+_FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def cell(value: Any) -> Any:
+    """The value of a cell. A text that a spreadsheet would run as a formula gets a single quotation mark before it.
+
+    This is the advice of OWASP against "CSV injection". Numbers stay as they are.
+    """
+    text = " ".join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(text, str) and text.lstrip(" ").startswith(_FORMULA_SIGNS) and as_number(text) is None:
+        return f"'{text}"
+    return text
+
+
+def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], task: Task) -> Path:
+    """Write a table with the texts, the labels if the split has them, and a column `prediction`.
+
+    Words and tags are separated by spaces. A text that a spreadsheet would run as a formula, because it begins with
+    `=`, `+`, `-` or `@`, gets a single quotation mark before it.
+
+    Args:
+        path: The file to write; its suffix, .csv or .tsv, selects the format.
+        split: The split that was predicted.
+        decoded: One prediction for each example, from `Prepared.decode`.
+        task: The task of the split.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        raise UserError(f"predictions cannot be written to {path}; the file must end in .csv or .tsv.")
+    if len(split) != len(decoded):
+        raise UserError(f"{path} would get {len(decoded)} predictions for {len(split)} examples.")
+    names = [name for name in (*task.text, task.label) if name is not None and name in split.column_names]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+        writer.writerow([*names, "prediction"])
+        for example, prediction in zip(split, decoded, strict=True):
+            row = [_label_names(task, example[name]) if name == task.label else example[name] for name in names]
+            writer.writerow([cell(value) for value in (*row, as_text(task, prediction))])
+    return path
+
+
+def _label_names(task: Task, value: Any) -> Any:
+    """The label of an example by name, as in the predictions."""
+    if task.kind in ("classification", "choice"):
+        return task.labels[value]
+    if task.kind in ("tokens", "multilabel"):
+        return as_text(task, [task.labels[tag] for tag in value])
+    return value
+
+
+def as_text(task: Task, prediction: Any) -> Any:
+    """A list of tags or labels as one text; other predictions as they are.
+
+    Args:
+        task: The task of the prediction.
+        prediction: One of those that `Prepared.decode` returns.
+    """
+    if not isinstance(prediction, list):
+        return prediction
+    return (" " if task.kind == "tokens" else task.label_separator or ",").join(prediction)
+
+
+def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], split: str = "test") -> Path:
+    """Write a file for the GLUE website: `index<TAB>prediction`, with the labels that it expects.
+
+    Args:
+        folder: The folder to write to; the website prescribes the name of the file.
+        task: A GLUE task.
+        decoded: One prediction for each example, from `Prepared.decode`.
+        split: The name of the split that was predicted.
+    """
+    if split not in task.submission:
+        accepted = ", ".join(task.submission) or "none"
+        raise UserError(
+            f"the GLUE website accepts no predictions for {split} of {task.name}; it accepts the splits: {accepted}."
+        )
+    path = Path(folder) / task.submission[split]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        file.write("index\tprediction\n")
+        for index, prediction in enumerate(decoded):
+            file.write(f"{index}\t{_submitted(task, prediction)}\n")
+    return path
+
+
+def _submitted(task: Task, prediction: Any) -> str:
+    if task.kind == "regression":
+        return f"{min(max(float(prediction), 0.0), 5.0):.3f}"
+    return prediction if task.name in _SUBMITTED_BY_NAME else str(task.labels.index(prediction))

@@ -1,0 +1,411 @@
+"""Load the user's own files: find the columns and the kind of task, look at the data, and make splits of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UserError
+from . import columns, values
+from .catalogue import TASKS, Task
+from .data import Data, make_data
+from .diagnostics import examine, examine_header
+from .files import ReadOptions, Table, refusals
+from .findings import ERROR, NOTE, WARNING, Finding, shortened
+from .modalities import MEDIA_KINDS, Media, find_media, modality_of, read_source
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ONE_TEXT = ("tokens", "translation")
+_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman", "rmse"),
+    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
+    "choice": ("accuracy",),
+    "translation": ("bleu",),
+    "mlm": ("perplexity",),
+}
+
+
+@dataclass
+class Inspection:
+    """What `inspect_files` found.
+
+    Attributes:
+        data: The data without bad rows; None if they cannot be read at all.
+        findings: What was found, the errors first.
+        rows: Split -> number of rows that were read, bad rows not counted.
+    """
+
+    data: Data | None = None
+    findings: list[Finding] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def errors(self) -> list[str]:
+        return [finding.text for finding in self.findings if finding.level == ERROR]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user said about the columns: the flags of the same names."""
+
+    text: str | None = None
+    text_pair: str | None = None
+    label: str | None = None
+    kind: str | None = None
+    choices: Sequence[str] = ()
+    label_separator: str | None = None
+
+    @property
+    def has_plain_texts(self) -> bool:
+        """Whether a .txt file has one text on each line."""
+        return self.kind == "mlm"
+
+
+def load_files(
+    train: str | Path,
+    validation: str | Path | None = None,
+    test: str | Path | None = None,
+    *,
+    options: ReadOptions | None = None,
+    **columns: Any,
+) -> Data:
+    """Load the user's own files, in the format of their suffixes. What would make the result wrong is a `UserError`.
+
+    Args:
+        train: The training file.
+        validation: The validation file; without it `Data.validation` is None (see `split_validation`).
+        test: The test file, which need not have labels.
+        options: The encoding, the separator, and whether bad rows are left out; see `ReadOptions`.
+        **columns: What the columns are; see `inspect_files`.
+
+    Example:
+        ```python
+        data = load_files("reviews.csv", text="review", label="stars", kind="regression")
+        data = split_validation(data, share=0.1, seed=42)
+        ```
+    """
+    inspection = inspect_files(train, validation, test, options=options, **columns)
+    if inspection.errors:
+        first, *others = inspection.errors
+        more = f" ({len(others)} more: `attendrop check` lists them)" if others else ""
+        raise UserError(f"{first}{more}.")
+    assert inspection.data is not None
+    return inspection.data
+
+
+def inspect_files(
+    train: str | Path,
+    validation: str | Path | None = None,
+    test: str | Path | None = None,
+    *,
+    text: str | None = None,
+    text_pair: str | None = None,
+    label: str | None = None,
+    kind: str | None = None,
+    choices: Sequence[str] = (),
+    options: ReadOptions | None = None,
+) -> Inspection:
+    """Read the user's own files and say everything that is wrong or unusual about them.
+
+    Args:
+        train: The training file, or a folder of images or sounds with one sub-folder for each class.
+        validation: The validation file.
+        test: The test file, which need not have labels.
+        text: The text column, or the column of paths of images or sounds; None = guess it from the columns.
+        text_pair: The column of the second text.
+        label: The label column, or the target column of a translation; None = guess it.
+        kind: `classification`, `regression`, `multilabel`, `tokens`, `choice`, `translation` or `mlm` (masked language
+            modelling, which needs no labels; a .txt file then has one text on each line), `image_classification` or
+            `audio_classification`; None = guess it from the data.
+        choices: The columns of the answers of a multiple choice, or the one column with a list of them; empty = guess
+            them.
+        options: The encoding, the separators, and whether bad rows are left out.
+    """
+    options = options or ReadOptions()
+    request = Request(text, text_pair, label, kind, choices, options.label_separator)
+    paths = {"train": train, "validation": validation, "test": test}
+    inspector = _Inspector(request, options)
+    inspector.inspect({name: path for name, path in paths.items() if path is not None})
+    return inspector.result()
+
+
+class _Inspector:
+    """Reads files step by step and collects findings, so that one error does not hide the others."""
+
+    def __init__(self, request: Request, options: ReadOptions) -> None:
+        self.request, self.options = request, options
+        self.findings: list[Finding] = []
+        self.tables: dict[str, Table] = {}
+        self.data: Data | None = None
+
+    def result(self) -> Inspection:
+        order = (ERROR, WARNING, NOTE)
+        findings = sorted(self.findings, key=lambda finding: order.index(finding.level))
+        if self.data is not None:
+            prefixes = {WARNING: "warning: ", NOTE: ""}
+            self.data.notes += [prefixes[found.level] + found.text for found in findings if found.level != ERROR]
+        return Inspection(self.data, findings, {name: len(table) for name, table in self.tables.items()})
+
+    def inspect(self, paths: dict[str, str | Path]) -> None:
+        try:
+            columns.check_kind(self.request.kind)
+            self._read(paths)
+            if "train" not in self.tables:
+                return
+            task, notes = plan_task(self.tables["train"], self.request)
+            modality = modality_of(task)
+            self.tables = {name: modality.located(table, task.text) for name, table in self.tables.items()}
+            self.findings += [Finding(NOTE, note) for note in notes]
+            if not self._remove_bad_rows(task):
+                return
+            task = self._with_labels(task)
+            self.findings += examine(task, self._usable(task))
+            splits = {name: split_from_table(task, table, name != "test") for name, table in self.tables.items()}
+            self.data = make_data(task, splits, [])
+        except UserError as error:
+            self._add_error(error)
+
+    def _add_error(self, error: object) -> None:
+        self.findings.append(Finding(ERROR, str(error).rstrip(".")))
+
+    def _read(self, paths: dict[str, str | Path]) -> None:
+        for name, path in paths.items():
+            try:
+                table = read_source(path, self.options, self.request.has_plain_texts)
+                table = columns.split_lists(table) if self.request.kind == "choice" else table
+            except UserError as error:
+                self._add_error(error)
+                continue
+            self.tables[name] = table
+            self.findings += table.findings
+            self.findings += examine_header(table)
+            if not self.options.drop_bad_rows:
+                self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
+
+    def _remove_bad_rows(self, task: Task) -> bool:
+        """Leave bad rows out, and say so; return whether every file has other rows."""
+        for name, table in self.tables.items():
+            check_columns(task, table, name != "test")
+            problems = values.row_problems(table, _present(task, table), _labels_count(task, table, name != "test"))
+            if not self.options.drop_bad_rows:
+                places = {table.place(row): problem for row, problem in problems.items()}
+                texts = refusals(table.path, places, can_drop=len(problems) < len(table))
+                self.findings += [Finding(ERROR, text) for text in texts]
+            cleaned = table.without(problems)
+            if not len(cleaned) and self.options.drop_bad_rows:
+                raise UserError(f"{table.path} has no row that can be used.")
+            self.tables[name] = cleaned
+            if self.options.drop_bad_rows and (sentence := cleaned.dropped_sentence()):
+                self.findings.append(Finding(WARNING, sentence))
+        return all(len(table) for table in self.tables.values())
+
+    def _with_labels(self, task: Task) -> Task:
+        labels, notes = labels_of_file(task, self.tables["train"])
+        self.findings += [Finding(NOTE, note) for note in notes]
+        task = dataclasses.replace(task, labels=labels)
+        return dataclasses.replace(task, metrics=default_metrics(task))
+
+    def _usable(self, task: Task) -> dict[str, Table]:
+        """The tables; of a test file without labels, only the texts."""
+        hidden = [n for n, t in self.tables.items() if n == "test" and not _labels_count(task, t, False)]
+        return {
+            name: dataclasses.replace(table, columns={n: v for n, v in table.columns.items() if n != task.label})
+            if name in hidden
+            else table
+            for name, table in self.tables.items()
+        }
+
+
+def plan_task(table: Table, request: Request) -> tuple[Task, list[str]]:
+    """The task of a training file, without its labels, and a note for each guess."""
+    kind = request.kind
+    found = find_media(table, request.text, kind)
+    if kind == "mlm":
+        return _plan_corpus(table, request)
+    _check_choices(request)
+    if found is not None:
+        return _plan_media(table, request, *found)
+    if kind == "choice":
+        texts, target, notes = columns.find_choices(table, request.text, request.choices, request.label)
+        return Task(table.path.name, kind, texts, target, max_length=256), notes
+    texts, target, notes = columns.find_columns(table, request.text, request.text_pair, request.label, kind)
+    task_kind = columns.find_kind(table, texts, target, kind, request.label_separator)
+    if kind is None:
+        notes.append(f"treating the task as {_SPOKEN.get(task_kind, task_kind)}")
+    if task_kind in _ONE_TEXT and len(texts) > 1:
+        raise UserError(f"--text-pair is {texts[1]!r}, but a task of kind {task_kind} has one text.")
+    task = Task(name=table.path.name, kind=task_kind, text=texts, label=target, max_length=256)
+    if task_kind == "translation":
+        task = dataclasses.replace(task, text=(texts[0], target), label=None)
+    if task_kind == "multilabel":
+        task = dataclasses.replace(task, label_separator=request.label_separator)
+    elif request.label_separator is not None:
+        raise UserError(
+            f"label_separator is {request.label_separator!r}, and kind is {task_kind!r}; it is for the kind multilabel."
+        )
+    return task, notes
+
+
+_SPOKEN = {"tokens": "token classification", "multilabel": "multi-label classification"}
+
+
+def _check_choices(request: Request) -> None:
+    if request.kind == "choice" and request.text_pair is not None:
+        raise UserError(f"--text-pair is {request.text_pair!r}, but a multiple choice has one context; see --choices.")
+    if request.kind != "choice" and request.choices:
+        raise UserError(f"choices is {list(request.choices)!r}; it is for the kind choice, so use --kind choice too.")
+
+
+def _plan_corpus(table: Table, request: Request) -> tuple[Task, list[str]]:
+    """The task of a file for masked language modelling."""
+    flags = {"--text-pair": request.text_pair, "--label": request.label, "--label-separator": request.label_separator}
+    for flag, value in {**flags, "--choices": list(request.choices) or None}.items():
+        if value is not None:
+            raise UserError(f"{flag} is {value!r}, but masked language modelling reads one text column and no labels.")
+    column, notes = columns.find_text(table, request.text)
+    return Task(table.path.name, "mlm", (column,), None, metrics=("perplexity",)), notes
+
+
+def _plan_media(table: Table, request: Request, media: Media, column: str) -> tuple[Task, list[str]]:
+    """The task of a table of paths of images or sounds."""
+    if request.text_pair is not None:
+        raise UserError(f"--text-pair is {request.text_pair!r}, but an example has one {media.noun}.")
+    if table.path.is_dir() and len(table.columns) == 1:
+        raise UserError(f"{table.path} is a folder without sub-folders; the {media.noun}s of each class need one.")
+    wanted = "classification" if request.kind in MEDIA_KINDS else request.kind
+    (column,), target, notes = columns.find_columns(table, column, None, request.label, wanted)
+    kind = columns.find_kind(table, (column,), target, wanted, request.label_separator)
+    if kind not in media.kinds:
+        raise UserError(
+            f"the task is of kind {kind}, and column {column!r} of {table.path} has the paths of {media.noun}s, for "
+            f"which kind must be {' or '.join(media.kinds)}; use --kind."
+        )
+    notes.append(f"column {column!r} has the paths of {media.noun}s; treating the task as {media.noun} {kind}")
+    separator = request.label_separator
+    task = Task(
+        table.path.name, kind, (column,), target,
+        max_length=media.default_length, label_separator=separator, modality=media.name,
+    )  # fmt: skip
+    return task, notes
+
+
+def labels_of_file(task: Task, table: Table) -> tuple[tuple[str, ...], list[str]]:
+    """The names of the labels, in order, and a note where they are not obvious."""
+    if task.label is None or task.kind == "regression":
+        return (), []
+    names = values.label_names(table, task)
+    if task.kind == "choice":
+        known, note = values.choice_names(table, task.label, set(names), len(task.text) - 1)
+        return known, [note]
+    flat = names if task.kind == "classification" else list(chain.from_iterable(names))
+    if task.kind == "multilabel" and len(set(flat)) == 1:
+        return tuple(set(flat)), []
+    values.check_classes(table, task.label, flat)
+    return values.sorted_names(set(flat)), []
+
+
+def default_metrics(task: Task) -> tuple[str, ...]:
+    """The metrics of a task from the user's files."""
+    if task.kind == "tokens":
+        are_entities = all(name == "O" or name[:2] in ("B-", "I-", "E-", "S-") for name in task.labels)
+        of_entities = ("entity_f1", "entity_precision", "entity_recall") if are_entities else ()
+        return (*of_entities, "token_accuracy")
+    return _METRICS[task.kind]
+
+
+def load_inputs(path: str | Path, task: Task, options: ReadOptions | None = None) -> Data:
+    """Load one file to predict or to evaluate, as `Data.test`.
+
+    Args:
+        path: The file, with the columns of the task. The label column may be absent.
+        task: The task of the trained model.
+        options: How the file is read.
+    """
+    return load_rows(path, task, options)[0]
+
+
+def load_rows(
+    path: str | Path, task: Task, options: ReadOptions | None = None, content: bytes | None = None
+) -> tuple[Data, dict[str, list[Any]]]:
+    """Load one file to predict or to evaluate, and all of its columns.
+
+    Args:
+        path: The file, with the columns of the task; or a name for `content`, whose suffix selects the format.
+        task: The task of the trained model.
+        options: How the file is read.
+        content: What is read instead of the file.
+
+    Returns:
+        The data, as `Data.test`, and every column of the file with the values of the same rows.
+    """
+    has_flag = options is not None  # the command has --drop-bad-rows
+    options = options or ReadOptions()
+    table = read_source(path, options, task.kind == "mlm", content)
+    table = columns.split_lists(table) if task.kind == "choice" else table
+    check_columns(task, table, needs_labels=False)
+    given, table = table, modality_of(task).located(table, task.text)
+    problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
+    table = table.without(problems)
+    if table.dropped and not options.drop_bad_rows:
+        raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
+    notes = [sentence] if (sentence := table.dropped_sentence()) else []
+    data = Data(task, None, None, split_from_table(task, table, needs_labels=False), notes=notes)
+    return data, given.without(problems).columns
+
+
+def _present(task: Task, table: Table) -> Task:
+    """The task without the target of a translation if a file has none."""
+    if task.kind == "translation" and task.text[1] not in table.columns:
+        return dataclasses.replace(task, text=task.text[:1])
+    return task
+
+
+def _labels_count(task: Task, table: Table, needs_labels: bool) -> bool:
+    """Whether the labels of a file are read: a test file may have none."""
+    return task.label is not None and (needs_labels or values.has_labels(table, task.label, task.labels))
+
+
+def check_columns(task: Task, table: Table, needs_labels: bool) -> None:
+    """Raise a `UserError` if a file does not have the columns of the task.
+
+    Without `needs_labels` the label column, or the target of a translation, may be absent.
+    """
+    texts = task.text if needs_labels else _present(task, table).text
+    for name in (*texts, *([task.label] if task.label and needs_labels else [])):
+        if name not in table.columns:
+            hint = "; if its first line is data, name the columns with --columns" if table.has_header else ""
+            found = ", ".join(map(shortened, table.columns))
+            raise UserError(f"{table.path} has no column {name!r}; it has {found}{hint}.")
+
+
+def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dataset:
+    """Make a data set of the texts and labels of a file whose rows can all be used."""
+    from datasets import Dataset, Features, List, Value
+
+    is_tokens = task.kind == "tokens"
+    texts = _present(task, table).text
+    found: dict[str, list[Any]] = {
+        name: [values.words_of(value) for value in table.columns[name]] if is_tokens else table.columns[name]
+        for name in texts
+    }
+    features = {name: List(Value("string")) if is_tokens else Value("string") for name in texts}
+    if task.label is not None and _labels_count(task, table, needs_labels):
+        found[task.label] = _read_labels(task, task.label, table)
+        number = Value("float64" if task.kind == "regression" else "int64")
+        features[task.label] = List(number) if task.kind in ("tokens", "multilabel") else number
+    return Dataset.from_dict(found, features=Features(features))
+
+
+def _read_labels(task: Task, column: str, table: Table) -> list[Any]:
+    """The labels of a file as numbers: floats for a regression, otherwise indices of `task.labels`."""
+    if task.kind == "regression":
+        return [values.as_number(value) for value in table.columns[column]]
+    # A file in the Hub's format holds the indices of the labels and not their names.
+    return values.to_indices(table, values.label_names(table, task), task.labels, accept_indices=task.name in TASKS)

@@ -1,0 +1,61 @@
+"""Imports of modules that have moved fail with the new path."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+# Old path below the package -> new path. The longest one that matches counts.
+MOVED = {
+    "cli": "lab.cli",
+    "experiments": "lab.runs",
+    "experiments.adapters": "lab.runs.lora",
+    "experiments.checkpoints": "lab.runs.interruption",
+    "experiments.robustness": "lab.robustness.run_folder",
+    "experiments.tokens": "lab.runs.hub_token",
+    "kernels.all_weights": "kernels.foreach",
+    "kernels.bits_attention": "kernels.bitmask_attention",
+    "kernels.weights": "kernels.random_scaling",
+    "model.adapters": "model.attention_adapters",
+    "model.bits": "model.bitmask_attention",
+    "model.robustness": "lab.robustness.measure",
+    "prune.tickets": "methods.supertickets.tickets",
+    "report": "lab.report",
+    "report.curves": "lab.report.attendout_figure",
+    "report.robustness": "lab.robustness.figure",
+    "report.training": "lab.report.learning_curves",
+    "statistics": "lab.statistics",
+    "study": "lab.studies",
+    "study.engines": "lab.studies.executors",
+    "tasks": "lab.tasks",
+    "tasks.doctor": "lab.tasks.diagnostics",
+    "tasks.own_files": "lab.tasks.user_files",
+}
+
+
+def new_path(name: str) -> str | None:
+    """Return the path to which a module has moved, or None.
+
+    Args:
+        name: The full name of a module, such as `attendrop.study.records`.
+    """
+    package, *parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        head = ".".join(parts[:end])
+        if head in MOVED:
+            return ".".join([package, MOVED[head], *parts[end:]])
+    return None
+
+
+class MovedFinder:
+    """Stands last among the import finders, so that it is asked only for modules that do not exist."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        """Raise an ImportError that names the new path of a module that has moved."""
+        if name.startswith("attendrop.") and (moved := new_path(name)):
+            raise ImportError(f"{name} has moved: import {moved} instead.", name=name)
+
+
+sys.meta_path.append(MovedFinder)

@@ -1,0 +1,291 @@
+"""`attendrop compare`: paired runs, seeds that are added until methods are decided, verdicts, and wrong input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attendrop.errors import UserError
+from attendrop.lab.cli.app import run
+from attendrop.lab.statistics.sequential import SequentialDesign
+from attendrop.lab.studies.analysis import analyse, analyse_records
+from attendrop.lab.studies.compare import UntilDecided, compare
+from attendrop.lab.studies.design import Design, RunSpec, make_design
+from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
+
+pytestmark = pytest.mark.xdist_group("compare")
+
+ADDROP = "addrop:p=0.5,q=0.5,layers=all"
+
+
+def record_of(spec: RunSpec, score: float, **more: Any) -> dict[str, Any]:
+    """A record as a worker makes it, with made-up scores."""
+    return {
+        "format": 1, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
+        "seed": spec.seed, "keep": spec.keep, "fold": None, "trial": None, "settings": dict(spec.settings),
+        "regularizers": [], "versions": {"attendrop": "0.1.0"}, "device": "cpu",
+        "model": {"name": "m", "fingerprint": "f"},
+        "data": {"train": "t", "validation": "v"}, "examples": {"train": 100, "validation": 50}, "metric": "accuracy",
+        "greater_is_better": True, "labels": ["a", "b"], "notes": [], "curves": [], "method_metrics": {},
+        "scores": {"validation": {"accuracy": score, "loss": 1 - score, "brier": 0.3, "ece": 0.1}},
+        "predictions": {}, "kept": {"rule": "last", "epoch": 1.0}, "cost": {"seconds": 2.0, "steps": 3},
+        "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:00Z", "worker": "w", "error": None, **more,
+    }  # fmt: skip
+
+
+class MadeUpEngine:
+    """Gives every run a score of its method and seed, without training. It hands several runs out at a time."""
+
+    def __init__(self, score: Callable[[RunSpec], float], workers: int = 3) -> None:
+        self.score, self.workers, self.ran = score, workers, []  # type: ignore[var-annotated]
+
+    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[dict[str, Any]]:
+        running: list[RunSpec] = []
+        while True:
+            while len(running) < self.workers and (spec := next_spec()) is not None:
+                if not spec.only_check:  # there is nothing to find out
+                    running.append(spec)
+            if not running:
+                return
+            spec = running.pop(0)
+            self.ran.append(spec)
+            yield record_of(spec, self.score(spec))
+
+    def close(self) -> None:
+        pass
+
+
+def noisy(effects: dict[str, float], deviation: float = 0.01) -> Callable[[RunSpec], float]:
+    """A score that depends on the seed, and on the method by an effect with noise."""
+
+    def score(spec: RunSpec) -> float:
+        shared = np.random.default_rng(spec.seed).normal(0.8, 0.03)
+        own = np.random.default_rng([spec.seed, len(spec.method)]).normal(0, deviation)
+        return float(shared + effects.get(spec.method, 0.0) + (own if spec.method != "plain" else 0))
+
+    return score
+
+
+def design_of(methods: list[str], **fields: Any) -> Design:
+    return make_design({"model": "roberta-base"}, methods, **{"tasks": ("glue/rte",), **fields})
+
+
+# ---- seeds -----------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
+    design = design_of(["rdrop", "addrop", "mixout"])
+    engine = MadeUpEngine(noisy({"rdrop": 0.05, "addrop": 0.004, "mixout": -0.05}))
+    analysis = compare(design, tmp_path / "study", engine, max_seeds=40)
+    cells = {cell["method"]: cell["outcomes"]["score"] for cell in analysis["cells"]}
+    verdicts = {method: cell["comparison"]["verdict"] for method, cell in cells.items() if cell["comparison"]}
+    assert verdicts["rdrop"] == "helps"
+    assert verdicts["mixout"] == "hurts"
+    seeds = {method: len(cell["values"]) for method, cell in cells.items()}
+    assert 5 <= seeds["rdrop"] < 15  # a large effect is decided early
+    assert seeds["rdrop"] < seeds["addrop"] <= seeds["plain"] <= 40  # a small one is not
+    assert analysis["sequential"] == {"max_seeds": 40, "first_look": 5}
+
+
+def test_a_verdict_is_that_of_the_look_at_which_it_was_made() -> None:
+    design = design_of(["rdrop"])
+    study = {**design.to_dict(), "max_seeds": 12}
+    effects = [0.05, 0.052, 0.048, 0.05, 0.051, -0.2, -0.2, -0.2, -0.2, -0.2]
+    records = []
+    for seed, effect in enumerate(effects):
+        plain, rdrop = design.runs(design.cells[0], seed)
+        records += [record_of(plain, 0.7 + 0.001 * seed), record_of(rdrop, 0.7 + 0.001 * seed + effect)]
+    for order in (records, records[::-1]):
+        comparison = next(c for c in analyse_records(order, study)["cells"] if c["method"] == "rdrop")
+        assert comparison["outcomes"]["score"]["comparison"]["verdict"] == "helps"
+        assert comparison["outcomes"]["score"]["comparison"]["pairs"] == 5
+
+
+def test_tasks_come_one_after_the_other_and_end_when_all_is_decided() -> None:
+    design = design_of(["rdrop"], tasks=("glue/rte", "glue/mrpc"))
+    source = UntilDecided(design, SequentialDesign(max_seeds=40, first=5), delta=0.01)
+    score, tasks = noisy({"rdrop": 0.05}), []
+    while (spec := source.next_run()) is not None:
+        tasks.append(spec.task)
+        source.add(record_of(spec, score(spec)))
+    assert tasks == sorted(tasks, reverse=True)
+    assert all(10 <= tasks.count(task) < 40 for task in ("glue/rte", "glue/mrpc"))
+
+
+def test_a_study_that_is_started_again_with_more_seeds_repeats_nothing(tmp_path: Path) -> None:
+    design = design_of(["rdrop"])
+    engine = MadeUpEngine(noisy({}))
+    compare(design, tmp_path / "study", engine, seeds=3)
+    more = MadeUpEngine(noisy({}))
+    analysis = compare(design, tmp_path / "study", more, seeds=5)
+    assert len(engine.ran) == 6
+    assert sorted((s.method, s.seed) for s in more.ran) == [(m, s) for m in ("plain", "rdrop") for s in (3, 4)]
+    assert analysis == analyse(tmp_path / "study") | {"created": analysis["created"]}
+    assert analysis["ensembles"] == []
+    assert [note for note in analysis["notes"] if note.startswith("there is no ensemble of the seeds of plain, rdrop")]
+    with pytest.raises(UserError, match="keep is 'dev', and 'last' in the study"):
+        compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", engine, seeds=5)
+
+
+# ---- the analysis ----------------------------------------------------------------------------------------------------
+
+
+def test_failed_runs_are_counted_and_never_dropped() -> None:
+    design = design_of(["rdrop"])
+    records = []
+    for seed in range(8):
+        plain, rdrop = design.runs(design.cells[0], seed)
+        records += [record_of(plain, 0.7), record_of(rdrop, 0.75 + 0.001 * seed)]
+    error = {"type": "DivergedError", "message": "training has diverged"}
+    records[5] = {**records[5], "status": "failed", "scores": {}, "error": error}
+    analysis = analyse_records(records, design.to_dict())
+    comparison = next(c for c in analysis["cells"] if c["method"] == "rdrop")["outcomes"]["score"]["comparison"]
+    assert (comparison["pairs"], comparison["failed"]) == (7, 1)
+    assert "1" in comparison["sentence"]
+    assert [failure["seed"] for failure in analysis["failures"]] == [2]
+    assert analysis["methods"][1]["failed"] == 1
+
+
+def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
+    design = design_of(["rdrop"])
+    records = [
+        record_of(s, 0.7 + 0.1 * (s.method == "rdrop")) for seed in range(4) for s in design.runs(design.cells[0], seed)
+    ]
+    outcome = next(c for c in analyse_records(records, design.to_dict())["cells"] if c["method"] == "rdrop")
+    comparison = outcome["outcomes"]["score"]["comparison"]
+    assert comparison["verdict"] == "too few seeds"
+    assert comparison["difference"] == pytest.approx(0.1)
+
+
+def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
+    grid = [f"addrop:p={p},q={q}" for p in (0.1, 0.3) for q in (0.2, 0.5)]
+    design = design_of(grid)
+    records = [
+        record_of(s, 0.7 + 0.01 * len(s.method)) for seed in range(2) for s in design.runs(design.cells[0], seed)
+    ]
+    (heatmap,) = analyse_records(records, design.to_dict())["heatmaps"]
+    assert (heatmap["xs"], heatmap["ys"]) == ([0.1, 0.3], [0.2, 0.5])
+    assert np.array(heatmap["difference"]).shape == (2, 2)
+
+
+def test_agreement_and_disagreements_come_from_single_predictions() -> None:
+    design = design_of(["rdrop"])
+    gold, records = [0, 1, 0, 1], []
+    for seed in range(2):
+        for spec in design.runs(design.cells[0], seed):
+            predicted = gold if spec.method == "plain" else [0, 1, 1, seed]
+            predictions = {"validation": {"gold": gold, "predicted": predicted, "confidence": [0.9] * 4}}
+            texts = {"texts": ["one", "two", "three", "four"]} if seed == 0 else {}
+            records.append(record_of(spec, 0.5, predictions=predictions, **texts))
+    analysis = analyse_records(records, design.to_dict())
+    assert [row["agreement"] for row in analysis["agreement"]] == [1.0, 0.75]
+    assert analysis["agreement"][1]["per_example"] == [1, 1, 0, 0.5]
+    assert [(row["text"], row["right"]["rdrop"]) for row in analysis["disagreements"]] == [("three", 0), ("four", 0.5)]
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("compare")
+    rows = sentences(48, seed=1)
+    save_encoder(folder / "model", [text for text, _ in rows])
+    train, dev = write_csv(folder / "train.csv", rows), write_csv(folder / "dev.csv", sentences(24, seed=2))
+    files = ["--model", str(folder / "model"), "--train-file", str(train), "--validation-file", str(dev)]
+    return [*files, "--num-train-epochs", "2", "--learning-rate", "1e-3", "--use-cpu", "--workers", "0"]
+
+
+def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    more = [
+        "--method",
+        ADDROP,
+        "--seeds",
+        "5",
+        "--shots",
+        "8",
+        "--shots",
+        "16",
+        "--resample",
+        "--output-dir",
+        str(folder),
+    ]
+    done = attendrop("compare", *words, *more)
+    assert done.code == 0, done.err
+    assert "2 methods × 5 seeds × 2 tasks and sizes: 20 runs" in done.out
+    assert "train.csv, shots=8" in done.out
+    assert f"the report is {folder / 'report.html'}" in " ".join(done.out.split())
+    assert len(list((folder / "runs").glob("*.json"))) == 20
+    study = json.loads((folder / "study.json").read_text())
+    assert study["methods"] == ["plain", ADDROP]
+    assert study["command"].startswith("attendrop compare --model")
+    analysis = analyse(folder)
+    assert {cell["size"] for cell in analysis["cells"]} == {"shots=8", "shots=16"}
+    assert analysis["explorer"] is not None
+    assert {row["outcome"] for row in analysis["summary"]} == {"score", "loss", "brier", "ece", "scaled_loss", "cost"}
+    assert len(list((folder / "predictions").glob("*.npz"))) == 20
+    assert [(row["method"], row["size"], row["seeds"]) for row in analysis["ensembles"][:2]] == [
+        ("plain", analysis["cells"][0]["size"], 5), (ADDROP, analysis["cells"][0]["size"], 5)
+    ]  # fmt: skip
+    assert done.out.count("It costs 5 × at inference.") == 4
+
+
+def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: list[str], tmp_path: Path) -> None:
+    diverges = "plain@learning_rate=1e30,num_train_epochs=4,logging_steps=1"
+    more = ["--method", diverges, "--seeds", "2", "--output-dir", tmp_path / "study"]
+    done = attendrop("compare", *words, *more)
+    assert done.code == 1
+    assert done.out.count("DivergedError") >= 2
+    assert "Traceback" not in done.out + done.err
+    assert (tmp_path / "study" / "report.html").is_file()
+
+
+def test_a_method_that_cannot_work_is_refused_before_any_run(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--method", "addrop", "--num-train-epochs", "1", "--output-dir", str(tmp_path / "study")]
+    assert run(["compare", *words, *more]) == 2
+    shown = capsys.readouterr()
+    assert "cross-tuning would have no AD-DROP epoch" in " ".join(shown.err.split())
+    assert "done" not in shown.out
+    assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--method", "plain"], "there is one method only"),
+        (["--method", "addrop", "--method", "addrop"], "method 'addrop' is listed 2 times"),
+        (["--method", "adrop"], "did you mean 'addrop'"),
+        (["--method", "addrop", "--seeds", "0"], "seeds is 0; it must be"),
+        (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 5"),
+        (["--method", "addrop", "--delta", "-1"], "delta of score is -1"),
+        (["--method", "addrop", "--keep", "best"], "keep is 'best'"),
+        (["--method", "addrop", "--resample"], "it needs --fraction or --shots"),
+        (["--method", "addrop", "--fraction", "2"], "fraction is 2"),
+        (["--method", "addrop", "--shots", "8", "--shots", "8"], "shots is 8 is given 2 times"),
+        (["--method", "addrop", "--baseline", "rdrop"], "baseline is 'rdrop'"),
+        (["--method", "addrop", "--engine", "slurm"], "engine is 'slurm'"),
+        (["--method", "addrop", "--address", "a:1"], "only --engine ray uses"),
+        (
+            ["--method", "addrop", "--worker-timeout", "0.5"],
+            "worker_timeout is 0.5; it must be 0 (never) or at least 1",
+        ),
+        (["--method", "addrop", "--shots", "900"], "shots is 900, but the class"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_leaves_nothing(
+    more: list[str], sentence: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    assert run(["compare", *words, *more, "--output-dir", str(folder)]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert sentence in shown
+    assert "Traceback" not in shown
+    assert not list(folder.rglob("*.json")) or not list((folder / "runs").glob("*.json"))

@@ -1,0 +1,116 @@
+"""The wheel, installed into an empty environment that has the dependencies but not the checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import site
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import attendrop
+
+# one process runs them all, so that the wheel is built once
+pytestmark = pytest.mark.xdist_group("package")
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
+
+TINY_TRAINING = """
+import torch
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+
+import attendrop
+from attendrop import ADDrop, RegularizedTrainer
+
+size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+model = BertForSequenceClassification(BertConfig(vocab_size=20, **size))
+before = model.classifier.weight.detach().clone()
+trainer = RegularizedTrainer(
+    model=model,
+    args=TrainingArguments("out", max_steps=2, use_cpu=True, report_to=[], disable_tqdm=True, save_strategy="no"),
+    train_dataset=[{"input_ids": torch.arange(5, 11) + i, "labels": i % 2} for i in range(8)],
+    regularizers=[ADDrop(p=0.5, q=0.5, cross_tuning=False)],
+)
+trainer.train()
+trainer.save_model("out")
+assert not torch.equal(before, model.classifier.weight)
+print(attendrop.__file__)
+"""
+
+
+def test_one_process_runs_the_tests_of_a_group(request: pytest.FixtureRequest) -> None:
+    """Otherwise the fixtures of a group, which train models, would be made in each process, and nobody would notice."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("the tests run in one process")
+    assert request.node.nodeid.endswith("@package")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources, so that nothing is written into the checkout."""
+    sources, target = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("dist")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, sources / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(ROOT / name, sources / name)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(target), str(sources)]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = target.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel.
+
+    A .pth file adds the packages of the running environment. Python does not read the .pth files that it finds there,
+    so the checkout, which an editable install adds with one, is not on the path.
+    """
+    folder = tmp_path_factory.mktemp("environment") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()), encoding="utf-8")
+    install = ["-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, *install], check=True)
+    return folder
+
+
+def run(environment: Path, folder: Path, *command: str) -> str:
+    """Runs a program of the environment in `folder`; returns what it prints."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    program, *arguments = command
+    done = subprocess.run(
+        [environment / "bin" / program, *arguments], cwd=folder, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_wheel_holds_every_module_and_the_type_information(wheel: Path) -> None:
+    package = ROOT / "src" / "attendrop"
+    modules = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
+    page = {str(path.relative_to(package.parent)) for path in package.glob("lab/report/page/*/*") if path.is_file()}
+    page = {name for name in page if "__pycache__" not in name}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == modules | page | {"attendrop/py.typed", "attendrop/__init__.pyi", "attendrop/cli/flags.json"}
+    assert wheel.name.startswith(f"attendrop-{attendrop.__version__}-")
+
+
+def test_installed_wheel_prints_its_version(environment: Path, tmp_path: Path) -> None:
+    expected = f"attendrop {attendrop.__version__}\n"
+    assert run(environment, tmp_path, "attendrop", "--version") == expected
+    assert run(environment, tmp_path, "python", "-m", "attendrop", "--version") == expected
+
+
+def test_installed_wheel_trains_a_tiny_model(environment: Path, tmp_path: Path) -> None:
+    output = run(environment, tmp_path, "python", "-c", TINY_TRAINING)
+    assert Path(output.splitlines()[-1]).is_relative_to(environment)
+    assert (tmp_path / "out" / "regularizers.json").is_file()

@@ -1,0 +1,80 @@
+"""The repository: tests are independent of each other, its YAML files are valid, and each version is in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import attendrop
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
+def test_no_file_imports_a_test_file(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported |= {f"{node.module or ''}.{name.name}" for name in node.names}
+    assert [name for name in imported if re.search(r"(^|\.)(test_\w+|conftest)(\.|$)", name)] == []
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_run_targets_of_the_makefile(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    workflow = read_yaml(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    assert True in workflow  # YAML 1.1 reads the key `on` as True
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 60
+        named = {step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("make ")}
+        named |= {case["target"] for case in job.get("strategy", {}).get("matrix", {}).get("include", [])}
+        assert {name for name in named if name != "${{"} <= targets
+
+
+def test_issue_forms_have_what_github_requires() -> None:
+    config, *forms = (read_yaml(path) for path in sorted(FORMS, key=lambda path: path.stem != "config"))
+    assert config["contact_links"]
+    assert len(forms) == 2
+    for form in forms:
+        assert {"name", "description", "body"} <= form.keys()
+        identifiers = [field["id"] for field in form["body"]]
+        assert len(set(identifiers)) == len(identifiers)
+        assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_pre_commit_runs_ruff() -> None:
+    (repository,) = read_yaml(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert [hook["id"] for hook in repository["hooks"]] == ["ruff-check", "ruff-format"]
+
+
+def test_version_has_one_source() -> None:
+    assert project()["dynamic"] == ["version"]
+    citation = read_yaml(ROOT / "CITATION.cff")
+    assert citation["version"] == attendrop.__version__
+    assert citation["repository-code"] == project()["urls"]["Repository"]
+    assert f"## [{attendrop.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_oldest_constraints_are_the_lower_bounds_of_the_dependencies() -> None:
+    bounds = dict(requirement.split(">=") for requirement in project()["dependencies"])
+    pins = re.findall(r"^([\w-]+)==(\d+\.\d+)\.0$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE)
+    assert dict(pins) == {name: bounds[name] for name in ("torch", "transformers", "accelerate")}
