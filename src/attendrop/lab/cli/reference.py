@@ -13,7 +13,8 @@ _HEAD = """# Every flag of `attendrop train`
 
 Generated from the code by `python -m attendrop.lab.cli.reference`. Each flag is also a key of the YAML file for
 `--config` (`learning_rate: 2e-5`) and an argument of `attendrop.fine_tune(learning_rate=2e-5)`. To give a list,
-repeat the flag. The training arguments are those of transformers, described in its own words; defaults in **bold** are ours.
+repeat the flag. The training arguments are those of transformers, described in its own words;
+defaults in **bold** are ours.
 """
 
 
