@@ -31,7 +31,7 @@ from torch import Tensor
 
 from attendrop import prune
 from attendrop.capture.graphs import Graphs
-from attendrop.capture.host import capturable_work
+from attendrop.capture.host_ops import capturable_work
 
 from .records import RESULTS, append, conditions
 

@@ -33,7 +33,7 @@ _RANGES = ("Optimizer.", "ProfilerStep")  # names of ranges, which contain kerne
 
 # The first pattern that a kernel's name has decides its kind.
 KINDS: dict[str, str] = {
-    "passes over all weights": r"(average|pull|squares|climb|restore)_kernel",
+    "passes over all weights": r"(average|pull|squares|ascend|restore)_kernel",
     "attention": r"fmha|flash|sdpa|attention|(forward|query_gradient|key_value_gradient)_kernel",
     "optimizer": r"adam|sgd_",
     "clipping of gradients": r"lpnorm|l2norm|norm_cleanup|BinaryOpScalarTensor|clip",

@@ -41,7 +41,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from attendrop import ADDrop, AttendOut, RDrop, RegularizedTrainer
 from attendrop.capture import half_weights
-from attendrop.kernels.bitmask_attention import serving
+from attendrop.kernels.bitmask_attention import override_limits
 from attendrop.methods import parse_method
 from attendrop.utils.processes import freeze_imported
 
@@ -136,7 +136,7 @@ def with_step(step: str, *methods: Callable[[], Any], cls: type[RegularizedTrain
     def make(setting: Setting, **arguments: Any) -> Trainer:
         possible = step if setting.device == "cuda" else "auto"
         regularizers = [method() for method in methods]
-        return cls(setting.make_model(), regularizers=regularizers, step=possible, **arguments)
+        return cls(setting.make_model(), regularizers=regularizers, capture=possible, **arguments)
 
     return make
 
@@ -147,13 +147,13 @@ class BitsFrom(RegularizedTrainer):
     shortest = 1
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        with serving(shortest=self.shortest):
+        with override_limits(shortest=self.shortest):
             return super().train(*args, **kwargs)
 
 
 def addrop_with_bits_from(shortest: int) -> Make:
     def make(setting: Setting, **arguments: Any) -> Trainer:
-        trainer = BitsFrom(setting.make_model(), regularizers=[addrop()], step="captured", **arguments)
+        trainer = BitsFrom(setting.make_model(), regularizers=[addrop()], capture="captured", **arguments)
         trainer.shortest = shortest
         return trainer
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from attendrop.kernels import foreach as all_weights
+from attendrop.kernels import foreach
 
 from .kernels import timings
 from .records import RESULTS, append, conditions
@@ -36,23 +36,23 @@ def works(model: str, device: str) -> dict[str, tuple[int, Work]]:
     def sub_and_add() -> None:
         torch._foreach_add_(gradients, torch._foreach_sub(weights, others), alpha=0.1)
 
-    def climb(eta: float | None) -> Work:
-        return lambda: all_weights.climb(weights, others, gradients, 0.05, eta, is_moved)
+    def ascend(eta: float | None) -> Work:
+        return lambda: foreach.ascend(weights, others, gradients, 0.05, eta, is_moved)
 
     def restore() -> None:
         is_moved.fill_(True)
-        all_weights.restore(weights, others, is_moved)
+        foreach.restore(weights, others, is_moved)
 
     return {
         "copy, foreach": (2, lambda: torch._foreach_copy_(others, weights)),
-        "average": (3, lambda: all_weights.average(others, weights, share)),
+        "average": (3, lambda: foreach.average(others, weights, share)),
         "average, foreach": (3, lambda: torch._foreach_lerp_(others, weights, 0.01)),
-        "pull": (4, lambda: all_weights.pull(gradients, weights, others, share)),
+        "pull": (4, lambda: foreach.pull(gradients, weights, others, share)),
         "pull, foreach": (6, sub_and_add),
-        "climb of SAM": (5, climb(None)),
-        "climb of ASAM": (6, climb(0.01)),
+        "climb of SAM": (5, ascend(None)),
+        "climb of ASAM": (6, ascend(0.01)),
         "restore": (2, restore),
-        "restore what has not moved": (0, lambda: all_weights.restore(weights, others, is_moved)),
+        "restore what has not moved": (0, lambda: foreach.restore(weights, others, is_moved)),
     }
 
 

@@ -43,10 +43,10 @@ AIMS = {300: 1.0, 1000: 0.6, 3000: 0.6}
 # kind of run -> (class of the trainer, its arguments)
 RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
     "stock plain": (Trainer, {}),
-    "plain eager": (RegularizedTrainer, {"step": "eager"}),
-    "plain captured": (RegularizedTrainer, {"step": "auto"}),
-    "addrop eager": (RegularizedTrainer, {"step": "eager", "regularizers": "addrop"}),
-    "addrop captured": (RegularizedTrainer, {"step": "auto", "regularizers": "addrop"}),
+    "plain eager": (RegularizedTrainer, {"capture": "eager"}),
+    "plain captured": (RegularizedTrainer, {"capture": "auto"}),
+    "addrop eager": (RegularizedTrainer, {"capture": "eager", "regularizers": "addrop"}),
+    "addrop captured": (RegularizedTrainer, {"capture": "auto", "regularizers": "addrop"}),
 }
 
 

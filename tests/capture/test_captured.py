@@ -31,7 +31,7 @@ from helpers.settings import SETTINGS, bert_for
 
 
 def make_trainer(
-    tmp_path, kind="bert", regularizers=(), step="auto", model=None, data=None, cls=None, **options
+    tmp_path, kind="bert", regularizers=(), capture="auto", model=None, data=None, cls=None, **options
 ) -> Any:
     usual = {
         "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 1, "save_strategy": "no", "report_to": [],
@@ -47,7 +47,7 @@ def make_trainer(
         args=TrainingArguments(tmp_path, **usual | options),
         train_dataset=data,
         regularizers=list(regularizers),
-        step=step,
+        capture=capture,
     )
 
 
@@ -70,25 +70,35 @@ def test_lengths_are_rounded_up_to_few_values() -> None:
     assert all(n <= padded_length(n) < n + max(16, n / 3) for n in range(1, 2000))
 
 
-def test_unknown_value_of_step_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"step is 'graph'; it must be one of 'auto', 'eager', 'captured'\."):
-        make_trainer(tmp_path, step="graph")
+def test_unknown_value_of_capture_is_refused(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"capture is 'graph'; it must be one of 'auto', 'eager', 'captured'\."):
+        make_trainer(tmp_path, capture="graph")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU can")
 def test_without_a_gpu_auto_runs_eagerly_and_captured_is_refused(tmp_path, caplog) -> None:
     trainer = make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], max_steps=1)
     trainer.train()
-    assert not trainer.steps.are_captured
-    with pytest.raises(ValueError, match="step is 'captured', which is not possible, because the model is on cpu"):
-        make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], step="captured", max_steps=1)
+    assert not trainer.capture.are_captured
+    with pytest.raises(ValueError, match="capture is 'captured', which is not possible, because the model is on cpu"):
+        make_trainer(tmp_path, regularizers=[ADDrop(cross_tuning=False)], capture="captured", max_steps=1)
 
 
-def test_step_can_be_set_in_the_training_arguments(tmp_path) -> None:
+def test_capture_can_be_set_in_the_training_arguments(tmp_path) -> None:
     args = TrainingArguments(tmp_path, report_to=[])
-    args.step = "eager"
+    args.capture = "eager"
     trainer = RegularizedTrainer(model=zoo.make_model("bert"), args=args)
-    assert trainer.steps._mode == "eager"
+    assert trainer.capture._mode == "eager"
+
+
+def test_deprecated_argument_step_still_works(tmp_path) -> None:
+    message = "step is deprecated and will be removed; use capture instead"
+    args = TrainingArguments(tmp_path, report_to=[])
+    with pytest.warns(FutureWarning, match=message):
+        assert RegularizedTrainer(model=zoo.make_model("bert"), args=args, step="eager").capture._mode == "eager"
+    args.step = "eager"
+    with pytest.warns(FutureWarning, match=message):
+        assert RegularizedTrainer(model=zoo.make_model("bert"), args=args).capture._mode == "eager"
 
 
 class OfTheUser(Regularizer):
@@ -276,8 +286,8 @@ def assert_same_run(eager: tuple[torch.Tensor, torch.Tensor], captured: tuple[to
 
 def both(tmp_path, **options: Any) -> tuple[Any, Any]:
     found = []
-    for step in ("eager", "captured"):
-        found.append(make_trainer(tmp_path / step, step=step, **options))
+    for capture in ("eager", "captured"):
+        found.append(make_trainer(tmp_path / capture, capture=capture, **options))
         found[-1].train()
     return found[0], found[1]
 
@@ -298,13 +308,13 @@ METHODS = {
 def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
     found = []
     batch = zoo.make_batch("bert", size=24, length=16, seed=4)
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False)
         method = AttendOut(T=3, samples=8, reward_on=reward_on, init_drop=0.3, generator_lr=1e-3)
-        trainer = make_trainer(tmp_path, "bert", [method], step, model, max_steps=12, learning_rate=2e-4)
+        trainer = make_trainer(tmp_path, "bert", [method], capture, model, max_steps=12, learning_rate=2e-4)
         trainer.eval_dataset = [{k: v[i] for k, v in batch.items()} for i in range(24)]
         trainer.train()
-        assert trainer.steps.gave_up is None
+        assert trainer.capture.gave_up is None
         drops = [entry["drop_probability"] for entry in method.history]
         found.append((losses_of(trainer), torch.tensor(drops), [entry["winner"] for entry in method.history]))
     assert found[0][2] == found[1][2]
@@ -322,13 +332,13 @@ def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
     options = {"max_steps": -1, "num_train_epochs": 10} if method == "crossed" else {"max_steps": 50}
     models = [zoo.make_model(kind, dropout=False).double() for _ in range(2)]
     found = []
-    for model, step in zip(models, ("eager", "captured"), strict=True):
+    for model, capture in zip(models, ("eager", "captured"), strict=True):
         trainer = make_trainer(
-            tmp_path, kind, METHODS[method](), step, model, learning_rate=2e-4, tf32=False, **options
+            tmp_path, kind, METHODS[method](), capture, model, learning_rate=2e-4, tf32=False, **options
         )
         trainer.train()
         assert trainer.state.global_step >= 50
-        assert trainer.steps.gave_up is None
+        assert trainer.capture.gave_up is None
         found.append((losses_of(trainer), weights_of(model)))
     assert_same_run(*found)
 
@@ -369,17 +379,18 @@ def test_every_captured_method_matches_eager(kind: str, name: str, text: str, tm
     # and the usual ε of Adam, each step would multiply a deviation by lr · α / ε = 10⁴.
     epsilon = 1e-3 if name == "l2_sp" else 1e-8
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
-            tmp_path, regularizers=make_methods(text), step=step, model=model, data=data_for(kind, name), max_steps=50,
-            learning_rate=2e-4, tf32=False, logging_steps=7, remove_unused_columns=False, adam_epsilon=epsilon,
+            tmp_path, regularizers=make_methods(text), capture=capture, model=model, data=data_for(kind, name),
+            max_steps=50, learning_rate=2e-4, tf32=False, logging_steps=7, remove_unused_columns=False,
+            adam_epsilon=epsilon,
         )  # fmt: skip
-        take, losses = trainer.steps.try_captured, []
-        trainer.steps.try_captured = lambda *args, take=take, losses=losses: losses.append(take(*args)) or losses[-1]
+        take, losses = trainer.capture.try_captured, []
+        trainer.capture.try_captured = lambda *args, take=take, losses=losses: losses.append(take(*args)) or losses[-1]
         trainer.train()
         assert len(losses) == 50
-        assert all((loss is None) == (step == "eager") for loss in losses)
+        assert all((loss is None) == (capture == "eager") for loss in losses)
         found.append((losses_of(trainer), weights_of(model)))
     assert_same_run(*found)
 
@@ -399,14 +410,14 @@ def test_captured_steps_match_eager_on_rare_architectures(kind: str, method: str
 def test_gradient_checkpointing_is_captured(kind: str, dropout: bool, method: str, tmp_path) -> None:
     """With dropout, blocks that run again must draw what they drew: with and without checkpointing is the same too."""
     found = []
-    for step, checkpointing in (("eager", True), ("captured", True), ("captured", False)):
+    for capture, checkpointing in (("eager", True), ("captured", True), ("captured", False)):
         model = zoo.make_model(kind, dropout=dropout).double()
         trainer = make_trainer(
-            tmp_path, kind, METHODS[method](), step, model, max_steps=20, learning_rate=2e-4, tf32=False,
+            tmp_path, kind, METHODS[method](), capture, model, max_steps=20, learning_rate=2e-4, tf32=False,
             gradient_checkpointing=checkpointing,
         )  # fmt: skip
         trainer.train()
-        assert trainer.steps.gave_up is None
+        assert trainer.capture.gave_up is None
         found.append((losses_of(trainer), weights_of(model)))
     assert_same_run(found[0], found[1])
     assert_same_run(found[2], found[1])
@@ -417,10 +428,17 @@ def test_gradient_checkpointing_is_captured(kind: str, dropout: bool, method: st
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
 def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False).double()
         trainer = make_trainer(
-            tmp_path, step=step, model=model, optim=optim, weight_decay=0.1, max_steps=20, warmup_steps=5, tf32=False
+            tmp_path,
+            capture=capture,
+            model=model,
+            optim=optim,
+            weight_decay=0.1,
+            max_steps=20,
+            warmup_steps=5,
+            tf32=False,
         )
         kinds = set()
         run = Graphs.run
@@ -432,8 +450,8 @@ def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Graphs, "run", watched)
             trainer.train()
-        assert ("pass" in kinds) == (step == "captured")
-        assert ("optimizer" in kinds) == (step == "captured" and optim == "adamw_torch_fused")
+        assert ("pass" in kinds) == (capture == "captured")
+        assert ("optimizer" in kinds) == (capture == "captured" and optim == "adamw_torch_fused")
         assert "attendrop" not in trainer.optimizer.optimizer.step.__code__.co_filename
         assert all(isinstance(group["lr"], float) for group in trainer.optimizer.optimizer.param_groups)
         found.append(weights_of(model))
@@ -457,10 +475,10 @@ def test_accumulation_clipping_and_a_smaller_last_batch_match_eager(tmp_path) ->
     data = zoo.make_batch("bert", size=22, length=16, seed=4)
     data = [{k: v[i] for k, v in data.items()} for i in range(22)]
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False).double()
         trainer = make_trainer(
-            tmp_path, regularizers=METHODS["addrop"](), step=step, model=model, data=data, max_steps=-1,
+            tmp_path, regularizers=METHODS["addrop"](), capture=capture, model=model, data=data, max_steps=-1,
             num_train_epochs=4, gradient_accumulation_steps=2, max_grad_norm=0.1, learning_rate=2e-4,
         )  # fmt: skip
         trainer.train()
@@ -479,10 +497,10 @@ def test_batches_without_padding_need_no_mask(kind: str, method: str, tmp_path) 
     batch["input_ids"].clamp_(min=3)
     data = [{k: v[i] for k, v in batch.items()} for i in range(26)]
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
-            tmp_path, kind, METHODS[method](), step, model, data, max_steps=28, learning_rate=2e-4, tf32=False,
+            tmp_path, kind, METHODS[method](), capture, model, data, max_steps=28, learning_rate=2e-4, tf32=False,
             train_sampling_strategy="sequential",
         )  # fmt: skip
         masks = []
@@ -496,7 +514,7 @@ def test_batches_without_padding_need_no_mask(kind: str, method: str, tmp_path) 
             patch.setattr(Graphs, "static_batch", watched)
             patch.setattr("attendrop.capture.batches.MASK_FREE_FROM", 1)
             trainer.train()
-        if step == "captured":
+        if capture == "captured":
             assert masks == 4 * [True, True, False, False, False, False, False]
         found.append((losses_of(trainer), weights_of(model)))
     assert_same_run(*found)
@@ -508,10 +526,10 @@ def test_padding_to_rounded_lengths_matches_eager(kind: str, tmp_path) -> None:
     batches = [zoo.make_batch(kind, size=4, length=length, seed=length) for length in (9, 13, 16, 21, 9, 30)]
     data = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(4)]
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False)
         trainer = make_trainer(
-            tmp_path, kind, METHODS["addrop"](), step, model, data, max_steps=12, learning_rate=2e-4,
+            tmp_path, kind, METHODS["addrop"](), capture, model, data, max_steps=12, learning_rate=2e-4,
             train_sampling_strategy="sequential",
         )  # fmt: skip
         trainer.train()
@@ -530,17 +548,17 @@ def test_killed_captured_run_resumes(method: str, tmp_path) -> None:
 
     def train(folder: str, stop: int | None = None, resume: bool = False) -> torch.Tensor:
         trainer = make_trainer(
-            tmp_path / folder, regularizers=METHODS[method](), step="captured", max_steps=-1, num_train_epochs=4,
+            tmp_path / folder, regularizers=METHODS[method](), capture="captured", max_steps=-1, num_train_epochs=4,
             save_strategy="steps", save_steps=5,
         )  # fmt: skip
-        take = trainer.steps.try_captured
+        take = trainer.capture.try_captured
 
         def or_die(*args: Any) -> Any:
             if trainer.state.global_step == stop:
                 raise Killed
             return take(*args)
 
-        trainer.steps.try_captured = or_die
+        trainer.capture.try_captured = or_die
         try:
             trainer.train(resume_from_checkpoint=resume)
         except Killed:
@@ -555,9 +573,9 @@ def test_killed_captured_run_resumes(method: str, tmp_path) -> None:
 @pytest.mark.gpu
 def test_logged_metrics_match_eager(tmp_path) -> None:
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         trainer = make_trainer(
-            tmp_path, regularizers=METHODS["addrop"](), step=step, logging_steps=2,
+            tmp_path, regularizers=METHODS["addrop"](), capture=capture, logging_steps=2,
             model=zoo.make_model("bert", dropout=False).double(),
         )  # fmt: skip
         trainer.train()
@@ -580,21 +598,21 @@ class Hostile(torch.nn.Module):
 
 @pytest.mark.gpu
 def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, caplog, monkeypatch) -> None:
-    monkeypatch.setattr("attendrop.capture.recording.REPAID_AFTER", 1)  # in a run of 8 steps
+    monkeypatch.setattr("attendrop.capture.recording.BREAK_EVEN_STEPS", 1)  # in a run of 8 steps
     found = []
-    for step in ("eager", "auto"):
+    for capture in ("eager", "auto"):
         model = zoo.make_model("bert")
         model.classifier = Hostile(model.classifier)
-        trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step=step, model=model, max_steps=8)
+        trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), capture=capture, model=model, max_steps=8)
         with caplog.at_level(python_logging.WARNING, logger="transformers"):
             python_logging.getLogger("transformers").propagate = True
             trainer.train()
-        assert not trainer.steps.are_captured
+        assert not trainer.capture.are_captured
         found.append(losses_of(trainer))
     assert torch.equal(found[0], found[1])
     messages = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
     assert len(messages) == 1
-    again = make_trainer(tmp_path, step="captured", max_steps=8)  # nothing is left behind in torch
+    again = make_trainer(tmp_path, capture="captured", max_steps=8)  # nothing is left behind in torch
     again.train()
     assert losses_of(again).isfinite().all()
 
@@ -603,11 +621,11 @@ def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, cap
 @pytest.mark.parametrize("kind", ["mpnet", "deberta_v2", "bart", "t5", "vit", "span", "choice", "multilabel"])
 def test_auto_trains_every_architecture(kind: str, tmp_path, monkeypatch) -> None:
     """Some of these run eagerly, because their forward creates tensors on the host."""
-    monkeypatch.setattr("attendrop.capture.recording.REPAID_AFTER", 1)  # in a run of 8 steps
+    monkeypatch.setattr("attendrop.capture.recording.BREAK_EVEN_STEPS", 1)  # in a run of 8 steps
     found = []
-    for step in ("eager", "auto"):
+    for capture in ("eager", "auto"):
         model = zoo.make_model(kind, dropout=False)
-        trainer = make_trainer(tmp_path, kind, METHODS["addrop"](), step, model, max_steps=8, learning_rate=1e-4)
+        trainer = make_trainer(tmp_path, kind, METHODS["addrop"](), capture, model, max_steps=8, learning_rate=1e-4)
         trainer.train()
         found.append(losses_of(trainer))
     assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
@@ -617,22 +635,22 @@ def test_auto_trains_every_architecture(kind: str, tmp_path, monkeypatch) -> Non
 def test_model_that_draws_random_numbers_on_the_host_is_refused(tmp_path) -> None:
     model = zoo.make_model("bart")
     model.model.encoder.layerdrop = 0.5
-    trainer = make_trainer(tmp_path, "bart", step="captured", model=model)
+    trainer = make_trainer(tmp_path, "bart", capture="captured", model=model)
     with pytest.raises(RuntimeError, match="draws random numbers on the CPU"):
         trainer.train()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("step", ["eager", "captured"])
-def test_losses_that_are_not_finite_are_filtered_from_the_log(step: str, tmp_path) -> None:
+@pytest.mark.parametrize("capture", ["eager", "captured"])
+def test_losses_that_are_not_finite_are_filtered_from_the_log(capture: str, tmp_path) -> None:
     model = zoo.make_model("regression", dropout=False)
     batch = zoo.make_batch("regression", size=24, length=16, seed=4)
     batch["labels"] = batch["labels"].float()
     batch["labels"][4:8] = float("inf")
     data = [{k: v[i] for k, v in batch.items()} for i in range(24)]
     trainer = make_trainer(
-        tmp_path, "regression", step=step, model=model, data=data, max_steps=3, learning_rate=0.0, logging_steps=3,
-        train_sampling_strategy="sequential", max_grad_norm=0.0,
+        tmp_path, "regression", capture=capture, model=model, data=data, max_steps=3, learning_rate=0.0,
+        logging_steps=3, train_sampling_strategy="sequential", max_grad_norm=0.0,
     )  # fmt: skip
     trainer.train()
     assert losses_of(trainer).isfinite().all()
@@ -641,8 +659,9 @@ def test_losses_that_are_not_finite_are_filtered_from_the_log(step: str, tmp_pat
 @pytest.mark.gpu
 def test_captured_steps_never_synchronise(tmp_path) -> None:
     """In this debug mode torch raises an error when a step waits for the GPU."""
-    trainer = make_trainer(tmp_path, regularizers=METHODS["addrop"](), step="captured", max_steps=8, logging_steps=50)
-    take = trainer.steps.try_captured
+    methods = METHODS["addrop"]()
+    trainer = make_trainer(tmp_path, regularizers=methods, capture="captured", max_steps=8, logging_steps=50)
+    take = trainer.capture.try_captured
 
     def watched(*args: Any) -> Any:
         if trainer.state.global_step < 3:
@@ -653,7 +672,7 @@ def test_captured_steps_never_synchronise(tmp_path) -> None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    trainer.steps.try_captured = watched
+    trainer.capture.try_captured = watched
     trainer.train()
     assert trainer.state.global_step == 8
 
@@ -662,7 +681,7 @@ def test_captured_steps_never_synchronise(tmp_path) -> None:
 @pytest.mark.gpu
 def test_captured_training_matches_the_stock_trainer(tmp_path) -> None:
     stock, ours = (zoo.make_model("bert", dropout=False).double() for _ in range(2))
-    captured = make_trainer(tmp_path, step="captured", model=ours, max_steps=20, learning_rate=2e-4)
+    captured = make_trainer(tmp_path, capture="captured", model=ours, max_steps=20, learning_rate=2e-4)
     Trainer(model=stock, args=captured.args, train_dataset=captured.train_dataset).train()
     captured.train()
     assert (weights_of(stock) - weights_of(ours)).abs().max() < SAME_WEIGHTS
@@ -673,10 +692,10 @@ def test_captured_training_matches_the_stock_trainer(tmp_path) -> None:
 @pytest.mark.parametrize("kind", ["bert", "token"])
 def test_class_weights_and_the_focal_loss_match_eager(kind: str, tmp_path) -> None:
     found = []
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
-            tmp_path, kind, METHODS["addrop"](), step, model, gradient_accumulation_steps=2, learning_rate=2e-4
+            tmp_path, kind, METHODS["addrop"](), capture, model, gradient_accumulation_steps=2, learning_rate=2e-4
         )
         weights = torch.linspace(0.5, 2, model.config.num_labels, device=trainer.args.device)
         trainer.compute_loss_func = LabelLoss(weights, gamma=2.0)

@@ -15,9 +15,9 @@ from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments, masking_utils
 
 from attendrop import ADDrop, RegularizedTrainer
-from attendrop.capture import steps
+from attendrop.capture import step_capture
 from attendrop.capture.buckets import (
-    REPAID_AFTER,
+    BREAK_EVEN_STEPS,
     Buckets,
     buckets_for,
     expected_at_random,
@@ -57,13 +57,13 @@ def examples_of(kind: str, lengths: list[int]) -> list[dict[str, Any]]:
     return examples
 
 
-def make_trainer(kind: str, tmp_path: Path, step: str = "auto", **options: Any) -> RegularizedTrainer:
+def make_trainer(kind: str, tmp_path: Path, capture: str = "auto", **options: Any) -> RegularizedTrainer:
     usual = {"per_device_eval_batch_size": 2, "per_device_train_batch_size": 4, "report_to": [], "disable_tqdm": True}
     return RegularizedTrainer(
         model=zoo.make_model(kind),
         args=TrainingArguments(tmp_path, **usual | options),
         data_collator=padded,
-        step=step,
+        capture=capture,
         **({"train_dataset": examples_of(kind, LENGTHS)} if "num_train_epochs" in options else {}),
         **({"eval_dataset": examples_of(kind, SHORT)} if "eval_strategy" in options else {}),
     )
@@ -74,10 +74,10 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> type[RecordedGraphs]:
     """Evaluation from graphs also without a GPU."""
     RecordedGraphs.recorded = 0
     if not torch.cuda.is_available():
-        monkeypatch.setattr(steps, "Graphs", RecordedGraphs)
+        monkeypatch.setattr(step_capture, "Graphs", RecordedGraphs)
         monkeypatch.setattr(masking_utils, "is_tracing", lambda *_: Tape.is_recording)
-        monkeypatch.setattr(steps.Steps, "may_capture", property(lambda self: self._mode != "eager"))
-        monkeypatch.setattr(steps, "reason_against_evaluation", lambda trainer: None)
+        monkeypatch.setattr(step_capture.StepCapture, "may_capture", property(lambda self: self._mode != "eager"))
+        monkeypatch.setattr(step_capture, "reason_against_evaluation", lambda trainer: None)
     return RecordedGraphs
 
 
@@ -86,9 +86,9 @@ def test_predictions_from_graphs_equal_eager_ones(
     kind: str, graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Token logits of padded batches are cut to the length that they have in the Trainer's own batches."""
-    monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 2)
+    monkeypatch.setattr("attendrop.capture.evaluation.BREAK_EVEN_FORWARDS", 2)
     data = examples_of(kind, SHORT)
-    eager, captured = (make_trainer(kind, tmp_path, step).predict(data) for step in ("eager", "auto"))
+    eager, captured = (make_trainer(kind, tmp_path, capture).predict(data) for capture in ("eager", "auto"))
     for name in ("predictions", "label_ids"):
         found, expected = (getattr(result, name) for result in (captured, eager))
         pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
@@ -100,11 +100,11 @@ def test_predictions_from_graphs_equal_eager_ones(
         assert graphs.recorded == (3 if kind == "span" else 2)
 
 
-@pytest.mark.parametrize("step", ["auto", "eager"])
+@pytest.mark.parametrize("capture", ["auto", "eager"])
 def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captured(
-    step: str, graphs: type[RecordedGraphs], tmp_path: Path
+    capture: str, graphs: type[RecordedGraphs], tmp_path: Path
 ) -> None:
-    trainer, seen = make_trainer("bert", tmp_path, step), []
+    trainer, seen = make_trainer("bert", tmp_path, capture), []
 
     class Noting(TrainerCallback):
         def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -113,7 +113,7 @@ def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captur
     trainer.add_callback(Noting())
     trainer.evaluate(examples_of("bert", [4, 4]))
     trainer.predict(examples_of("bert", [4, 4]))
-    assert seen == [step == "auto"] * 2
+    assert seen == [capture == "auto"] * 2
     assert not trainer.accelerator.dataloader_config.non_blocking
 
 
@@ -121,10 +121,10 @@ def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
     graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph reads weights at their addresses; other weights in the model have a graph of their own."""
-    monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 1)
+    monkeypatch.setattr("attendrop.capture.evaluation.BREAK_EVEN_FORWARDS", 1)
     data, trainer = examples_of("bert", [16] * 6), make_trainer("bert", tmp_path)
-    with trainer.steps.evaluating(data):
-        evaluation = trainer.steps._evaluation
+    with trainer.capture.evaluating(data):
+        evaluation = trainer.capture._evaluation
         assert evaluation is not None
         losses = []
         for change in (None, "in place", "moved"):
@@ -147,10 +147,10 @@ def test_graphs_of_losses_and_of_predictions_do_not_mix(
     graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one evaluation of the losses alone, the logits of a padded batch are cut all the same afterwards."""
-    monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 1)
+    monkeypatch.setattr("attendrop.capture.evaluation.BREAK_EVEN_FORWARDS", 1)
     trainer, data = make_trainer("token", tmp_path), examples_of("token", [9, 9, 9, 9])
     trainer.model.eval()
-    with trainer.steps.evaluating(data):
+    with trainer.capture.evaluating(data):
         batch = {name: x.to(trainer.args.device) for name, x in padded(data[:2]).items()}
         loss, nothing, _ = trainer.prediction_step(trainer.model, batch, True)
         _, logits, labels = trainer.prediction_step(trainer.model, batch, False)
@@ -167,13 +167,13 @@ def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured
     def fail(self: Any, function: Any, *args: Any) -> None:
         self.failure = "of a test"
 
-    monkeypatch.setattr("attendrop.capture.evaluation.REPAID_AFTER_FORWARDS", 1)
-    monkeypatch.setattr(steps.Graphs, "_try_to_capture", fail)
+    monkeypatch.setattr("attendrop.capture.evaluation.BREAK_EVEN_FORWARDS", 1)
+    monkeypatch.setattr(step_capture.Graphs, "_try_to_capture", fail)
     trainer, data = make_trainer("bert", tmp_path), examples_of("bert", SHORT)
-    with trainer.steps.evaluating(data):
-        assert trainer.steps._evaluation is not None
+    with trainer.capture.evaluating(data):
+        assert trainer.capture._evaluation is not None
         trainer.predict(data)
-        assert trainer.steps.graphs is None
+        assert trainer.capture.graphs is None
     found = trainer.predict(data).predictions
     expected = make_trainer("bert", tmp_path, "eager").predict(data).predictions
     np.testing.assert_allclose(found, expected, atol=1e-4)
@@ -226,26 +226,26 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
 @pytest.mark.parametrize("kind", ["bert", "token", "llama"])
 def test_evaluations_of_a_captured_run_match_an_eager_one(kind: str, tmp_path: Path) -> None:
     losses = {}
-    for step in ("eager", "captured"):
+    for capture in ("eager", "captured"):
         trainer = make_trainer(
-            kind, tmp_path, step, num_train_epochs=6, eval_strategy="epoch", save_strategy="no", learning_rate=1e-4,
+            kind, tmp_path, capture, num_train_epochs=6, eval_strategy="epoch", save_strategy="no", learning_rate=1e-4,
             lr_scheduler_type="constant", logging_strategy="no",
         )  # fmt: skip
         for module in trainer.model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         keys = []
-        clear = steps.Graphs.clear
+        clear = step_capture.Graphs.clear
 
         def noted(self: Any, keys: list[Any] = keys, clear: Any = clear) -> None:
             keys.extend(key[1][0] for key in self._graphs if isinstance(key[1], tuple))
             clear(self)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(steps.Graphs, "clear", noted)
+            patch.setattr(step_capture.Graphs, "clear", noted)
             trainer.train()
-        assert ("evaluation" in keys) is (step == "captured")
-        losses[step] = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+        assert ("evaluation" in keys) is (capture == "captured")
+        losses[capture] = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(losses["eager"]) == 6
     assert losses["captured"] == pytest.approx(losses["eager"], rel=2e-3)
 
@@ -303,4 +303,4 @@ def test_a_run_records_what_it_repays(
     if engine is not None:
         engine.close()
     uses = expected_at_random(LENGTHS, 4, 5 * epochs / (1 + bool(methods)))
-    assert sum(uses[n] for n in uses if any(n <= b for b in buckets)) >= REPAID_AFTER * len(buckets)
+    assert sum(uses[n] for n in uses if any(n <= b for b in buckets)) >= BREAK_EVEN_STEPS * len(buckets)

@@ -295,10 +295,10 @@ def train(folder: Any, kind: str, name: str, text: str, **options: Any) -> dict[
         args=TrainingArguments(folder, **usual | options),
         train_dataset=[{k: v[i] for k, v in batch.items()} for i in range(16)],
         regularizers=make_methods(text) if name else [],
-        step="captured",
+        capture="captured",
     )
     trainer.train()
-    assert trainer.steps.gave_up is None
+    assert trainer.capture.gave_up is None
     return {name: value.detach().cpu().clone() for name, value in trainer.model.state_dict().items()}
 
 

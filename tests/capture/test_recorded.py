@@ -12,7 +12,7 @@ import torch
 from transformers import TrainingArguments, masking_utils
 
 from attendrop import RegularizedTrainer
-from attendrop.capture.measured import MeasuredPlans
+from attendrop.capture.measured_plans import MeasuredPlans
 from attendrop.methods import method_names
 from attendrop.model.attention_adapters import capturable
 from helpers import zoo
@@ -37,7 +37,7 @@ def test_every_method_is_here() -> None:
     assert sorted(CAPTURED) == method_names()
 
 
-def train(folder: Any, kind: str, name: str, text: str, step: str, data: Any = None, **options: Any) -> Any:
+def train(folder: Any, kind: str, name: str, text: str, capture: str, data: Any = None, **options: Any) -> Any:
     usual = {
         "per_device_train_batch_size": 4, "num_train_epochs": 2, "logging_steps": 5, "save_strategy": "no",
         "report_to": [], "disable_tqdm": True, "learning_rate": 1e-3, "use_cpu": True, "seed": 3,
@@ -52,10 +52,10 @@ def train(folder: Any, kind: str, name: str, text: str, step: str, data: Any = N
         args=TrainingArguments(folder, **usual | options),
         train_dataset=data,
         regularizers=make_methods(text),
-        step=step,
+        capture=capture,
     )
     trainer.train()
-    assert trainer.steps.gave_up is None
+    assert trainer.capture.gave_up is None
     return trainer
 
 
@@ -70,7 +70,7 @@ def test_recorded_steps_match_eager(name: str, text: str, tmp_path: Any) -> None
     if name == "l2_sp":  # the gradient of a key's bias is rounding alone, which Adam would enlarge to steps
         options["adam_epsilon"] = 1e-3
     kind = bert_for(name)
-    eager, recorded = (train(tmp_path, kind, name, text, step, **options) for step in ("eager", "captured"))
+    eager, recorded = (train(tmp_path, kind, name, text, capture, **options) for capture in ("eager", "captured"))
     for key, value in weights_of(eager).items():
         assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
 
@@ -80,7 +80,7 @@ def test_recorded_steps_match_eager(name: str, text: str, tmp_path: Any) -> None
 @pytest.mark.parametrize("kind", OTHER_MODELS)
 def test_recorded_steps_match_eager_on_other_models(kind: str, name: str, tmp_path: Any) -> None:
     text = CAPTURED[name][0]
-    eager, recorded = (train(tmp_path, kind, name, text, step) for step in ("eager", "captured"))
+    eager, recorded = (train(tmp_path, kind, name, text, capture) for capture in ("eager", "captured"))
     for key, value in weights_of(eager).items():
         assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
 
@@ -89,8 +89,8 @@ def test_recorded_steps_match_eager_on_other_models(kind: str, name: str, tmp_pa
 @pytest.mark.parametrize("name", ["scal", "hiddencut", "unidrop"])
 def test_recorded_checkpointing_matches_eager(name: str, tmp_path: Any) -> None:
     eager, recorded = (
-        train(tmp_path, "llama", name, CAPTURED[name][0], step, gradient_checkpointing=True)
-        for step in ("eager", "captured")
+        train(tmp_path, "llama", name, CAPTURED[name][0], capture, gradient_checkpointing=True)
+        for capture in ("eager", "captured")
     )
     for key, value in weights_of(eager).items():
         assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
@@ -136,8 +136,8 @@ def test_mask_is_left_out_without_padding(kind: str, tmp_path: Any, monkeypatch:
     monkeypatch.setattr("attendrop.capture.batches.MASK_FREE_FROM", 1)
     options = {"num_train_epochs": 3, "train_sampling_strategy": "sequential", "dataloader_num_workers": 1}
     eager, recorded = (
-        train(tmp_path, kind, "scores_dropout", "scores_dropout:p=0.3", step, data, **options)
-        for step in ("eager", "captured")
+        train(tmp_path, kind, "scores_dropout", "scores_dropout:p=0.3", capture, data, **options)
+        for capture in ("eager", "captured")
     )
     assert masks == 3 * [True, False, False]  # the last one has two examples
     for key, value in weights_of(eager).items():

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from transformers import masking_utils
 
-from attendrop.capture import graphs, optimizers, steps
-from attendrop.capture.host import HostWork
+from attendrop.capture import graphs, optimizers, step_capture
+from attendrop.capture.host_ops import HostOps
 from attendrop.kernels.attribution_mask import api as attribution_mask
 from attendrop.kernels.attribution_mask import reference as attribution_reference
 from attendrop.kernels.draws import api as draws
@@ -84,7 +84,7 @@ class RecordedGraphs(graphs.Graphs):
         copies = self._run_before_capture(function, network)
         before = {parameter: gradient.clone() for parameter, gradient in self._gradients.items()}
         with Tape() as tape:
-            with HostWork(self.device) as host, copies:
+            with HostOps(self.device) as host, copies:
                 outputs = function()
             gradients = self._write_gradients(network, copies, adds)
         for parameter, gradient in before.items():
@@ -135,11 +135,11 @@ class TorchDraws:
 
 @pytest.fixture
 def recorded_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainers with step="captured" record and replay on the CPU."""
-    monkeypatch.setattr(steps, "reason_against", lambda trainer: None)
-    monkeypatch.setattr(steps, "Graphs", RecordedGraphs)
-    monkeypatch.setattr(steps.Steps, "may_capture", property(lambda self: self._mode != "eager"))
-    monkeypatch.setattr(steps, "replaying_steps", lambda *_: nullcontext())
+    """Trainers with capture="captured" record and replay on the CPU."""
+    monkeypatch.setattr(step_capture, "reason_against", lambda trainer: None)
+    monkeypatch.setattr(step_capture, "Graphs", RecordedGraphs)
+    monkeypatch.setattr(step_capture.StepCapture, "may_capture", property(lambda self: self._mode != "eager"))
+    monkeypatch.setattr(step_capture, "replaying_steps", lambda *_: nullcontext())
     monkeypatch.setattr(optimizers, "allows_capture", lambda optimizer: False)
     # numpy is not recorded; torch gives the same numbers
     monkeypatch.setattr(draws, "cpu", TorchDraws)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attendrop import ADDrop, Engine, Plan, Progress, RegularizedTrainer, ScoresDropout, bind
-from attendrop.kernels import bitmask_attention as bits_attention
+from attendrop.kernels import bitmask_attention
 from attendrop.kernels.attention_mask import allowed_and_empty, as_keep
 from attendrop.kernels.attribution_mask import bits as attribution_bits
 from attendrop.kernels.bitmask_attention import Dropout, api
@@ -158,7 +158,7 @@ def test_attention_is_as_exact_as_stock(
         bits = combined(pack(keep.to(DEVICE)), bits)
     draws = Dropout.of(dropout, torch.tensor(-77, dtype=torch.int32, device=DEVICE)) if dropout else None
     scaling = width**-0.5
-    found = run(bits_attention.attend, *given, bits, blocks, scaling, draws)
+    found = run(bitmask_attention.attend, *given, bits, blocks, scaling, draws)
     truth = run(attention_reference.attend, *(x.double() for x in given), bits, scaling, draws)
     allowed = None if bits is None else bits.allowed
     plain = run(stock, *given, allowed), run(stock, *(x.double() for x in given), allowed)
@@ -192,7 +192,7 @@ def test_rows_that_lost_everything_are_uniform_and_rows_without_a_valid_key_are_
     valid[:, 4:], valid[0] = False, False
     keep = torch.zeros(1, 1, 6, 6, dtype=torch.bool, device=DEVICE)
     bits = combined(pack(keep), bits_of_valid(valid))
-    output, *gradients = run(bits_attention.attend, query, key, value, gradient, bits, None, 1.0, None)
+    output, *gradients = run(bitmask_attention.attend, query, key, value, gradient, bits, None, 1.0, None)
     assert not output[0, 0].any()
     torch.testing.assert_close(output[0, 1], value[0, :, :4].mean(1))
     assert not gradients[0].any()
@@ -203,9 +203,9 @@ def test_rows_that_lost_everything_are_uniform_and_rows_without_a_valid_key_are_
 
 def test_nan_stays_in_its_row() -> None:
     query, key, value, gradient = tensors(1, 1, 1, 20, 20, 32, torch.float32)
-    expected = run(bits_attention.attend, query, key, value, gradient, None, None, 0.2)
+    expected = run(bitmask_attention.attend, query, key, value, gradient, None, None, 0.2)
     query[0, 0, 3] = float("nan")
-    found = run(bits_attention.attend, query, key, value, gradient, None, None, 0.2)
+    found = run(bitmask_attention.attend, query, key, value, gradient, None, None, 0.2)
     rows = [3]
     for ours, clean in ((found[0][0, :, 0], expected[0][0, :, 0]), (found[1][0, 0], expected[1][0, 0])):
         assert ours.isnan().any(1).nonzero().flatten().tolist() == rows
@@ -253,14 +253,14 @@ def test_cards_with_little_shared_memory_do_not_get_wide_heads_in_float32() -> N
 
 def test_unserved_shapes_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
     x = torch.zeros(1, 2, 8, 32)
-    assert not bits_attention.serves(x, x, x)  # on a CPU, and too short
-    with bits_attention.serving(shortest=8, devices=("cpu",)), caplog.at_level(logging.WARNING):
-        assert bits_attention.serves(x, x, x)
+    assert not bitmask_attention.supports(x, x, x)  # on a CPU, and too short
+    with bitmask_attention.override_limits(shortest=8, devices=("cpu",)), caplog.at_level(logging.WARNING):
+        assert bitmask_attention.supports(x, x, x)
         for _ in range(2):
-            assert not bits_attention.serves(*[torch.zeros(1, 2, 8, 24)] * 3)
-            assert not bits_attention.serves(x.double(), x.double(), x.double())
-            assert not bits_attention.serves(x, x, torch.zeros(1, 2, 8, 64))
-        assert not bits_attention.serves(*[x[:, :, :7]] * 3)
+            assert not bitmask_attention.supports(*[torch.zeros(1, 2, 8, 24)] * 3)
+            assert not bitmask_attention.supports(x.double(), x.double(), x.double())
+            assert not bitmask_attention.supports(x, x, torch.zeros(1, 2, 8, 64))
+        assert not bitmask_attention.supports(*[x[:, :, :7]] * 3)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3
     assert "a width of 24" in messages[0]
@@ -273,7 +273,7 @@ def test_attention_is_captured_with_its_draws() -> None:
     drop_key = torch.zeros((), dtype=torch.int32, device="cuda")
 
     def launch() -> Tensor:
-        return bits_attention.attend(query, key, value, None, None, 0.1, Dropout.of(0.2, drop_key))
+        return bitmask_attention.attend(query, key, value, None, None, 0.1, Dropout.of(0.2, drop_key))
 
     launch()
     graph = torch.cuda.CUDAGraph()
@@ -332,11 +332,11 @@ def test_step_by_bits_is_the_step_by_a_bias(
     kind: str, attention: str, method: Any, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = zoo.make_batch(kind, size=2, length=9)
-    with bits_attention.serving(shortest=1000):
+    with bitmask_attention.override_limits(shortest=1000):
         plan, loss, gradient = step(tiny(kind), method, batch)
     if form == "SelectedBits":
         monkeypatch.setattr(attribution_bits, "STORED_UP_TO", 0)
-    with bits_attention.serving(shortest=1, devices=("cpu", "cuda")):
+    with bitmask_attention.override_limits(shortest=1, devices=("cpu", "cuda")):
         model = tiny(kind, attention)
         by_bits = step(model, method, batch)
     assert model.config._attn_implementation == attention
@@ -353,7 +353,7 @@ def test_step_by_bits_is_the_step_by_a_bias(
 def test_probe_draws_the_dropout_of_the_pass_that_it_prepares() -> None:
     model, batch = tiny("bert", dropout=0.5), zoo.make_batch("bert", size=1, length=6)
     inputs = {name: x.to(DEVICE) for name, x in batch.items()}
-    with bits_attention.serving(shortest=1, devices=("cpu", "cuda")):
+    with bitmask_attention.override_limits(shortest=1, devices=("cpu", "cuda")):
         seams = bind(model)
         everything = torch.ones(1, 1, 1, 6, dtype=torch.bool, device=DEVICE)
         found = []
@@ -382,7 +382,7 @@ def test_captured_steps_by_bits_match_eager(method: str, tmp_path: Path) -> None
             str(tmp_path), per_device_train_batch_size=4, max_steps=6, logging_steps=3, save_strategy="no",
             report_to=[], disable_tqdm=True, learning_rate=1e-3,
         )  # fmt: skip
-        with bits_attention.serving(shortest=1):
-            RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=[method], step=kind).train()
+        with bitmask_attention.override_limits(shortest=1):
+            RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=[method], capture=kind).train()
         found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert relative_error(found[1], found[0].double()) < 1e-4

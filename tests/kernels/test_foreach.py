@@ -90,7 +90,7 @@ def test_pulled_gradients_are_those_of_the_reference(has_targets: bool, in_memor
 @needs_triton
 @pytest.mark.parametrize("eta", [None, 0.1])
 @pytest.mark.parametrize("bad", [None, 0.0, float("inf"), float("nan")])
-def test_weights_that_climb_are_those_of_the_reference(eta: float | None, bad: float | None) -> None:
+def test_weights_that_ascend_are_those_of_the_reference(eta: float | None, bad: float | None) -> None:
     gradients = tensors(HALF, seed=1)
     if bad is not None:
         gradients = [torch.full_like(g, bad) if i == 3 else torch.zeros_like(g) for i, g in enumerate(gradients)]
@@ -99,13 +99,13 @@ def test_weights_that_climb_are_those_of_the_reference(eta: float | None, bad: f
         weights, is_moved = tensors(HALF), torch.tensor(False, device=DEVICE)
         trained = [torch.full_like(x, 9) for x in weights]
         module.restore(weights, trained, is_moved)  # they have not been moved
-        module.climb(weights, trained, gradients, number(0.5, bad is None), eta, is_moved)
-        climbed = [x.clone() for x in weights]
+        module.ascend(weights, trained, gradients, number(0.5, bad is None), eta, is_moved)
+        ascended = [x.clone() for x in weights]
         assert all(map(torch.equal, trained, tensors(HALF)))
         module.restore(weights, trained, is_moved)
-        module.restore(weights, climbed, is_moved)  # they are back already
+        module.restore(weights, ascended, is_moved)  # they are back already
         assert all(map(torch.equal, weights, trained))
-        return climbed
+        return ascended
 
     found, expected = both(run)
     assert_close(found, expected)
@@ -117,7 +117,7 @@ def test_weights_that_climb_are_those_of_the_reference(eta: float | None, bad: f
 def test_step_of_the_reference_has_its_length(eta: float | None) -> None:
     weights, gradients = ([torch.randn(3, 4), torch.randn(5)] for _ in range(2))
     trained, is_moved = [torch.empty_like(x) for x in weights], torch.tensor(False)
-    reference.climb(weights, trained, gradients, 0.5, eta, is_moved)
+    reference.ascend(weights, trained, gradients, 0.5, eta, is_moved)
     w, before, g = (torch.cat([x.flatten() for x in each]) for each in (weights, trained, gradients))
     scale = torch.ones_like(w) if eta is None else before.abs() + eta
     torch.testing.assert_close(w - before, 0.5 * scale**2 * g / (scale * g).norm())

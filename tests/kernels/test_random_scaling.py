@@ -61,13 +61,14 @@ def test_mixed_weights_and_their_gradients(
 
 @pytest.mark.parametrize("in_memory", [False, True])
 @pytest.mark.parametrize("shape", [(5000,), (30, 257), (6, 5, 4), (), (0, 3)])
-def test_thinned_gradients_are_those_of_the_reference(shape: tuple[int, ...], in_memory: bool) -> None:
+def test_gradients_after_dropout_are_those_of_the_reference(shape: tuple[int, ...], in_memory: bool) -> None:
     from attendrop.kernels.random_scaling import triton
 
     x, share = torch.randn(shape, device=DEVICE), share_of(0.7, in_memory)
     expected, found = x.clone(), x.clone()
-    reference.thin(expected, share, KEY)
-    triton.thin(found, share, torch.full((), KEY - 2**32 if KEY >= 2**31 else KEY, dtype=torch.int32, device=DEVICE))
+    reference.dropout_(expected, share, KEY)
+    key = torch.full((), KEY - 2**32 if KEY >= 2**31 else KEY, dtype=torch.int32, device=DEVICE)
+    triton.dropout_(found, share, key)
     assert torch.equal(found, expected)
     if x.numel() > 1000:
         assert abs((found != 0).float().mean().item() - 0.7) < 0.05

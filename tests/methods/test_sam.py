@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attendrop import ASAM, EMA, SAM, SMART, SWA, ADDrop, ChildTuning, Engine, FreeLB, Loop, Mixout
-from attendrop.kernels.foreach import climb, restore
+from attendrop.kernels.foreach import ascend, restore
 from helpers import zoo
 from helpers.precision import assert_same_gradients, assert_same_numbers
 
@@ -78,9 +78,9 @@ def test_gradient_that_is_zero_or_not_finite_moves_nothing() -> None:
     weights, trained = ([torch.ones(3), torch.ones(2, 2)] for _ in range(2))
     is_moved = torch.tensor(False)
     for bad in (0.0, float("inf"), float("nan")):
-        climb(weights, trained, [torch.zeros(3), torch.full((2, 2), bad)], 0.5, None, is_moved)
+        ascend(weights, trained, [torch.zeros(3), torch.full((2, 2), bad)], 0.5, None, is_moved)
         assert all(map(torch.equal, weights, trained))
-    climb(weights, trained, [torch.tensor([3.0, 0.0, 0.0]), torch.full((2, 2), 2.0)], 0.5, None, is_moved)
+    ascend(weights, trained, [torch.tensor([3.0, 0.0, 0.0]), torch.full((2, 2), 2.0)], 0.5, None, is_moved)
     assert_same_numbers(weights[0], torch.tensor([1.3, 1.0, 1.0]))
     assert_same_numbers(weights[1], torch.full((2, 2), 1.2))
     restore(weights, trained, is_moved)

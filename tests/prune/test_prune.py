@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from attendrop import Plan, bind, prune
 from attendrop.capture.graphs import Graphs
-from attendrop.capture.host import capturable_work
+from attendrop.capture.host_ops import capturable_work
 from attendrop.prune.constant_attention import mean_weights
 from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example

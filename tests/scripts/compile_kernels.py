@@ -46,10 +46,10 @@ from attendrop.kernels.attention_mask import triton as attention_mask
 from attendrop.kernels.attribution_mask import triton as attribution_mask
 from attendrop.kernels.attribution_mask.reference import DropRule
 from attendrop.kernels.bitmask_attention import api
-from attendrop.kernels.bitmask_attention import triton as bits_attention
+from attendrop.kernels.bitmask_attention import triton as bitmask_attention
 from attendrop.kernels.bitmask_attention.reference import Dropout
 from attendrop.kernels.draws import triton as draws
-from attendrop.kernels.foreach import triton as all_weights
+from attendrop.kernels.foreach import triton as foreach
 from attendrop.kernels.mask_bits import triton as mask_bits
 from attendrop.kernels.mask_bits.reference import Bits, Blocks, PackedKeep, pack
 from attendrop.kernels.mixed_rows import triton as mixed_rows
@@ -208,9 +208,9 @@ def attention(
         blocks = Blocks.of(valid_of("rows", positions), positions) if ranges else None
         drop = Dropout.of(0.1, torch.zeros((), dtype=torch.int32)) if dropout else None
         scaling = width**-0.5
-        output, lse, words = bits_attention.forward(query, key, value, of_kind, blocks, scaling, drop)
+        output, lse, words = bitmask_attention.forward(query, key, value, of_kind, blocks, scaling, drop)
         gradient = torch.empty_like(output)
-        bits_attention.backward(gradient, query, key, value, output, lse, words, of_kind, blocks, scaling, drop)
+        bitmask_attention.backward(gradient, query, key, value, output, lse, words, of_kind, blocks, scaling, drop)
 
     kinds = [f"bits of {bits}" if bits else "", "empty" if empty else "", "ranges" if ranges else ""]
     kinds += ["dropout" if dropout else "", "shared keys" if groups < HEADS else ""]
@@ -315,19 +315,19 @@ def mixed_weights(dtype: str, *of_keep: int, in_memory: bool = False) -> Iterato
     yield Case(name, lambda: weights.mix(x, y, keep, None, share, key))
     yield Case(f"{name}, target", lambda: weights.mix(x, y, keep, z, share, key))
     yield Case(name, lambda: weights.unmix(x, y, keep, z, share))
-    yield Case(name, lambda: weights.thin(x, share, key))
+    yield Case(name, lambda: weights.dropout_(x, share, key))
 
 
 def passes(dtype: str) -> Iterator[Case]:
     """Passes over all weights, and hidden states that are mixed, in one precision."""
     x, y, z = (torch.empty(768, 3072, dtype=DTYPES[dtype]) for _ in range(3))
     mean, is_moved = torch.empty(768, 3072), torch.zeros((), dtype=torch.bool)
-    yield Case(f"{dtype}, mean in fp32", lambda: all_weights.average([mean], [x], 0.1))
-    yield Case(dtype, lambda: all_weights.pull([x], [y], None, 0.1))
-    yield Case(f"{dtype}, target", lambda: all_weights.pull([x], [y], [z], 0.1))
-    yield Case(dtype, lambda: all_weights.climb([x], [y], [z], 0.1, None, is_moved))
-    yield Case(f"{dtype}, eta", lambda: all_weights.climb([x], [y], [z], 0.1, 0.01, is_moved))
-    yield Case(dtype, lambda: all_weights.restore([x], [y], is_moved))
+    yield Case(f"{dtype}, mean in fp32", lambda: foreach.average([mean], [x], 0.1))
+    yield Case(dtype, lambda: foreach.pull([x], [y], None, 0.1))
+    yield Case(f"{dtype}, target", lambda: foreach.pull([x], [y], [z], 0.1))
+    yield Case(dtype, lambda: foreach.ascend([x], [y], [z], 0.1, None, is_moved))
+    yield Case(f"{dtype}, eta", lambda: foreach.ascend([x], [y], [z], 0.1, 0.01, is_moved))
+    yield Case(dtype, lambda: foreach.restore([x], [y], is_moved))
     hidden, shares = torch.empty(4, 100, 768, dtype=DTYPES[dtype]), torch.empty(4, 100, 1)
     yield Case(dtype, lambda: mixed_rows.mixed_rows(hidden, torch.arange(4), shares, shares))
 

@@ -31,7 +31,7 @@ from attendrop import (
     attribute,
     regularized,
 )  # fmt: skip
-from attendrop.capture.steps import Steps
+from attendrop.capture.step_capture import StepCapture
 from attendrop.model.attribution import attribute_loop_loss, attributions
 from helpers.data import SGD, largest_difference, make_arguments, same_bits, weights_of
 from helpers.oracles import LiteralAttention
@@ -98,7 +98,7 @@ def test_loader_of_steps_that_may_be_captured(kind: str, tmp_path: Path, monkeyp
     """The collator that notes padding has the attributes that the library's own loader reads."""
     trainer = make_trainer(kind, tmp_path, [ADDrop(**ON)], max_steps=2)
     expected = next(iter(trainer.get_train_dataloader())).keys()
-    monkeypatch.setattr(Steps, "may_capture", True)
+    monkeypatch.setattr(StepCapture, "may_capture", True)
     assert next(iter(trainer.get_train_dataloader())).keys() >= expected
 
 

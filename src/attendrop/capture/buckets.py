@@ -15,8 +15,8 @@ from ..utils.batches import padded_length
 
 # How many uses repay a recording. On an H200 the graphs of a training step at 32 × 128 took 0.3 s to record and saved
 # 25 to 40 ms in each step; those of a forward save less, and are recorded without a backward.
-REPAID_AFTER = 12
-REPAID_AFTER_FORWARDS = 6
+BREAK_EVEN_STEPS = 12
+BREAK_EVEN_FORWARDS = 6
 
 # Lengths are not read from larger data sets. There every length comes up often enough.
 _MOST_EXAMPLES = 10_000
@@ -41,7 +41,7 @@ class Buckets:
         return self.lengths is None or any(bucket >= length for bucket in self.lengths)
 
 
-def buckets_for(expected: Mapping[int, float], repaid_after: float) -> Buckets:
+def buckets_for(expected: Mapping[int, float], break_even: float) -> Buckets:
     """The buckets that are used often enough. Batches of a rare length are padded to the next longer bucket.
 
     The longest batches have none. If they are at most twice as long as the last bucket, it becomes as long as they are:
@@ -49,12 +49,12 @@ def buckets_for(expected: Mapping[int, float], repaid_after: float) -> Buckets:
 
     Args:
         expected: length -> how many batches have it.
-        repaid_after: how many uses repay a recording.
+        break_even: how many uses repay a recording.
     """
     lengths, waiting = [], 0.0
     for length, uses in sorted(expected.items()):
         waiting += uses
-        if waiting >= repaid_after:
+        if waiting >= break_even:
             lengths.append(length)
             waiting = 0.0
     if lengths and max(expected) <= 2 * lengths[-1]:

@@ -48,7 +48,7 @@ def _reason_of_methods(trainer: TrainerProtocol) -> str | None:
 
 
 def reason_against_auto(trainer: TrainerProtocol) -> str | None:
-    """Why `step="auto"` does not capture: Python code that runs in every step and that a replay would skip."""
+    """Why `capture="auto"` does not capture: Python code that runs in every step and that a replay would skip."""
     return _reason_of_code(trainer, _STEP_METHODS)
 
 

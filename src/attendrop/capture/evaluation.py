@@ -17,10 +17,10 @@ from ..core.trainer_protocol import TrainerProtocol
 from ..random import preserved
 from ..utils.batches import batch_size
 from .batches import PaddedShapes
-from .buckets import REPAID_AFTER_FORWARDS, Buckets, buckets_for, expected_in_order, lengths_of
+from .buckets import BREAK_EVEN_FORWARDS, Buckets, buckets_for, expected_in_order, lengths_of
 from .errors import NotCaptured
 from .graphs import Graphs
-from .host import capturable_work
+from .host_ops import capturable_work
 
 logger = logging.get_logger(__name__)
 
@@ -96,7 +96,7 @@ class CapturedEvaluation:
             buckets = Buckets()
             if lengths is not None:
                 once = expected_in_order(lengths, self._trainer.args.eval_batch_size)
-                buckets = buckets_for({n: evaluations * uses for n, uses in once.items()}, REPAID_AFTER_FORWARDS)
+                buckets = buckets_for({n: evaluations * uses for n, uses in once.items()}, BREAK_EVEN_FORWARDS)
             self._buckets[id(dataset)] = dataset, buckets
         self._now = self._buckets[id(dataset)][1]
 
@@ -130,7 +130,7 @@ class CapturedEvaluation:
     def _repays(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:
         """Whether batches of this shape come up often enough. The last one may be smaller; it comes once each time."""
         if batch_size(batch) != self._trainer.args.eval_batch_size:
-            return self._evaluations >= REPAID_AFTER_FORWARDS
+            return self._evaluations >= BREAK_EVEN_FORWARDS
         return shapes.repays(batch)
 
     def _addresses(self) -> tuple[int, ...]:

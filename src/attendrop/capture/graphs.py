@@ -25,7 +25,7 @@ from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
 from .half_weights import LinearCopies, Trial, write_gradients
-from .host import HostWork, draws_only, repeat
+from .host_ops import HostOps, draws_only, repeat
 from .recomputation import RecomputedDraws
 
 
@@ -269,7 +269,7 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
-            host, recomputed, copies = HostWork(self.device), RecomputedDraws(self.device), LinearCopies()
+            host, recomputed, copies = HostOps(self.device), RecomputedDraws(self.device), LinearCopies()
             if warm_up:
                 with recomputed.counting():
                     copies = self._run_before_capture(function, network)
@@ -290,7 +290,7 @@ class Graphs:
 
         Returns copies from which its linear layers can read.
         """
-        with HostWork(self.device), Trial() as trial:
+        with HostOps(self.device), Trial() as trial:
             function()
         for parameter, gradient in self._take_gradients(network).items():
             if parameter not in self._gradients:
@@ -316,7 +316,7 @@ class Graphs:
         write_gradients(self._gradients, of_copies, adds)
         return [(parameter, self._gradients[parameter]) for parameter in (*of_weights, *of_copies)]
 
-    def _check_cpu_draws(self, host: HostWork, before: tuple[Any, ...]) -> None:
+    def _check_cpu_draws(self, host: HostOps, before: tuple[Any, ...]) -> None:
         """Refuses work that draws random numbers on the CPU, unless their values do not matter."""
         state, *others = _cpu_random_states()
         is_same = others == list(before[1:]) and (state == before[0] or (self.ignores_cpu_draws and host.draws))

@@ -11,7 +11,7 @@ from ..core.schedule import Progress
 from ..core.step import Step
 from ..core.trainer_protocol import TrainerProtocol
 from .buckets import (
-    REPAID_AFTER,
+    BREAK_EVEN_STEPS,
     Buckets,
     buckets_for,
     doubling_buckets,
@@ -44,7 +44,7 @@ class RecordingPlan:
         accumulation = args.gradient_accumulation_steps
         # The first micro-batch of a step has graphs of its own: it writes gradients, and the others add to them.
         kinds = len(_kinds(trainer, engine)) * min(2, accumulation)
-        small_batches = state.num_train_epochs >= REPAID_AFTER * kinds
+        small_batches = state.num_train_epochs >= BREAK_EVEN_STEPS * kinds
         lengths = lengths_of(trainer.train_dataset)
         if not lengths:
             return cls(small_batches=small_batches)
@@ -55,7 +55,7 @@ class RecordingPlan:
             if is_grouped
             else expected_at_random(lengths, trainer._train_batch_size, batches)
         )
-        return cls(buckets_for(expected, REPAID_AFTER), small_batches)
+        return cls(buckets_for(expected, BREAK_EVEN_STEPS), small_batches)
 
     @classmethod
     def for_many_runs(cls, trainer: TrainerProtocol) -> RecordingPlan:

@@ -29,8 +29,8 @@ from .batches import PaddedShapes
 from .draws import StaticMicroBatch
 from .errors import NotCaptured, RunEagerly
 from .graphs import Graphs
-from .host import capturable_work
-from .measured import MeasuredPlans
+from .host_ops import capturable_work
+from .measured_plans import MeasuredPlans
 from .recording import RecordingPlan
 
 TrainingStep = Callable[..., Tensor]
@@ -64,7 +64,7 @@ class CapturedTraining:
     def loss(
         self, run: TrainingStep, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
     ) -> Tensor | None:
-        """As `Steps.try_captured`. Raises `NotCaptured` where no step of this run can be captured."""
+        """As `StepCapture.try_captured`. Raises `NotCaptured` where no step of this run can be captured."""
         try:
             static, items, key = self._prepare(inputs, items, batch)
         except RunEagerly as reason:
@@ -82,7 +82,7 @@ class CapturedTraining:
         return found
 
     def clip_gradients(self, max_norm: float) -> Tensor | None:
-        """As `Steps.clip_gradients`."""
+        """As `StepCapture.clip_gradients`."""
         clipped = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._trainer.accelerator.scaler is not None or not clipped:
             return None  # a loss scaler looks at gradients on the CPU

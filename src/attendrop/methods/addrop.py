@@ -160,7 +160,7 @@ class ADDrop(Regularizer):
         shape = (*record.query.shape[:3], record.key.shape[2])
         draws = uniform(rule.key, rule.positions, shape[1:], record.query.device)
         keep = random_keep_mask(shape, record.valid, rule.p, rule.q, draws)
-        return attribution.as_stored(keep) if record.by_bits else keep
+        return attribution.as_stored(keep) if record.uses_bitmask else keep
 
     def _metrics(self, attribution: Attribution, rule: DropRule, keep: Tensor | KeepForm) -> dict[str, Tensor]:
         """Shares of the valid positions, and the attention that the dropped positions had, as a mean over rows."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, as_strength, values_of
 from ..core.step import Loop, Step
-from ..kernels.random_scaling import thin
+from ..kernels.random_scaling import dropout_
 from ..model.modes import evaluating
 from ..model.plan import Plan
 from ..model.seams import Seams
@@ -164,7 +164,7 @@ class ChildTuning(Regularizer):
         def work(step: Step) -> None:
             p = step.strength((self.name, "p"), self.p)
             for name, gradient in gradients.items():
-                thin(gradient, p, step.key(0, f"child_tuning {name}"))
+                dropout_(gradient, p, step.key(0, f"child_tuning {name}"))
 
         in_graph(step, (self.name, "random"), list(gradients.values()), work)
 

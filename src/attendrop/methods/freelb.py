@@ -37,7 +37,7 @@ def norms(x: Tensor) -> Tensor:
     return x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
 
 
-def climbed(delta: Tensor, gradient: Tensor, step_size: float, epsilon: float | Tensor) -> Tensor:
+def ascended(delta: Tensor, gradient: Tensor, step_size: float, epsilon: float | Tensor) -> Tensor:
     """Π(δ + α g / ‖g‖); an example whose gradient is zero or not finite keeps its δ.
 
     Args:
@@ -116,7 +116,7 @@ class FreeLB(Regularizer):
             if number < self.steps - 1 and torch.is_grad_enabled():
                 delta.requires_grad_()
                 place = self._place(number + 1, x, step)
-                delta.register_hook(lambda g: self._leave(place, climbed(delta, g * counted, self.step_size, epsilon)))
+                delta.register_hook(lambda g: self._leave(place, ascended(delta, g * counted, self.step_size, epsilon)))
             return x + delta.to(x.dtype)
 
         return Plan(edits={-1: (perturb,)})

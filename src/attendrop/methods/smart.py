@@ -43,7 +43,7 @@ _TEACHER = "smart teacher"
 _SCALE = 1024.0  # half precision underflows below 6e-8, and only the direction of the gradient counts
 
 
-def climbed(delta: Tensor, gradient: Tensor, step_size: float, epsilon: float) -> Tensor:
+def ascended(delta: Tensor, gradient: Tensor, step_size: float, epsilon: float) -> Tensor:
     """clamp(δ + η g / ‖g‖∞, −ε, ε); an example whose gradient is zero or not finite does not move before the clamp.
 
     Args:
@@ -208,7 +208,7 @@ class SMART(Regularizer):
             noisy = self._predictions(probe, batch, Plan(edits={-1: (perturb,)}))
             pair = Pair(noisy.head, torch.cat([noisy.logits, clean.logits]), None, noisy.counted)
             (gradient,) = torch.autograd.grad(pair.both_ways() * _SCALE, used[:1])
-        return climbed(used[0].detach(), gradient, self.step_size, self.epsilon)
+        return ascended(used[0].detach(), gradient, self.step_size, self.epsilon)
 
     def _noise(self, x: Tensor, batch: MicroBatch) -> Tensor:
         one_view = replace(batch, step=replace(batch.step, views=1))

@@ -49,7 +49,7 @@ class Record:
     valid: Tensor  # bool, broadcastable to [B, H, Q, K]: the positions that the model itself lets attend
     bias: Tensor | None  # added to the scores by the model
     scaling: float
-    by_bits: bool = False  # whether the attention ran by the kernels that read bits
+    uses_bitmask: bool = False  # whether the attention ran by the kernels that read bits
     # `valid` as bits, there, and the blocks that have any; None: all positions are valid
     valid_bits: tuple[Bits, Blocks] | tuple[None, None] = (None, None)
     # Where the model runs an eager function of its own (with a softcap or sinks, for example): that function, as
@@ -206,9 +206,9 @@ def _attend_under_plan(call: Call, seams: Seams, site: int) -> tuple[Tensor, Ten
     needs_map = site in plan.weights or site in plan.maps
     # A zero query makes a row uniform over its positions, but sinks would still take their part of it.
     needs_map = needs_map or (call.has_sinks and plan.masks(site))
-    by_bits = not needs_map and bits.are_read(call, plan, site)
+    uses_bitmask = not needs_map and bits.are_read(call, plan, site)
     weights: Tensor | None = None
-    if by_bits:
+    if uses_bitmask:
         output = bits.attend(call, plan.keep.get(site), valid, seams.validity)
     else:
         allowed, empty = _apply_mask(call, seams, site, valid, needs_map)
@@ -217,7 +217,7 @@ def _attend_under_plan(call: Call, seams: Seams, site: int) -> tuple[Tensor, Ten
         factor = plan.scale[site]
         output = output * (factor.to(output.dtype) if isinstance(factor, Tensor) else factor)
     if site in plan.record:
-        _record(before, seams, site, valid, output, by_bits)
+        _record(before, seams, site, valid, output, uses_bitmask)
     return output, weights
 
 
@@ -290,7 +290,7 @@ def _call_eager(
     return own(module, query, key, value, mask, **kwargs)
 
 
-def _record(call: Call, seams: Seams, site: int, valid: Tensor, output: Tensor, by_bits: bool) -> None:
+def _record(call: Call, seams: Seams, site: int, valid: Tensor, output: Tensor, uses_bitmask: bool) -> None:
     """Records the call. Gradient checkpointing runs it a second time, which must not replace the first record."""
     if torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()  # the second time too: it must save for the backward what the first time saved
@@ -306,8 +306,8 @@ def _record(call: Call, seams: Seams, site: int, valid: Tensor, output: Tensor, 
             valid=valid,
             bias=None if bias is None else bias.detach(),
             scaling=query.shape[-1] ** -0.5 if scaling is None else float(scaling),
-            by_bits=by_bits,
-            valid_bits=seams.validity.bits_of(valid, call) if by_bits else (None, None),
+            uses_bitmask=uses_bitmask,
+            valid_bits=seams.validity.bits_of(valid, call) if uses_bitmask else (None, None),
             own_function=call.eager_function() if has_own else None,
         )
 

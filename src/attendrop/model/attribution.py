@@ -81,7 +81,7 @@ class Attribution:
         """The keep mask of AD-DROP, in the form of `as_stored`."""
         record = self.record
         if self.method == "ga" and self.gradient is not None:
-            if record.by_bits:
+            if record.uses_bitmask:
                 of_valid, blocks = record.valid_bits
                 return kernel.bits_from_gradient(self.gradient, record.value, record.valid, of_valid, blocks, rule)
             return self.as_stored(kernel.keep_from_gradient(self.gradient, record.value, record.valid, rule))
@@ -95,7 +95,7 @@ class Attribution:
         Computed here, that replaces the keep mask in memory; computed in its layer, it would come on top of it.
         """
         record = self.record
-        if record.by_bits:
+        if record.uses_bitmask:
             return combined(pack(keep), record.valid_bits[0], in_place=True)
         is_plain = record.query.is_cuda and record.bias is None
         return mask_of(keep, record.valid, record.query.dtype) if is_plain else keep

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels.attention_mask import KeepForm, Mask
 from ..kernels.attribution_mask import SelectedBits
-from ..kernels.bitmask_attention import Dropout, HasBits, are_long_enough, serves
+from ..kernels.bitmask_attention import Dropout, HasBits, are_long_enough, supports
 from ..kernels.bitmask_attention import attend as kernel
 from ..kernels.mask_bits import Bits, PackedKeep, combined, pack
 from .plan import Plan
@@ -32,7 +32,7 @@ def are_read(call: Call, plan: Plan, site: int) -> bool:
     if any(call.kwargs.get(name) is not None for name in _FURTHER) or _scaling(call) <= 0:
         return False
     # Before `_inputs`, which may convert the tensors.
-    return are_long_enough(call.key.shape[2], call.key.device) and serves(*_inputs(call))
+    return are_long_enough(call.key.shape[2], call.key.device) and supports(*_inputs(call))
 
 
 def _inputs(call: Call) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,11 +22,11 @@ class CapturedLoop(TrainerParts):
         """As the Trainer's. For batches of one size it is computed once."""
         main_input = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
         compute = partial(super().floating_point_ops, inputs)
-        if not self.steps.are_captured or not isinstance(main_input, Tensor):
+        if not self.capture.are_captured or not isinstance(main_input, Tensor):
             return compute()
-        return self.steps.remembered(("floating_point_ops", main_input.numel()), compute)
+        return self.capture.remembered(("floating_point_ops", main_input.numel()), compute)
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
         """As the Trainer's, as a CUDA graph where steps are captured."""
-        norm = self.steps.clip_gradients(self.args.max_grad_norm)
+        norm = self.capture.clip_gradients(self.args.max_grad_norm)
         return super()._clip_grad_norm(model) if norm is None else norm

@@ -23,15 +23,15 @@ class Evaluation(TrainerParts):
         return metrics
 
     def _evaluate_once(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with self._evaluated_weights(), self.steps.loading_ahead():
+        with self._evaluated_weights(), self.capture.loading_ahead():
             return super().evaluate(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        with self._evaluated_weights(), self.steps.loading_ahead():
+        with self._evaluated_weights(), self.capture.loading_ahead():
             return super().predict(*args, **kwargs)
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
-        with self.steps.evaluating(getattr(dataloader, "dataset", None)):
+        with self.capture.evaluating(getattr(dataloader, "dataset", None)):
             return super().evaluation_loop(dataloader, *args, **kwargs)
 
     def prediction_step(
@@ -42,8 +42,8 @@ class Evaluation(TrainerParts):
         def run(batch: Any) -> Any:
             return step(model, batch, prediction_loss_only, ignore_keys=ignore_keys)
 
-        if not self.steps.is_evaluating:
+        if not self.capture.is_evaluating:
             return run(inputs)
         inputs = self._prepare_inputs(inputs)
-        found = self.steps.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
+        found = self.capture.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
         return run(inputs) if found is None else found

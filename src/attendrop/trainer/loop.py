@@ -30,7 +30,7 @@ class TrainerLoop(Loop):
 
     @property
     def graphs(self) -> Graphs | None:
-        return self._trainer.steps.graphs
+        return self._trainer.capture.graphs
 
     @property
     def calls_model(self) -> bool:

@@ -19,7 +19,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.utils import logging
 
 from ..capture.batches import NotesPadding, take_note
-from ..capture.steps import Steps
+from ..capture.step_capture import StepCapture
 from ..capture.training import TrainingStep
 from ..core.checks import as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.engine import Engine
@@ -30,6 +30,7 @@ from ..methods import parse_method
 from ..model.objective import IGNORED
 from ..model.plan import Plan
 from ..random import all_preserved, preserved
+from ..utils.deprecation import warn_renamed
 from ..utils.distributed import gather_objects
 from .captured_loop import CapturedLoop
 from .checkpoints import Checkpoints
@@ -50,10 +51,11 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
     Args:
         regularizers: one method or several: instances such as `ADDrop(p=0.3, q=0.3)`, or strings such as
             "addrop:p=0.3,q=0.3".
-        step: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
-            "auto" (captured where possible). The default is `args.step`, and "auto" where `args` has no such field.
+        capture: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
+            "auto" (captured where possible). The default is `args.capture`, and "auto" where `args` has no such field.
         check_finite: whether training ends with a `DivergedError` where the loss is not finite in several steps in a
             row, or where weights that are not finite would be saved.
+        step: deprecated name of `capture`.
     """
 
     _signature_columns: list[str]
@@ -63,8 +65,9 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self,
         *args: Any,
         regularizers: Regularizer | str | Sequence[Regularizer | str] = (),
-        step: str | None = None,
+        capture: str | None = None,
         check_finite: bool = True,
+        step: str | None = None,
         **kwargs: Any,
     ) -> None:
         self.regularizers = [parse_method(r) if isinstance(r, str) else r for r in as_list(regularizers)]
@@ -77,12 +80,15 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self.checkpoints = Checkpoints(self, self.networks.all_examples)
         self._loss_depends_on_items: bool | None = None
         super().__init__(*args, **kwargs)
-        step = step or getattr(self.args, "step", None) or "auto"
-        self.steps = Steps(self, step)
-        self.checkpoints.run_settings["step"] = step
+        old = step or getattr(self.args, "step", None)
+        if old is not None:
+            warn_renamed("step", "capture")
+        mode = capture or getattr(self.args, "capture", None) or old or "auto"
+        self.capture = StepCapture(self, mode)
+        self.checkpoints.run_settings["capture"] = mode
         self._check_arguments()
         if self.model is not None:
-            self.steps.check()
+            self.capture.check()
             self.check_model(epochs=None)
         if self._columns and self.train_dataset is not None:
             batch = self._example_batch()
@@ -154,7 +160,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
     def get_train_dataloader(self) -> Any:
         """As the Trainer's; where steps may be captured, its batches carry a note whether they have no padding."""
         collator = self.data_collator
-        if self.steps.may_capture:
+        if self.capture.may_capture:
             self.data_collator = NotesPadding(collator)
         try:
             return super().get_train_dataloader()
@@ -212,7 +218,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self.networks.prepare_data()
         self.choice.begin()
         try:
-            with self.steps.running():
+            with self.capture.running():
                 result = super().train(checkpoint, *args, **kwargs)
             if self.engine is not None and not self.args.load_best_model_at_end:
                 self.networks.keep_best(super().evaluate)
@@ -240,7 +246,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             self.engine.load_state(resume_from_checkpoint)
         # A wrapper that is new (PEFT's, a pipeline's) is in train mode while the model that was loaded into it is not.
         self.model.train()
-        self.steps.begin(self.engine)
+        self.capture.begin(self.engine)
         self.divergence.begin()
         return prepared
 
@@ -280,7 +286,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self, model: nn.Module, inputs: Mapping[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         run: TrainingStep = super().training_step
-        if self.engine is None and not self.steps.are_captured:
+        if self.engine is None and not self.capture.are_captured:
             return self._seen(run(model, inputs, num_items_in_batch))
         if not (model.training and self.model.training):  # after an evaluation DDP's wrapper alone is in train mode
             model.train()
@@ -292,7 +298,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
                 backward=lambda network, examples: run(network, examples, num_items_in_batch),
                 loop_loss=functools.partial(self._loop_loss, model, inputs) if self.adaptation.calls_model else None,
             )
-        loss = self.steps.try_captured(run, inputs, num_items_in_batch, batch, has_no_padding)
+        loss = self.capture.try_captured(run, inputs, num_items_in_batch, batch, has_no_padding)
         if loss is None:
             loss = self._eager_step(run, model, inputs, num_items_in_batch, batch)
         if self.engine is not None and self.accelerator.sync_gradients:
@@ -307,7 +313,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
 
     def _seen(self, loss: Tensor) -> Tensor:
         self.divergence.add(loss)
-        return self.steps.replace_nonfinite(loss)
+        return self.capture.replace_nonfinite(loss)
 
     def _eager_step(
         self, run: TrainingStep, model: nn.Module, inputs: Any, items: Tensor | int | None, batch: MicroBatch | None
@@ -413,4 +419,4 @@ def regularized(trainer_class: type) -> type:
 
 
 class RegularizedTrainer(RegularizerMixin, Trainer):
-    """`transformers.Trainer` with the arguments of `RegularizerMixin`: `regularizers` and `step`."""
+    """`transformers.Trainer` with the arguments of `RegularizerMixin`: `regularizers` and `capture`."""

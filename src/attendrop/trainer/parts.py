@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
-from ..capture.steps import Steps
+from ..capture.step_capture import StepCapture
 from ..core.engine import Engine
 from ..core.trainer_protocol import TrainerProtocol
 from .checkpoints import Checkpoints
@@ -23,7 +23,7 @@ class TrainerParts(_Base):
     """The objects that `RegularizerMixin` creates, for its other bases."""
 
     engine: Engine | None
-    steps: Steps
+    capture: StepCapture
     networks: AuxiliaryNetworks
     choice: Choice
     divergence: DivergenceCheck

@@ -19,7 +19,7 @@ class Saving(TrainerParts):
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("_internal_call"):  # `_save_checkpoint` has checked them
             self.divergence.check_weights()
-        with self.steps.saving(), self._evaluated_weights():
+        with self.capture.saving(), self._evaluated_weights():
             super().save_model(output_dir, *args, **kwargs)
         if self.regularizers and self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)

@@ -26,6 +26,8 @@ _NO_EFFECT = {
 }  # fmt: skip
 _NO_EFFECT_PREFIXES = ("log", "save_", "hub_", "push_to_hub", "trackio_")
 
+_RENAMED = {"step": "capture"}  # settings in the manifests of older checkpoints
+
 _LIBRARIES = ("torch", "transformers", "accelerate")
 
 
@@ -78,6 +80,7 @@ def library_versions() -> dict[str, str]:
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> list[Change]:
     """The settings that have another value now. Fields of methods that only one of them has are not listed."""
+    before = {_RENAMED.get(name, name): value for name, value in before.items()}
     names = [name for name in before if name in now and before[name] != now[name]]
     return [Change(step, name, before[name], now[name]) for name in names]
 

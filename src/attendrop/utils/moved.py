@@ -8,6 +8,12 @@ from types import ModuleType
 
 # Old path below the package -> new path. The longest one that matches counts.
 MOVED = {
+    "capture.forwards": "capture.prediction",
+    "capture.host": "capture.host_ops",
+    "capture.kept": "capture.persistent_graphs",
+    "capture.losses": "capture.nonfinite_filter",
+    "capture.measured": "capture.measured_plans",
+    "capture.steps": "capture.step_capture",
     "cli": "lab.cli",
     "experiments": "lab.runs",
     "experiments.adapters": "lab.runs.lora",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attendrop import RegularizedTrainer
-from attendrop.capture.kept import KeptGraphs, holds_tensors
+from attendrop.capture.persistent_graphs import PersistentGraphs, holds_tensors
 from attendrop.errors import UserError
 from attendrop.lab.runs import fine_tune, make_config
 from attendrop.lab.runs.losses import LabelLoss
@@ -278,7 +278,7 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...]
     """Runs of one method, or of two in turn, which share the optimizer."""
     examples = make_examples("bert", 40)
 
-    def train(model: Any, method: str, seed: int, optimizer: Any, kept: KeptGraphs) -> Any:
+    def train(model: Any, method: str, seed: int, optimizer: Any, kept: PersistentGraphs) -> Any:
         trainer = RegularizedTrainer(
             model=model,
             args=make_arguments(tmp_path, seed=seed, num_train_epochs=2, use_cpu=False, eval_strategy="no"),
@@ -287,9 +287,9 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...]
             data_collator=pad,
             optimizers=(optimizer, None),
             regularizers=[method] if method else [],
-            step="auto",
+            capture="auto",
         )
-        trainer.steps.keep_graphs(kept, method)
+        trainer.capture.keep_graphs(kept, method)
         trainer.train()
         trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         return trainer
@@ -298,9 +298,9 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...]
     device, alone = make_arguments(tmp_path, use_cpu=False).device, {}
     for method, seed in runs:
         model = zoo.make_model("bert", seed=seed).to(device)
-        train(model, method, seed, None, KeptGraphs())
+        train(model, method, seed, None, PersistentGraphs())
         alone[method, seed] = weights_of(model)
-    kept, shared, optimizer = KeptGraphs(), zoo.make_model("bert").to(device), None
+    kept, shared, optimizer = PersistentGraphs(), zoo.make_model("bert").to(device), None
     for method, seed in runs * 2:
         with torch.no_grad():
             for parameter, fresh in zip(
@@ -318,4 +318,4 @@ def test_runs_that_share_graphs_equal_runs_of_their_own(methods: tuple[str, ...]
         optimizer = trainer.optimizer.optimizer
         assert same_bits(weights_of(shared), alone[method, seed]), f"{method}, seed {seed}"
     if set(methods) <= {"", ADDROP, "llrd:decay=0.5", "freeze:blocks=1", "lp_ft:share=0.5"}:
-        assert trainer.steps.were_captured
+        assert trainer.capture.were_captured

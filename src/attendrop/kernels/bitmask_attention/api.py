@@ -1,6 +1,6 @@
 """Attention with its mask as bits, forward and backward, by Triton kernels on a GPU.
 
-It takes the place of the model's own kernel where a plan masks an attention site. `serves` says where: from
+It takes the place of the model's own kernel where a plan masks an attention site. `supports` says where: from
 `SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is a bias of the scores, as ever.
 """
 
@@ -35,7 +35,7 @@ _WIDEST_FLOAT32, _SHARED_MEMORY = 64, 106 * 1024
 
 
 @dataclass(frozen=True)
-class Serving:
+class Limits:
     """Where the kernels are used.
 
     Args:
@@ -47,23 +47,23 @@ class Serving:
     devices: tuple[str, ...] = ("cuda",)
 
 
-_serving = Serving()
+_limits = Limits()
 _logged: set[str] = set()
 
 
 @contextmanager
-def serving(**changes: Any) -> Iterator[None]:
-    """Changes where the kernels are used, for tests and benchmarks: the fields of `Serving`."""
-    global _serving
-    before = _serving
-    _serving = replace(before, **changes)
+def override_limits(**changes: Any) -> Iterator[None]:
+    """Changes where the kernels are used, for tests and benchmarks: the fields of `Limits`."""
+    global _limits
+    before = _limits
+    _limits = replace(before, **changes)
     try:
         yield
     finally:
-        _serving = before
+        _limits = before
 
 
-def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether the kernels are used for attention of these shapes; where only a shape forbids it, one log line says so.
 
     Args:
@@ -73,7 +73,7 @@ def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or not are_long_enough(key.shape[2], query.device):
         return False
-    reason = _unserved(query, key, value)
+    reason = _unsupported(query, key, value)
     if reason is not None and reason not in _logged:
         _logged.add(reason)
         _log.warning("Attention masks stay biases of the scores, which take more memory: %s.", reason)
@@ -82,12 +82,12 @@ def serves(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 def are_long_enough(keys: int, device: torch.device) -> bool:
     """Whether rows of this number of keys are read as bits, where the shapes allow it."""
-    return keys >= _serving.shortest and is_possible(device)
+    return keys >= _limits.shortest and is_possible(device)
 
 
 def is_possible(device: torch.device) -> bool:
     """Whether there is a device and a Triton for the kernels."""
-    return device.type in _serving.devices and has_triton()
+    return device.type in _limits.devices and has_triton()
 
 
 def stored(keep: Tensor) -> Tensor | PackedKeep:
@@ -98,7 +98,7 @@ def stored(keep: Tensor) -> Tensor | PackedKeep:
     return pack(keep) if are_long_enough(keep.shape[-1], keep.device) else keep
 
 
-def _unserved(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+def _unsupported(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Why the kernels do not know such tensors."""
     width = query.shape[-1]
     if not query.dtype == key.dtype == value.dtype or query.dtype not in DTYPES:

@@ -1,5 +1,5 @@
 """Passes over all weights of a model at once, in place."""
 
-from .api import average, climb, pull, restore
+from .api import ascend, average, pull, restore
 
-__all__ = ["average", "climb", "pull", "restore"]
+__all__ = ["ascend", "average", "pull", "restore"]

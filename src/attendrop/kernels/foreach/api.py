@@ -44,7 +44,7 @@ def pull(
     _implementation(gradients, weights, targets or ()).pull(gradients, weights, targets, strength)
 
 
-def climb(
+def ascend(
     weights: Sequence[Tensor],
     trained: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -66,7 +66,7 @@ def climb(
     """
     gradients = [gradient.contiguous() for gradient in gradients]
     implementation = _implementation(weights, trained, gradients)
-    implementation.climb(weights, trained, gradients, rho, eta, is_moved)
+    implementation.ascend(weights, trained, gradients, rho, eta, is_moved)
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
@@ -74,8 +74,8 @@ def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tens
 
     Args:
         weights: the weights.
-        trained: their values, as `climb` keeps them.
-        is_moved: as in `climb`; it becomes False.
+        trained: their values, as `ascend` keeps them.
+        is_moved: as in `ascend`; it becomes False.
     """
     _implementation(weights, trained).restore(weights, trained, is_moved)
 

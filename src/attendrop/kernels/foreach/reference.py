@@ -27,7 +27,7 @@ def pull(
         gradient.copy_(pulled.add_(gradient))
 
 
-def climb(
+def ascend(
     weights: Sequence[Tensor],
     trained: Sequence[Tensor],
     gradients: Sequence[Tensor],

@@ -137,7 +137,7 @@ def squares_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _climb_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _ascend_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
     weight = _load(weight_ptr, there)
     step = factor * _load(gradient_ptr, there).to(factor.dtype)
     wide = weight.to(factor.dtype)
@@ -150,7 +150,7 @@ def _climb_tile(weight_ptr, trained_ptr, gradient_ptr, factor, eta, there, HAS_S
 
 
 @triton.jit(do_not_specialize_on_alignment=["factor_ptr", "eta_ptr"])
-def climb_kernel(  # type: ignore[no-untyped-def]
+def ascend_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, factor_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -162,9 +162,9 @@ def climb_kernel(  # type: ignore[no-untyped-def]
     for start in range(0, CHUNK, TILE):
         at = first + start + tl.arange(0, TILE)
         if first + start + TILE <= size:
-            _climb_tile(weight_ptr + at, trained_ptr + at, gradient_ptr + at, factor, eta, None, HAS_SCALE)
+            _ascend_tile(weight_ptr + at, trained_ptr + at, gradient_ptr + at, factor, eta, None, HAS_SCALE)
         else:
-            _climb_tile(weight_ptr + at, trained_ptr + at, gradient_ptr + at, factor, eta, at < size, HAS_SCALE)
+            _ascend_tile(weight_ptr + at, trained_ptr + at, gradient_ptr + at, factor, eta, at < size, HAS_SCALE)
 
 
 @triton.jit(do_not_specialize_on_alignment=["moved_ptr"])
@@ -248,7 +248,7 @@ def pull(
         pull_kernel[each.grid](*each.arguments, each.number(strength), *kinds, **each.sizes)
 
 
-def climb(
+def ascend(
     weights: Sequence[Tensor],
     trained: Sequence[Tensor],
     gradients: Sequence[Tensor],
@@ -264,7 +264,7 @@ def climb(
     factor = step_factor(torch.cat(found), rho)
     for each in lists:
         kinds = eta is not None, each.dtypes[0]
-        climb_kernel[each.grid](*each.arguments, each.number(factor), each.number(eta or 0.0), *kinds, **each.sizes)
+        ascend_kernel[each.grid](*each.arguments, each.number(factor), each.number(eta or 0.0), *kinds, **each.sizes)
     is_moved.fill_(True)
 
 

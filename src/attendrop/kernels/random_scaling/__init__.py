@@ -1,6 +1,6 @@
 """Weights and gradients that are changed by random factors, in place."""
 
-from .api import mix, thin, unmix
+from .api import dropout_, mix, unmix
 from .reference import keep_factor, mixed
 
-__all__ = ["keep_factor", "mix", "mixed", "thin", "unmix"]
+__all__ = ["dropout_", "keep_factor", "mix", "mixed", "unmix"]

@@ -48,7 +48,7 @@ def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor | None
         _implementation(weight, trained, keep, gradient).unmix(weight, trained, keep, gradient, share)
 
 
-def thin(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
+def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
     """Keeps elements with probability `share`, and divides them by it: x ← x ⊙ m / share.
 
     Args:
@@ -56,7 +56,7 @@ def thin(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
         share: as in `mix`.
         key: as in `mix`.
     """
-    _implementation(x).thin(x, share, key)
+    _implementation(x).dropout_(x, share, key)
 
 
 def _implementation(*tensors: Tensor | None) -> Any:

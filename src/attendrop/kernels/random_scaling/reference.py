@@ -47,6 +47,6 @@ def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor, share
     weight.copy_(trained)
 
 
-def thin(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
+def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
     """Multiplies x by f."""
     x.mul_(keep_factor(drawn(x.shape, share, key, x.device), share, x.dtype))

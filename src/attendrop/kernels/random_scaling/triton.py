@@ -81,7 +81,7 @@ def unmix_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize_on_alignment=["key_ptr", "share_ptr"])
-def thin_kernel(x_ptr, key_ptr, share_ptr, share, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+def dropout_kernel(x_ptr, key_ptr, share_ptr, share, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     rows, columns, there = _places(ROWS, N, BLOCK, WIDTH)
     if share_ptr is not None:
         share = tl.load(share_ptr)
@@ -109,10 +109,10 @@ def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor, share
     )  # fmt: skip
 
 
-def thin(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
+def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
     if x.numel():
         rows, n, grid, sizes = _sizes(x)
-        thin_kernel[grid](x, key_on_device(key, x.device), *_share(share), rows, n, **sizes)
+        dropout_kernel[grid](x, key_on_device(key, x.device), *_share(share), rows, n, **sizes)
 
 
 def _sizes(x: Tensor) -> tuple[int, int, tuple[int, int], dict[str, int]]:

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from ... import __version__
 from ...errors import DivergedError, UserError
+from ...utils.deprecation import warn_renamed
 from .console import console, print_error, print_stopped
 from .launch import is_main_process
 from .signals import exits_on_interrupt
@@ -92,11 +93,20 @@ def _options(
 ) -> None: ...
 
 
+RENAMED = {"--step": "--capture"}  # deprecated flags
+
+
 def dashed(arguments: Sequence[str]) -> list[str]:
-    """Writes flags with dashes: `--learning_rate`, as the scripts of transformers have it, is `--learning-rate`."""
+    """Writes flags with dashes: `--learning_rate`, as the scripts of transformers have it, is `--learning-rate`.
+
+    Replaces deprecated flags.
+    """
     words = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
+        if name in RENAMED:
+            warn_renamed(name, RENAMED[name])
+            name = RENAMED[name]
         words.append(name.replace("_", "-") + equals + value if name.startswith("--") else argument)
     return words
 

@@ -65,7 +65,7 @@ _VALUES = {
         "image_classification",
         "audio_classification",
     ),
-    "--step": _choices("auto", "eager", "captured"),
+    "--capture": _choices("auto", "eager", "captured"),
     "--quantize": _choices("4bit", "8bit"),
     "--preset": _choices("paper", "recommended"),
 }

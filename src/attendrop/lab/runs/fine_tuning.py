@@ -49,7 +49,7 @@ def fine_tune(
     bf16: bool | None = None,
     lora: bool | None = None,
     quantize: Literal["4bit", "8bit"] | None = None,
-    step: Literal["auto", "eager", "captured"] | None = None,
+    capture: Literal["auto", "eager", "captured"] | None = None,
     resume: bool | None = None,
     overwrite: bool | None = None,
     **settings: Any,
@@ -82,7 +82,7 @@ def fine_tune(
         bf16: Whether to compute in bfloat16.
         lora: Whether to train low-rank adapters instead of all weights.
         quantize: With `lora`: load the frozen weights in 4 or 8 bits.
-        step: How training steps are run; "captured" means CUDA graphs on one GPU.
+        capture: How training steps are run; "captured" means CUDA graphs on one GPU.
         resume: Whether to continue from the last checkpoint in the output folder.
         overwrite: Whether an earlier run in the output folder may be replaced.
         **settings: All other flags of `attendrop train`, with underscores. They include all fields of

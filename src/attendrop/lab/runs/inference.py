@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...capture.forwards import Forwards
 from ...capture.graphs import Graphs
+from ...capture.prediction import CapturedPrediction
 from .. import tasks
 
 
@@ -152,7 +152,7 @@ def run_model(
     lengths = [rows.length(examples) for examples in batches]
     full = [length for length, examples in zip(lengths, batches, strict=True) if len(examples) == batch_size]
     is_captured = rows.can_be_widened and task.kind != "translation"
-    forwards = Forwards(model, full if is_captured else [], not rows.pads_left, graphs)
+    forwards = CapturedPrediction(model, full if is_captured else [], not rows.pads_left, graphs)
     for examples, length in zip(batches, lengths, strict=True):
         is_full, count = len(examples) == batch_size, len(examples)
         batch = rows.batch(examples, forwards.width(length) if is_full else length)

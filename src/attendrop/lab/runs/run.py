@@ -257,7 +257,7 @@ class Run:
                 callbacks=callbacks,
                 optimizers=(optimizer, None),
                 regularizers=regularizers,
-                step=self.config.step,
+                capture=self.config.capture,
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...utils.deprecation import warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
 from .checks import check_settings
@@ -153,7 +154,7 @@ class RunConfig:
         "`recommended`: what our study of small data recommends (docs/verdict.md); `paper`: the papers' settings for a "
         "model family and task they report.",
     )
-    step: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
+    capture: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
     resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")
@@ -335,6 +336,9 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     values: dict[str, Any] = {}
     for key, value in settings.items():
         name = str(key).replace("-", "_")
+        if name in RENAMED:
+            warn_renamed(f"the setting {name}", RENAMED[name])
+            name = RENAMED[name]
         if name not in known:
             raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
@@ -347,6 +351,9 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
     config.training.setdefault("output_dir", str(Path("runs", _run_name(config))))
     return config
 
+
+# Deprecated name of a setting -> its name.
+RENAMED = {"step": "capture"}
 
 # Names of other libraries, or shorter ones -> the setting.
 OTHER_NAMES = {

@@ -177,5 +177,5 @@ class Training(TrainerCallback):
             "evaluation_seconds": round(self._evaluating + after, 3),
             "steps": self.trainer.state.global_step,
             "peak_memory_mib": round(torch.cuda.max_memory_allocated(device) / 2**20) if is_gpu else None,
-            "captured": self.trainer.steps.were_captured,
+            "captured": self.trainer.capture.were_captured,
         }

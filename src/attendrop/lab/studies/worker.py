@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import set_seed
 
-from ...capture.kept import KeptGraphs
+from ...capture.persistent_graphs import PersistentGraphs
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
 from .. import tasks
 from ..evaluation.outputs import as_text
@@ -100,7 +100,7 @@ class Worker:
         trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
         if spec.only_check:
             return {**describe(spec), "status": CHECKED, "model_bytes": size_of(model.model)}
-        trainer.steps.keep_graphs(model.kept, (_settings_key(config), key))
+        trainer.capture.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
         training = Training(spec, run, trainer, progress)
@@ -228,7 +228,7 @@ class _ModelOnDevice:
         self.tokenizer = tasks.load_processor(config.model, task, trust_remote_code=config.trust_remote_code)
         self.model: Any = None
         self.fingerprint = ""
-        self.kept = KeptGraphs()
+        self.kept = PersistentGraphs()
         self._optimizers: dict[Any, torch.optim.Optimizer] = {}
         self._load = lambda: load_for_training(config, task, self.tokenizer, [])
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ...core.regularizer import Regularizer
 from ...core.schedule import Strength, largest, value_at
 from ...core.step import Loop, MicroBatch, Step
-from ...kernels.foreach import climb, restore
+from ...kernels.foreach import ascend, restore
 from ...model.plan import Plan
 from ...model.seams import Seams
 from .averages import ListedParameters, refuse_frozen
@@ -103,14 +103,14 @@ class ClimbsWeights(EditsWeights):
         self._model = batch.step.model
         self.register(self._model)
         if batch.loop_loss is not None:  # `plan` is called for each call of the model
-            self._climb(batch)
+            self._ascend(batch)
 
     def plan(self, batch: MicroBatch) -> Plan:
         if value_at(self.rho, batch.step.progress) > 0 and batch.loop_loss is None:
-            self._climb(batch)
+            self._ascend(batch)
         return Plan()
 
-    def _climb(self, batch: MicroBatch) -> None:
+    def _ascend(self, batch: MicroBatch) -> None:
         """Writes W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
         assert self._all is not None
         weights, trained, is_moved = self._all
@@ -123,7 +123,7 @@ class ClimbsWeights(EditsWeights):
             gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, found, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
             # In place, because a captured graph reads the weights at their addresses.
-            climb(weights, trained, gradients, rho, self.scale_offset, is_moved)
+            ascend(weights, trained, gradients, rho, self.scale_offset, is_moved)
 
     def restore_weights(self) -> None:
         self._restore(None)

@@ -22,7 +22,7 @@ from ..random import preserved
 from .draws import StaticMicroBatch
 from .errors import NotCaptured
 from .graphs import Graphs
-from .host import capturable_work
+from .host_ops import capturable_work
 
 LARGEST_MASK = 1 << 22  # positions; to measure them takes a graph about 100 MB
 

@@ -19,23 +19,23 @@ from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
 from ..utils.checks import check_choice
 from .batches import PaddedShapes
-from .buckets import REPAID_AFTER_FORWARDS
+from .buckets import BREAK_EVEN_FORWARDS
 from .eligibility import reason_against, reason_against_auto, reason_against_evaluation
 from .errors import NotCaptured
 from .evaluation import CapturedEvaluation, PredictionStep
 from .graphs import Graphs
-from .kept import KeptGraphs, holds_tensors
-from .losses import NonfiniteFilter
+from .nonfinite_filter import NonfiniteFilter
 from .optimizers import OptimizerGraph, replaying_steps
+from .persistent_graphs import PersistentGraphs, holds_tensors
 from .recording import RecordingPlan, evaluations_of_run
 from .training import CapturedTraining, TrainingStep
 
 logger = logging.get_logger(__name__)
 
-STEPS = ("auto", "eager", "captured")
+MODES = ("auto", "eager", "captured")
 
 
-class Steps:
+class StepCapture:
     """How a Trainer runs its training steps: captured where that is wanted and possible, otherwise eagerly.
 
     Args:
@@ -44,12 +44,12 @@ class Steps:
     """
 
     def __init__(self, trainer: TrainerProtocol, mode: str) -> None:
-        check_choice("step", mode, STEPS)
+        check_choice("capture", mode, MODES)
         self._trainer, self._mode = trainer, mode
         self._captured: CapturedTraining | None = None
         self._filter = NonfiniteFilter(trainer)
         self._resources = ExitStack()
-        self._kept: KeptGraphs | None = None
+        self._kept: PersistentGraphs | None = None
         self._scope: Hashable = None
         self._evaluation: CapturedEvaluation | None = None  # of this run, or of the evaluation that runs now
         self.gave_up: str | None = None  # why steps are not captured any more
@@ -70,11 +70,11 @@ class Steps:
         reason = reason_against(self._trainer)
         if reason is not None and self._mode == "captured":
             raise ValueError(
-                f"step is 'captured', which is not possible, because {reason}; it must be 'auto' or 'eager'."
+                f"capture is 'captured', which is not possible, because {reason}; it must be 'auto' or 'eager'."
             )
         return reason
 
-    def keep_graphs(self, kept: KeptGraphs, scope: Hashable) -> None:
+    def keep_graphs(self, kept: PersistentGraphs, scope: Hashable) -> None:
         """Uses graphs of earlier runs, and leaves those of this run for later ones. To be called before training.
 
         Args:
@@ -123,7 +123,7 @@ class Steps:
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        # With step="captured" everything is captured, also what will not be repaid.
+        # With capture="captured" everything is captured, also what will not be repaid.
         if self._mode == "captured":
             plan = RecordingPlan()
         elif self._kept is not None:
@@ -197,7 +197,7 @@ class Steps:
         self.gave_up = reason
         self._stop()
         if self._mode == "captured":
-            raise RuntimeError(f"step is 'captured', which is not possible, because {reason}.")
+            raise RuntimeError(f"capture is 'captured', which is not possible, because {reason}.")
         logger.warning(f"Steps are not captured from here on, because {reason}.")
 
     def _stop(self) -> None:
@@ -236,7 +236,7 @@ class Steps:
         if kept is None:
             graphs, evaluations = Graphs(next(self._trainer.model.parameters()).device), 1
         else:  # later runs will evaluate on the same data
-            graphs, evaluations = kept.begin_evaluation(self._trainer.model, self._scope), REPAID_AFTER_FORWARDS
+            graphs, evaluations = kept.begin_evaluation(self._trainer.model, self._scope), BREAK_EVEN_FORWARDS
         self._evaluation = CapturedEvaluation(self._trainer, graphs)
         self._evaluation.begin(dataset, evaluations)
         try:

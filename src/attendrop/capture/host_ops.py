@@ -14,7 +14,7 @@ from ..model.attention_adapters import capturable
 _DTYPES = {bool: torch.bool, int: torch.int64}
 
 
-class HostWork(TorchFunctionMode):
+class HostOps(TorchFunctionMode):
     """Replaces copies of single numbers to the device, which a graph cannot have, and notes draws on the CPU.
 
     Many forwards write `torch.tensor(0.0, device=...)`. Inside, such a tensor is filled on the device. BART and its

@@ -11,14 +11,14 @@ from torch import Tensor
 from transformers.utils import logging
 
 from ..utils.batches import padded_length
-from .buckets import REPAID_AFTER_FORWARDS, Buckets, buckets_for
+from .buckets import BREAK_EVEN_FORWARDS, Buckets, buckets_for
 from .graphs import Graphs
-from .host import capturable_work
+from .host_ops import capturable_work
 
 logger = logging.get_logger(__name__)
 
 
-class Forwards:
+class CapturedPrediction:
     """Computes the logits of batches whose lengths are known before: eagerly, or from graphs where that is repaid.
 
     Args:
@@ -36,9 +36,9 @@ class Forwards:
         if self._graphs is None:
             self._buckets = Buckets([])
         elif may_pad:
-            self._buckets = buckets_for(uses, REPAID_AFTER_FORWARDS)
+            self._buckets = buckets_for(uses, BREAK_EVEN_FORWARDS)
         else:
-            self._buckets = Buckets([length for length, count in uses.items() if count >= REPAID_AFTER_FORWARDS])
+            self._buckets = Buckets([length for length, count in uses.items() if count >= BREAK_EVEN_FORWARDS])
         self._is_harmless: bool | None = None  # more padding
 
     def _rounded(self, length: int) -> int:

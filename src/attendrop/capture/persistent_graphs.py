@@ -1,10 +1,10 @@
 """Graphs that outlive a run, for many runs on one model object: each of them would spend seconds on its captures.
 
-    kept = KeptGraphs()
+    kept = PersistentGraphs()
     for seed in range(10):
         reset the weights and the optimizer's state in place
         trainer = RegularizedTrainer(model, ...)
-        trainer.steps.keep_graphs(kept, scope="addrop")
+        trainer.capture.keep_graphs(kept, scope="addrop")
         trainer.train()
 
 A graph reads and writes fixed addresses. So the runs must share the parameters and the optimizer. Graphs of a method or
@@ -25,7 +25,7 @@ from .graphs import Graphs
 from .optimizers import OptimizerGraph
 
 
-class KeptGraphs:
+class PersistentGraphs:
     """The graphs of several runs on one model object.
 
     Args:
