@@ -31,7 +31,6 @@ from torch import Tensor
 
 from attendrop import prune
 from attendrop.capture.graphs import Graphs
-from attendrop.capture.host_ops import capturable_work
 
 from .records import RESULTS, append, conditions
 
@@ -104,7 +103,7 @@ def captured(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
         static, key = graphs.static_batch(batch)
 
         def run() -> Tensor:
-            found = graphs.run(key, capturable_work(model, lambda: model(**static).logits))
+            found = graphs.run(key, lambda: model(**static).logits, forward_of=model)
             if graphs.failure is not None:
                 raise RuntimeError(f"the model was not captured: {graphs.failure}")
             return found

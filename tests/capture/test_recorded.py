@@ -12,9 +12,9 @@ import torch
 from transformers import TrainingArguments, masking_utils
 
 from attendrop import RegularizedTrainer
+from attendrop.capture.forward_patches import capturable
 from attendrop.capture.measured_plans import MeasuredPlans
 from attendrop.methods import method_names
-from attendrop.model.attention_adapters import capturable
 from helpers import zoo
 from helpers.captured import CAPTURED, make_methods
 from helpers.recorded import RecordedGraphs, Tape, recorded_steps  # noqa: F401

@@ -78,14 +78,14 @@ class RecordedGraphs(graphs.Graphs):
 
     recorded = 0  # how many, in all objects
 
-    def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> Any:
+    def _capture(self, work: Callable[..., Any], network: nn.Module | None, adds: bool, warm_up: bool) -> Any:
         RecordedGraphs.recorded += 1
         assert warm_up, "a recording runs its function, which must not run twice here"
-        copies = self._run_before_capture(function, network)
+        copies = self._run_before_capture(work, network)
         before = {parameter: gradient.clone() for parameter, gradient in self._gradients.items()}
         with Tape() as tape:
             with HostOps(self.device) as host, copies:
-                outputs = function()
+                outputs = work()
             gradients = self._write_gradients(network, copies, adds)
         for parameter, gradient in before.items():
             self._gradients[parameter].copy_(gradient)

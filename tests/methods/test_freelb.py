@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +149,12 @@ def test_pass_that_runs_once_more_before_it_is_captured_changes_nothing() -> Non
                 keys = DrawKeys(torch.device("cpu"))
                 keys.write(planned)
                 static = StaticMicroBatch.of(planned, keys)
-                for number in range(STEPS):
-                    engine.on_pass(planned, number)
+                for _ in engine.passes(planned, lambda batch: nullcontext):
                     before = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
                     for _ in range(1 + trials):
                         for parameter, gradient in zip(model.parameters(), before, strict=True):
                             parameter.grad = None if gradient is None else gradient.clone()
-                        with engine.seams.applied(engine.plan(static)):
+                        with engine.tracked(static, engine.seams.applied(engine.plan(static))):
                             engine.loss(model(**static.inputs)).backward()
         gradients.append([p.grad for p in model.parameters()])
     for eager, repeated in zip(*gradients, strict=True):

@@ -94,7 +94,7 @@ def test_plan_that_runs_again_starts_from_the_trained_weights() -> None:
         for _ in range(2):
             before = copy.deepcopy(model.state_dict())
             micro_batch = engine.begin_micro_batch(batch)
-            engine.on_batch(micro_batch)
+            engine.regularizers[0].on_batch(micro_batch)
             found = []
             for _ in range(2):
                 engine.plan(micro_batch)

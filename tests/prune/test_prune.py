@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from attendrop import Plan, bind, prune
 from attendrop.capture.graphs import Graphs
-from attendrop.capture.host_ops import capturable_work
 from attendrop.prune.constant_attention import mean_weights
 from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
@@ -106,7 +105,7 @@ def test_forward_of_a_pruned_model_is_captured(kind: str) -> None:
         batch = {name: x.cuda() for name, x in zoo.make_batch(kind, seed=seed).items() if name != "labels"}
         batch["attention_mask"][:, 4 + seed :] = 0
         static, key = graphs.static_batch(batch)
-        found = graphs.run(key, capturable_work(model, lambda static=static: model(**static).logits))
+        found = graphs.run(key, lambda static=static: model(**static).logits, forward_of=model)
         assert graphs.failure is None
         assert torch.allclose(found, model(**batch).logits, atol=1e-5)
         masks.append(batch["attention_mask"])

@@ -22,8 +22,8 @@ SCRIPT = str(Path(__file__).parents[1] / "scripts" / "train_family.py")
 
 # What these compute of a batch is not a mean over its examples, so that two halves are not the whole.
 NOT_A_MEAN = {
-    "sam": "each process climbs on its own examples",
-    "asam": "each process climbs on its own examples",
+    "sam": "each process ascends on its own examples",
+    "asam": "each process ascends on its own examples",
     "hidden_mixup": "the partner of an example is in its own batch",
     "scal": "the negatives of an example are the others of its own batch",
 }

@@ -20,7 +20,6 @@ from .batches import PaddedShapes
 from .buckets import BREAK_EVEN_FORWARDS, Buckets, buckets_for, expected_in_order, lengths_of
 from .errors import NotCaptured
 from .graphs import Graphs
-from .host_ops import capturable_work
 
 logger = logging.get_logger(__name__)
 
@@ -120,8 +119,7 @@ class CapturedEvaluation:
         key = ("evaluation", kind, shapes, self._addresses())
         if self._graphs.is_full and not self._graphs.has(key):
             return None
-        work = capturable_work(self._trainer.model, lambda: run(dict(static)))
-        found = self._graphs.run(key, work, may_fail=True)
+        found = self._graphs.run(key, lambda: run(dict(static)), forward_of=self._trainer.model, may_fail=True)
         if key in self._graphs.failure_of:
             self._give_up(self._graphs.failure_of[key])
         copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, found)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import operator
 import random as python_random
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,12 @@ from ..random import all_preserved, cuda_generator
 from .batches import ExactShapes
 from .draws import DrawKeys, StaticMicroBatch, StaticStep
 from .errors import NotCaptured
+from .forward_patches import Contexts, capturable
 from .half_weights import LinearCopies, Trial, write_gradients
 from .host_ops import HostOps, draws_only, repeat
 from .recomputation import RecomputedDraws
+
+_Work = Callable[..., Any]  # work(contexts), with those of `capturable`
 
 
 @dataclass
@@ -167,6 +171,7 @@ class Graphs:
         *,
         batch: MicroBatch | Step | None = None,
         network: nn.Module | None = None,
+        forward_of: nn.Module | None = None,
         warm_up: bool = True,
         all_scopes: bool = False,
         may_fail: bool = False,
@@ -181,24 +186,30 @@ class Graphs:
             function: the work. It reads tensors that stay at their addresses.
             batch: the micro-batch or step whose draws and numbers the function reads.
             network: the network whose backward the function runs. The gradients are added to those of its parameters.
+            forward_of: the model whose forward the function runs; it is made `capturable`.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
             all_scopes: use this graph in runs of all scopes (`begin_run`).
             may_fail: whether other functions are captured also if this one cannot be. The caller must not come again
                 with such a function; `failure_of` says why it failed.
         """
+
+        def work(contexts: Contexts | None = None) -> Any:
+            with nullcontext() if forward_of is None else capturable(forward_of, contexts):
+                return function()
+
         if batch is not None:
             self._draw_keys.write(batch)
         if self.failure is not None:
-            return function()
+            return work()
         adds = any(parameter.grad is not None for parameter in self._trained(network))
         name = (None if all_scopes else self._scope, key, adds)
         graph = self._graphs.get(name)
         if graph is None:
-            graph = self._try_to_capture(function, network, adds, warm_up)
+            graph = self._try_to_capture(work, network, adds, warm_up)
             if graph is None:
                 if may_fail:
                     self.failure_of[key], self.failure = str(self.failure), None
-                return function()
+                return work()
             self._graphs[name] = graph
             if batch is not None:
                 self._draw_keys.write(batch)  # the capture has added keys
@@ -251,13 +262,11 @@ class Graphs:
             elif parameter.grad is not gradient:
                 gradient.copy_(parameter.grad)
 
-    def _try_to_capture(
-        self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool
-    ) -> _Graph | None:
+    def _try_to_capture(self, work: _Work, network: nn.Module | None, adds: bool, warm_up: bool) -> _Graph | None:
         """The graph; None where it cannot be captured, and then `failure` says why."""
         try:
             with self._restored(network):
-                return self._capture(function, network, adds, warm_up)
+                return self._capture(work, network, adds, warm_up)
         except NotCaptured as reason:
             self.failure = str(reason)
         except Exception as error:
@@ -265,21 +274,21 @@ class Graphs:
             self.failure = f"it failed ({type(error).__name__}: {lines[0]})"
         return None
 
-    def _capture(self, function: Callable[[], Any], network: nn.Module | None, adds: bool, warm_up: bool) -> _Graph:
+    def _capture(self, work: _Work, network: nn.Module | None, adds: bool, warm_up: bool) -> _Graph:
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
             host, recomputed, copies = HostOps(self.device), RecomputedDraws(self.device), LinearCopies()
             if warm_up:
-                with recomputed.counting():
-                    copies = self._run_before_capture(function, network)
+                with recomputed.counting() as contexts:
+                    copies = self._run_before_capture(partial(work, contexts), network)
                 copies.load_kernels()
             before = _cpu_random_states()
             recomputed.register(graph)
             # Other threads, such as the one that pins batches, may use CUDA meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                with host, recomputed.capturing(), copies:
-                    outputs = function()
+                with host, copies:
+                    outputs = work(recomputed.capturing())
                 gradients = self._write_gradients(network, copies, adds)
             self._check_cpu_draws(host, before)
         torch.cuda.current_stream(self.device).wait_stream(self._stream)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
-
-from ..model.attention_adapters import capturable
 
 _DTYPES = {bool: torch.bool, int: torch.int64}
 
@@ -58,13 +55,3 @@ def draws_only(draws: list[tuple[Any, ...]], before: Tensor) -> bool:
     torch.set_rng_state(before)
     repeat(draws)
     return torch.equal(torch.get_rng_state(), after)
-
-
-def capturable_work(model: nn.Module, function: Callable[[], Any]) -> Callable[[], Any]:
-    """The function, in which the forward of `model` can be captured."""
-
-    def work() -> Any:
-        with capturable(model):
-            return function()
-
-    return work

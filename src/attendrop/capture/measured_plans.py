@@ -22,7 +22,6 @@ from ..random import preserved
 from .draws import StaticMicroBatch
 from .errors import NotCaptured
 from .graphs import Graphs
-from .host_ops import capturable_work
 
 LARGEST_MASK = 1 << 22  # positions; to measure them takes a graph about 100 MB
 
@@ -72,7 +71,7 @@ class MeasuredPlans:
             return engine.plan(replace(work, step=step)), step.metrics
 
         with preserved(self._graphs.device):
-            plan, metrics = self._graphs.run(key, capturable_work(self._model, measure), batch=batch, may_fail=True)
+            plan, metrics = self._graphs.run(key, measure, batch=batch, forward_of=self._model, may_fail=True)
         batch.step.metrics.update({name: value.clone() for name, value in metrics.items()})
         found: Plan = plan
         return found

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .graphs import Graphs
+from ..core.step import Graphs
 
 _NOT_FIXED = ("params", "param_names", "lr", "initial_lr")  # of a group, in a graph
 

@@ -13,7 +13,6 @@ from transformers.utils import logging
 from ..utils.batches import padded_length
 from .buckets import BREAK_EVEN_FORWARDS, Buckets, buckets_for
 from .graphs import Graphs
-from .host_ops import capturable_work
 
 logger = logging.get_logger(__name__)
 
@@ -67,8 +66,7 @@ class CapturedPrediction:
         if self._graphs is None or not is_full or self._failure or width not in (self._buckets.lengths or ()):
             return self._model(**inputs).logits
         static, key = self._graphs.static_batch(inputs)
-        work = capturable_work(self._model, lambda: self._model(**static).logits)
-        logits = self._graphs.run(key, work, may_fail=True)
+        logits = self._graphs.run(key, lambda: self._model(**static).logits, forward_of=self._model, may_fail=True)
         self._failure = self._graphs.failure_of.get(key, "")
         if self._failure:
             logger.warning(f"Prediction is not captured, because {self._failure}.")

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ..model.attention_adapters import recomputed_in
 from ..random import advancing, cuda_generator
+from .forward_patches import Contexts
 
 
 class RecomputedDraws:
@@ -40,18 +40,16 @@ class RecomputedDraws:
         return int(self._generator.get_state().view(torch.int64)[1])
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        """To be entered for the run before the capture."""
+    def counting(self) -> Iterator[Contexts]:
+        """To be entered for the run before the capture; yields the contexts of its blocks, for `capturable`."""
         self._start = self._offset()
-        with recomputed_in(self._of_eager_run), advancing():
-            yield
+        with advancing():
+            yield self._of_eager_run
 
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """To be entered for the run that is captured."""
+    def capturing(self) -> Contexts:
+        """The contexts of the blocks of the run that is captured, for `capturable`."""
         self._next = 0
-        with recomputed_in(self._of_captured_run):
-            yield
+        return self._of_captured_run
 
     def register(self, graph: Any) -> None:
         """Creates the states for a graph that will be captured."""

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..core.engine import Engine
@@ -26,10 +25,8 @@ from ..model.plan import Plan
 from ..random import preserved
 from ..utils.batches import batch_size, tiled
 from .batches import PaddedShapes
-from .draws import StaticMicroBatch
 from .errors import NotCaptured, RunEagerly
 from .graphs import Graphs
-from .host_ops import capturable_work
 from .measured_plans import MeasuredPlans
 from .recording import RecordingPlan
 
@@ -47,10 +44,10 @@ class CapturedTraining:
         shapes: PaddedShapes,
         plan: RecordingPlan,
     ) -> None:
-        self._trainer, self._engine, self._model, self._recording = trainer, engine, trainer.model, plan
+        self._trainer, self._engine, self.model, self._recording = trainer, engine, trainer.model, plan
         self.graphs, self.shapes = graphs, shapes
         self.graphs.ignores_cpu_draws = not any(getattr(module, "layerdrop", 0) for module in trainer.model.modules())
-        self._measured = MeasuredPlans(self._model, graphs)
+        self.measured = MeasuredPlans(self.model, graphs)
         self.skipped: Counter[str] = Counter()  # reason -> micro-batches that ran eagerly
         self.results: dict[Hashable, Any] = {}  # that do not change while these steps are captured
         self._known: set[Hashable] = set()
@@ -74,12 +71,12 @@ class CapturedTraining:
             raise NotCaptured(self.graphs.failure)
         if self._parameter_addresses() != self._addresses:
             raise NotCaptured("the model's weights have moved to other tensors")
-        if self._engine is None or batch is None:
-            work = capturable_work(self._model, lambda: run(self._model, dict(static), items))
-            found = self.graphs.run(("pass", key), work, network=self._model).clone()
-        else:
-            found = self._regularized_loss(self._engine, run, static, items, key, batch)
-        return found
+        if self._engine is not None and batch is not None:
+            return self._regularized_loss(self._engine, run, static, items, key, batch)
+        loss: Tensor = self.graphs.run(
+            ("pass", key), lambda: run(self.model, dict(static), items), network=self.model, forward_of=self.model
+        )
+        return loss.clone()
 
     def clip_gradients(self, max_norm: float) -> Tensor | None:
         """As `StepCapture.clip_gradients`."""
@@ -105,37 +102,17 @@ class CapturedTraining:
         inputs = {name: x for name, x in static.items() if name not in engine.columns}
 
         def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
-            function = capturable_work(network, lambda: run(network, dict(inputs), items))
-            return self.graphs.run(("another network", id(network), key), function, network=network)
+            name = ("another network", id(network), key)
+            return self.graphs.run(name, lambda: run(network, dict(inputs), items), network=network, forward_of=network)
 
         batch = replace(batch, examples=static, inputs=inputs, backward=backward)
-        engine.on_batch(batch)
-        work = self.graphs.static_micro_batch(batch)
-        plan = self._plan(engine, key, batch, work)
+        return engine.run_passes(batch, _GraphRunner(self, engine, run, items, key))
 
-        def tracked_pass() -> Tensor:
-            views = replace(work, inputs=tiled(inputs, engine.views, batch.size))
-            engine.use_batch(views)
-            with engine.seams.applied(engine.plan(views) if plan is None else plan):
-                return run(self._model, dict(views.inputs), None if items is None else items * engine.views)
-
-        function, network = capturable_work(self._model, tracked_pass), self._trained(engine)
-        count = engine.number_of_passes(batch.step)
-        losses: list[Tensor] = []
-        for number in range(count):
-            engine.on_pass(batch, number)
-            # The next pass draws the same ordinary dropout.
-            with nullcontext() if number == count - 1 else preserved(self.graphs.device):
-                name = ("pass", key, number) if number else ("pass", key)
-                # Cloned, because the graph of another pass may use the memory of this one.
-                losses.append(self.graphs.run(name, function, batch=batch, network=network).clone())
-        return losses[0] if count == 1 else torch.stack(losses).sum()
-
-    def _trained(self, engine: Engine) -> nn.Module:
+    def trained(self, engine: Engine) -> nn.Module:
         """The model, with the parameters of the methods that the pass gives gradients."""
         if self._network is None:
             own = [parameter for method in engine.regularizers for parameter in method.parameters()]
-            self._network = nn.ModuleList([self._model, nn.ParameterList(own)]) if own else self._model
+            self._network = nn.ModuleList([self.model, nn.ParameterList(own)]) if own else self.model
         return self._network
 
     def _prepare(
@@ -168,13 +145,41 @@ class CapturedTraining:
                 raise RunEagerly(f"{type(method).__name__} changes from step to step")
         return tuple(keys)
 
-    def _plan(self, engine: Engine, key: Hashable, batch: MicroBatch, work: StaticMicroBatch) -> Plan | None:
-        """The plan of methods that ask the model, in a graph of its own; None where it is a part of the pass."""
-        if not any(method.probes(batch.step) for method in engine.regularizers):
-            return None
-        work = replace(work, may_probe=True)
-        with preserved(self.graphs.device):
-            plan = self.graphs.run(("plan", key), capturable_work(self._model, lambda: engine.plan(work)), batch=batch)
-        if batch.step.measure and any(method.measures_plan for method in engine.regularizers):
-            self._measured.write_masks(plan, engine, key, batch, work)
-        return plan
+
+class _GraphRunner:
+    """Runs the passes over one micro-batch as graphs, which the first run with a key records."""
+
+    def __init__(
+        self, training: CapturedTraining, engine: Engine, step: TrainingStep, items: Any, key: Hashable
+    ) -> None:
+        self._training, self._engine, self._step, self._items, self._key = training, engine, step, items, key
+        self._graphs, self._model = training.graphs, training.model
+
+    def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
+        """Plans in a graph of its own where a method asks the model; otherwise the plan is a part of the pass."""
+        self._batch, self._work = batch, self._graphs.static_micro_batch(batch)
+        methods = self._engine.regularizers
+        self._plan: Plan | None = None
+        if any(method.probes(batch.step) for method in methods):
+            work = replace(self._work, may_probe=True)
+            with preserved(self._graphs.device):
+                self._plan = self._graphs.run(
+                    ("plan", self._key), lambda: self._engine.plan(work), batch=batch, forward_of=self._model
+                )
+            if batch.step.measure and any(method.measures_plan for method in methods):
+                self._training.measured.write_masks(self._plan, self._engine, self._key, batch, work)
+        return nullcontext  # the plan is applied inside of the graphs
+
+    def run(self, number: int, inputs: dict[str, Any]) -> Tensor:
+        """Forward, loss and backward of one pass."""
+        name = ("pass", self._key, number) if number else ("pass", self._key)
+        network = self._training.trained(self._engine)
+        loss = self._graphs.run(name, self._pass, batch=self._batch, network=network, forward_of=self._model)
+        return loss.clone()  # the graph of another pass may use its memory
+
+    def _pass(self) -> Tensor:
+        engine, items = self._engine, self._items
+        views = replace(self._work, inputs=tiled(self._work.inputs, engine.views, self._work.size))
+        plan = engine.plan(views) if self._plan is None else self._plan
+        with engine.tracked(views, engine.seams.applied(plan)):
+            return self._step(self._model, dict(views.inputs), None if items is None else items * engine.views)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,33 @@ from .schedule import Progress
 from .state import load_state, load_trained_weights, save_state, save_trained_weights
 from .step import Loop, MicroBatch, Step
 from .weights import replaced_weights, write_weights
+
+# Plans the passes over a micro-batch and returns what makes the context of each.
+Planner = Callable[[MicroBatch], Callable[[], AbstractContextManager[None]]]
+
+
+class Runner(Protocol):
+    """Plans and runs the tracked passes over a micro-batch: eagerly, or as CUDA graphs (`capture/training.py`)."""
+
+    def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]: ...
+
+    def run(self, number: int, inputs: dict[str, Any]) -> Tensor: ...
+
+
+class EagerRunner:
+    """Runs passes as Python comes to them.
+
+    Args:
+        engine: plans the passes.
+        step: forward, loss and backward on the inputs of a pass; returns the loss.
+    """
+
+    def __init__(self, engine: Engine, step: Callable[[dict[str, Any]], Tensor]) -> None:
+        self.plan, self._step = engine.planned, step
+
+    def run(self, number: int, inputs: dict[str, Any]) -> Tensor:
+        """Forward, loss and backward of one pass."""
+        return self._step(inputs)
 
 
 class Engine:
@@ -104,7 +131,7 @@ class Engine:
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
         self._step: Step | None = None
-        self._batch: MicroBatch | None = None
+        self._tracked: MicroBatch | None = None  # that of the pass that runs now
         self._micro_batches = 0
         self._metrics: dict[str, list[Tensor]] = {}
         self._has_evaluated_weights = False
@@ -225,59 +252,71 @@ class Engine:
         self._micro_batches += 1
         check_columns(self.regularizers, batch)
         inputs = tiled({name: x for name, x in batch.items() if name not in self.columns}, self.views, size)
-        self._batch = MicroBatch(self._step, dict(batch), inputs, first_position, size)
+        begun = MicroBatch(self._step, dict(batch), inputs, first_position, size)
         if backward is not None:
-            self._batch = replace(self._batch, backward=backward)
+            begun = replace(begun, backward=backward)
         if loop_loss is not None:
-            self._batch = replace(self._batch, loop_loss=LoopLoss(loop_loss))
-        return self._batch
+            begun = replace(begun, loop_loss=LoopLoss(loop_loss))
+        return begun
 
-    def passes(self, batch: MicroBatch) -> Generator[dict[str, Any], None, None]:
+    def run_passes(self, batch: MicroBatch, runner: Runner) -> Tensor:
+        """Runs the tracked passes over a micro-batch, forward and backward; returns the sum of their losses.
+
+        Args:
+            batch: what `begin_micro_batch` returned.
+            runner: plans the passes and runs them.
+        """
+        with closing(self.passes(batch, runner.plan)) as passes:
+            losses = [runner.run(number, inputs) for number, inputs in enumerate(passes)]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def passes(self, batch: MicroBatch, plan: Planner | None = None) -> Generator[dict[str, Any], None, None]:
         """Calls the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
 
         Args:
             batch: what `begin_micro_batch` returned.
+            plan: plans the passes, after `on_batch`; by default with `plan` of all methods.
         """
-        self.use_batch(batch)
-        self.on_batch(batch)
-        follow = self._following(batch)
+        for regularizer in self.regularizers:
+            regularizer.on_batch(self._for(regularizer, batch))
+        tracked = (plan or self.planned)(batch)
         count = self.number_of_passes(batch.step)
         for number in range(count):
-            self.on_pass(batch, number)
+            for regularizer in self.regularizers:
+                regularizer.on_pass(self._for(regularizer, batch), number)
             # The next pass draws the same ordinary dropout.
             is_last = number == count - 1
-            with nullcontext() if is_last else preserved(batch.step.device), follow():
+            with nullcontext() if is_last else preserved(batch.step.device), tracked():
                 yield dict(batch.inputs)
 
     def number_of_passes(self, step: Step) -> int:
         """Tracked passes over each micro-batch of this step."""
         return max((regularizer.passes(step) for regularizer in self.regularizers), default=1)
 
-    def _following(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[Any]]:
-        """Makes the context in which a pass follows the plan; one plan for each call where the loss calls the model."""
+    def planned(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
+        """Plans; returns what makes the context of a pass. Where the loss calls the model, each call has its plan."""
         if batch.loop_loss is None:
             plan = self.plan(batch)
-            return lambda: self.seams.applied(plan)
+            return lambda: self.tracked(batch, self.seams.applied(plan))
 
         def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
             size = self.batch_size or batch.size  # a call may have several rows for each example
             return self.plan(replace(batch, examples=inputs, inputs=inputs, call=call, size=size))
 
-        return lambda: planned_calls(self.model, self.seams, plan_of)
+        return lambda: self.tracked(batch, planned_calls(self.model, self.seams, plan_of))
 
-    def use_batch(self, batch: MicroBatch) -> None:
-        """From now on, `loss` reads this micro-batch: the present one with other tensors. For captured steps."""
-        self._batch = batch
+    @contextmanager
+    def tracked(self, batch: MicroBatch, applied: AbstractContextManager[Any]) -> Iterator[None]:
+        """Inside, a pass is tracked: `applied` applies its plan, and `loss` reads the micro-batch.
 
-    def on_batch(self, batch: MicroBatch) -> None:
-        """Calls `on_batch` of all methods."""
-        for regularizer in self.regularizers:
-            regularizer.on_batch(self._for(regularizer, batch))
-
-    def on_pass(self, batch: MicroBatch, number: int) -> None:
-        """Calls `on_pass` of all methods."""
-        for regularizer in self.regularizers:
-            regularizer.on_pass(self._for(regularizer, batch), number)
+        A Trainer calls `loss` from its `compute_loss`, to which it cannot hand the micro-batch.
+        """
+        before, self._tracked = self._tracked, batch
+        try:
+            with applied:
+                yield
+        finally:
+            self._tracked = before
 
     def plan(self, batch: MicroBatch) -> Plan:
         """The plans of all methods for the tracked pass, combined."""
@@ -304,12 +343,12 @@ class Engine:
             loss: the loss, where it is not the model's own (`outputs["loss"]`).
             share: the share of this micro-batch in the step, where `loss` is only a share of the step's loss.
         """
-        assert self._batch is not None, "loss() belongs inside micro_batch()"
+        assert self._tracked is not None, "loss() belongs inside micro_batch()"
         total: Tensor = outputs["loss"] if loss is None else loss
         for regularizer in self.regularizers:
             if loss is not None and regularizer.own_loss is not None:
                 check_own_loss(regularizer, outputs.get("loss") is None)
-            penalty = regularizer.penalty(outputs, self._for(regularizer, self._batch))
+            penalty = regularizer.penalty(outputs, self._for(regularizer, self._tracked))
             if penalty is None:
                 continue
             if total.requires_grad and not penalty.requires_grad:
@@ -339,7 +378,7 @@ class Engine:
             regularizer.on_step_end(self._step)
         for name, value in self._step.metrics.items():
             self._metrics.setdefault(name, []).append(value.detach().float())
-        self._step = self._batch = None
+        self._step = None
         done = self._progress.step + 1
         self._progress = Progress(
             done, self._progress.total_steps, done // self._steps_per_epoch, self._progress.epochs

@@ -33,7 +33,17 @@ class Graphs(Protocol):
 
     def static_batch(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], Hashable]: ...
 
-    def run(self, key: Hashable, function: Callable[[], Any], *, network: nn.Module | None = None) -> Any: ...
+    def run(
+        self,
+        key: Hashable,
+        function: Callable[[], Any],
+        *,
+        network: nn.Module | None = None,
+        warm_up: bool = True,
+        all_scopes: bool = False,
+    ) -> Any: ...
+
+    def owns_gradients(self, parameters: list[nn.Parameter]) -> bool: ...
 
     def static_step(self, step: Step) -> Step: ...
 

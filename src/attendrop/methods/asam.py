@@ -18,11 +18,11 @@ from typing import ClassVar
 
 from ..core.schedule import Strength, as_strength
 from ..utils.checks import check_number
-from ._shared.ascent import ClimbsWeights
+from ._shared.ascent import AscendsWeights
 
 
 @dataclass
-class ASAM(ClimbsWeights):
+class ASAM(AscendsWeights):
     """Adaptive sharpness-aware minimization.
 
     Args:

@@ -14,11 +14,11 @@ from math import inf
 from typing import ClassVar
 
 from ..core.schedule import Strength, as_strength
-from ._shared.ascent import ClimbsWeights
+from ._shared.ascent import AscendsWeights
 
 
 @dataclass
-class SAM(ClimbsWeights):
+class SAM(AscendsWeights):
     """Sharpness-aware minimization.
 
     Args:

@@ -22,7 +22,7 @@ from ..capture.batches import NotesPadding, take_note
 from ..capture.step_capture import StepCapture
 from ..capture.training import TrainingStep
 from ..core.checks import as_list, check_columns, check_regularizers, refuse_reentrant
-from ..core.engine import Engine
+from ..core.engine import EagerRunner, Engine
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
 from ..core.step import MicroBatch
@@ -322,8 +322,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             return run(model, inputs, items)
         # The plan is applied until `run` has ended its backward: gradient checkpointing runs blocks again in it.
         items = None if items is None else items * self.engine.views
-        losses = [run(model, views, items) for views in self.engine.passes(batch)]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        return self.engine.run_passes(batch, EagerRunner(self.engine, lambda views: run(model, views, items)))
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any

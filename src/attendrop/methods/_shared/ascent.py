@@ -50,7 +50,7 @@ class _Weights(NamedTuple):
         return all(x is y and x.device == z.device for x, y, z in known)
 
 
-class ClimbsWeights(EditsWeights):
+class AscendsWeights(EditsWeights):
     """The base class of SAM and its variants. A subclass has `rho`, and may say what T is."""
 
     rho: Strength

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...capture.graphs import Graphs
 from ...capture.optimizers import OptimizerGraph
 from ...core.step import Loop, MicroBatch, Step
 from ...model.seams import Seams
@@ -58,7 +57,7 @@ class Twin:
             nn.utils.clip_grad_norm_(self.network.parameters(), loop.max_grad_norm)
         for group, model_group in zip(self.optimizer.param_groups, _optimizer_of(loop).param_groups, strict=True):
             group.update({name: value for name, value in model_group.items() if name != "params"})
-        if isinstance(loop.graphs, Graphs):
+        if loop.graphs is not None:
             self._graph = self._graph or OptimizerGraph(self.optimizer, loop.graphs)
             self._graph.step(self.optimizer.step)
         else:

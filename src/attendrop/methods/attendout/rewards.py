@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...model.attention_adapters import capturable
+from ...capture.forward_patches import capturable
 from ...model.modes import evaluating
 from ...model.objective import example_scores
 from ...utils.distributed import gather_objects
