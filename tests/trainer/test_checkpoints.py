@@ -23,6 +23,7 @@ from attendrop.lab.cli.flags import as_arguments as flags
 from attendrop.lab.runs import fine_tune
 from attendrop.trainer.fingerprint import data_fingerprint
 from attendrop.trainer.manifest import MANIFEST_FILE, find_problem, newest_checkpoint, seal
+from attendrop.trainer.trajectory import Change, find_changes
 from attendrop.utils.lock import LOCK_FILE, locked
 from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
@@ -136,6 +137,11 @@ def test_settings_without_effect_may_change(trained: Path) -> None:
     trainer.args.output_dir = str(trained.parent / "elsewhere")
     trainer.train(resume_from_checkpoint=str(trained / "checkpoint-2"))
     assert trainer.state.global_step == 4
+
+
+def test_a_setting_of_an_older_manifest_is_compared_under_its_new_name() -> None:
+    assert find_changes({"step": "eager"}, {"capture": "captured"}, 2) == [Change(2, "capture", "eager", "captured")]
+    assert not find_changes({"step": "eager"}, {"capture": "eager"}, 2)
 
 
 def test_an_allowed_change_has_an_effect_and_is_kept_in_later_checkpoints(trained: Path, tmp_path: Path) -> None:

@@ -53,6 +53,13 @@ def test_flags_yaml_and_keywords_give_the_same_settings(tmp_path: Path) -> None:
     assert dashed(["--learning_rate=1e_5", "a_b", "--x_y"]) == ["--learning-rate=1e_5", "a_b", "--x-y"]
 
 
+def test_deprecated_flag_and_setting_still_work() -> None:
+    with pytest.warns(FutureWarning, match="--step is deprecated and will be removed; use --capture instead"):
+        assert dashed(["train", "--step=eager"]) == ["train", "--capture=eager"]
+    with pytest.warns(FutureWarning, match="the setting step is deprecated and will be removed; use capture instead"):
+        assert make_config({"model": "m", "task": "glue/rte", "step": "eager"}).capture == "eager"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
