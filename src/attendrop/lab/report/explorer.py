@@ -89,7 +89,7 @@ def explore(
 
     Example:
         ```python
-        analysis["explorer"] = explore(model, tokenizer, ["The film is not bad at all."])
+        analysis.explorer = explore(model, tokenizer, ["The film is not bad at all."])
         ```
     """
     if not texts or isinstance(texts, str):
