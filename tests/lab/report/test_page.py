@@ -201,7 +201,7 @@ def broken(change: Any) -> dict[str, Any]:
     [
         ([], "it is a list, not a dictionary"),
         (broken(lambda a: a.pop("cells")), "'cells' is missing"),
-        (broken(lambda a: a.update(format=7)), "its format is 7"),
+        (broken(lambda a: a.update(schema=7)), "its schema is 7"),
         (broken(lambda a: a.update(methods="plain")), "'methods' is a str, not a list"),
         (broken(lambda a: a.update(runs={})), "'runs' is a dict, not a list"),
         (broken(lambda a: a["cells"][3].pop("task")), "entry 3 of 'cells' has no 'task'"),

@@ -16,7 +16,7 @@ from ..statistics.paired import Interval
 from ..statistics.verdict import Comparison, Verdict
 from ..tasks.outcomes import OUTCOMES
 
-FORMAT = 1
+SCHEMA = 1
 EXPLORER_MAPS = ("attention", "attribution", "candidates", "dropped")
 Numbers = list[float | None]
 
@@ -225,7 +225,7 @@ class Analysis:
         baseline: The name of the method that the others are compared with.
         methods: The methods.
         cells: The results.
-        format: The version of this schema.
+        schema: The version of these fields.
         title: The title of the report.
         created: When the last run ended.
         command: The command that ran the study.
@@ -255,7 +255,7 @@ class Analysis:
     baseline: str
     methods: list[Method]
     cells: list[Cell]
-    format: int = FORMAT
+    schema: int = SCHEMA
     title: str = ""
     created: str = ""
     command: str = ""
@@ -293,8 +293,8 @@ class Analysis:
         Args:
             fields: The fields, as JSON gave them.
         """
-        if isinstance(fields, Mapping) and (version := fields.get("format", FORMAT)) != FORMAT:
-            raise _broken(f"its format is {version!r}, and this version of attendrop reads format {FORMAT}")
+        if isinstance(fields, Mapping) and (schema := fields.get("schema", SCHEMA)) != SCHEMA:
+            raise _broken(f"its schema is {schema!r}, and this version of attendrop reads schema {SCHEMA}")
         try:
             analysis: Analysis = from_json(cls, fields, "it")
         except ValueError as error:

@@ -94,7 +94,7 @@ def _score(record: Any, part: str) -> float | None:
 
 
 def _cost(record: Any, part: str) -> float | None:
-    value: float | None = record["cost"]["seconds"] if part == "validation" else None
+    value: float | None = record.get("cost", {}).get("seconds") if part == "validation" else None
     return value
 
 

@@ -59,7 +59,7 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any], folder:
     """
     order = {name: place for place, name in enumerate(study["methods"])}
     scored = sorted(
-        (record for record in records if record["fold"] is None),
+        (record for record in records if record.get("fold") is None),
         key=lambda r: (r["task"], r["size"], r["seed"], order.get(r["method"], len(order)), r["id"]),
     )
     methods = [m for m in study["methods"] if any(record["method"] == m for record in scored)]
