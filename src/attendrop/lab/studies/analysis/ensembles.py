@@ -88,10 +88,10 @@ def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
     if outputs.kind == "multilabel":
         right = np.where(gold == 1, mean, 1 - mean)
         return {"loss": float(-np.log(np.maximum(right, 1e-15)).mean())}
-    found = {"loss": log_loss(mean, gold)}
+    outcomes = {"loss": log_loss(mean, gold)}
     if outputs.kind == "classification":
-        found |= measured_outcomes(mean, gold)
-    return found
+        outcomes |= measured_outcomes(mean, gold)
+    return outcomes
 
 
 def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> tuple[list[Ensemble], list[str]]:
