@@ -133,11 +133,11 @@ def _example(
 def _identities(sites: Sequence[Site]) -> dict[int, tuple[str, int]]:
     """What names a site in a model and in its pruned copy, whose sites are fewer: its module, and the call of it."""
     seen: Counter[str] = Counter()
-    sites = {}
+    identities = {}
     for site in sites:
-        sites[site.index] = (site.name, seen[site.name])
+        identities[site.index] = (site.name, seen[site.name])
         seen[site.name] += 1
-    return sites
+    return identities
 
 
 def _layer_numbers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[tuple[str, int], int]:
