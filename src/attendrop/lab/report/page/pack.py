@@ -1,4 +1,4 @@
-"""The data of the page: the analysis as JSON, with the outcomes' names, and the explorer's maps in a compact form.
+"""The data of the page: the analysis as JSON, with the words of outcomes, and the explorer's maps in a compact form.
 
 A map of the explorer would take about 16 characters for each pair of tokens as JSON. Here it takes three: attention is
 stored in steps of 1/255, attribution in steps of 1/127 of the largest in its map, and what is a candidate or dropped in
@@ -15,6 +15,7 @@ from typing import Any
 
 from ...tasks.outcomes import compared_outcomes
 from ..analysis import Analysis
+from .words import PAPER_LABEL
 
 # The page must stay below 3 MB; the libraries take 0.5 MB, and the other parts of a study of 200 runs less than 0.5 MB.
 EXPLORER_LIMIT = 1_800_000
@@ -32,6 +33,7 @@ def page_data(analysis: Analysis) -> str:
     data["explorer"] = packed_explorer(explorer) if explorer and explorer.get("examples") else None
     for entry in data["agreement"]:
         entry["per_example"] = entry["per_example"][:PER_EXAMPLE_LIMIT]
+    data["paper_label"] = PAPER_LABEL if analysis.protocol == "paper" else None
     data["outcomes"] = {
         outcome.name: {"label": outcome.title(analysis.metric), "is_relative": outcome.is_relative}
         for outcome in compared_outcomes()

@@ -2,7 +2,7 @@
 "use strict";
 
 const A = JSON.parse(document.getElementById("analysis").textContent);
-const PAPER_LABEL = "paper protocol: selected on the development set";
+const PAPER_LABEL = A.paper_label;
 const IS_PAPER = A.protocol === "paper";
 const OUTCOMES = A.outcomes; // name -> {label, is_relative}, in the order in which they are shown
 const SYMBOLS = [
