@@ -8,7 +8,7 @@ from functools import cache
 from attendrop.lab.statistics.over_tasks import TaskSummary, summarize_tasks
 from attendrop.lab.statistics.paired import make_pairs
 from attendrop.lab.statistics.verdict import Comparison, Question, judge_family
-from attendrop.lab.studies.analysis.outcomes import DELTAS
+from attendrop.lab.tasks.outcomes import OUTCOMES as COMPARED
 
 from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
 from .plan import plain_trained_alike
@@ -46,7 +46,7 @@ def question(outcome: str, baseline: str = PLAIN) -> Question:
         baseline: The method that others are compared with.
     """
     is_better_if_greater = outcome in HIGHER_IS_BETTER
-    delta = DELTAS["score"] if is_better_if_greater else DELTAS[outcome]
+    delta = COMPARED["score" if is_better_if_greater else outcome].delta
     return Question(delta=delta, greater_is_better=is_better_if_greater, outcome=outcome, baseline=baseline)
 
 

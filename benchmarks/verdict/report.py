@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from attendrop.lab.report.page import checked_analysis, render_page
+from attendrop.lab.report.page import Analysis, checked_analysis, render_page
 from attendrop.lab.studies.analysis import analyse_records
 
 from ..tables import ROOT
@@ -51,7 +51,7 @@ def record_of(row: dict[str, str], model: str) -> dict[str, Any]:
     }
 
 
-def analysis_of(rows: Rows, name: str) -> dict[str, Any]:
+def analysis_of(rows: Rows, name: str) -> Analysis:
     """The analysis of the confirmation runs.
 
     Args:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from attendrop.lab.report.analysis import (
+    Agreement,
+    Analysis,
+    Cell,
+    Curves,
+    Disagreement,
+    Ensemble,
+    Failure,
+    Heatmap,
+    Method,
+    MethodSummary,
+    Result,
+    Run,
+    Series,
+)
+from attendrop.lab.statistics.verdict import Comparison, Verdict
+
 METHODS = {"plain": "plain", "addrop:p=0.3,q=0.3": "AD-DROP", "rdrop:weight=1": "R-Drop", "attendout": "AttendOut"}
 OFFSETS = {"plain": 0.0, "addrop:p=0.3,q=0.3": 0.018, "rdrop:weight=1": 0.004, "attendout": -0.02}
-VERDICTS = {"addrop:p=0.3,q=0.3": "helps", "rdrop:weight=1": "undecided", "attendout": "hurts"}
+VERDICTS: dict[str, Verdict] = {"addrop:p=0.3,q=0.3": "helps", "rdrop:weight=1": "undecided", "attendout": "hurts"}
 COSTS = {"plain": 1.0, "addrop:p=0.3,q=0.3": 1.31, "rdrop:weight=1": 1.87, "attendout": 2.95}
 SENTENCES = {
     "helps": "{} helps: compared with plain, it raises the accuracy by 0.018 (95 % interval 0.009 to 0.027; 10 pairs).",
@@ -30,7 +48,7 @@ def make_analysis(
     layers: int = 6,
     heads: int = 12,
     examples: int = 2,
-) -> dict[str, Any]:
+) -> Analysis:
     """An analysis as `attendrop.lab.studies.analysis.analyse` returns it.
 
     Args:
@@ -45,37 +63,38 @@ def make_analysis(
         examples: examples of the explorer.
     """
     draws = np.random.default_rng(0)
-    cells, runs = [], []
+    cells: list[Cell] = []
+    runs: list[Run] = []
     for task in tasks:
         for size in sizes:
             for method in methods:
                 cell = _cell(draws, method, task, size, seeds, methods[0])
                 cells.append(cell)
                 runs += _runs(cell, seeds)
-    failures = [{"method": methods[-1], "seed": 3, "task": tasks[0], "message": "training diverged at step 120"}]
-    runs[-1] = {**runs[-1], "status": "failed", "scores": {}, "error": failures[0]["message"]}
-    return {
-        "format": 1, "title": f"Four regularisers on {' and '.join(tasks)}", "created": "2026-11-15T22:10:00Z",
-        "command": "attendrop compare --model roberta-base --task glue/rte --method plain --method addrop --seeds 10",
-        "kind": "compare", "protocol": protocol, "baseline": methods[0], "confidence": 0.95, "sequential": None,
-        "delta": {"score": 0.01, "loss": 0.02, "ece": 0.01, "brier": 0.01, "cost": 0.05},
-        "model": "roberta-base", "device": "CPU", "metric": "accuracy", "greater_is_better": True,
-        "versions": {"attendrop": "0.1.0", "torch": "2.11.0", "transformers": "5.17.0"},
-        "methods": [
-            {"name": name, "label": METHODS[name], "is_baseline": name == methods[0], "runs": seeds, "failed": 0,
-             "settings": {"learning_rate": 2e-05, "num_train_epochs": 6, "method": name}} for name in methods
+    failure = Failure(methods[-1], "training diverged at step 120", task=tasks[0], seed=3)
+    runs[-1] = replace(runs[-1], status="failed", scores={}, error=failure.message)
+    return Analysis(
+        title=f"Four regularisers on {' and '.join(tasks)}", created="2026-11-15T22:10:00Z",
+        command="attendrop compare --model roberta-base --task glue/rte --method plain --method addrop --seeds 10",
+        protocol=protocol, baseline=methods[0],
+        delta={"score": 0.01, "loss": 0.02, "ece": 0.01, "brier": 0.01, "cost": 0.05},
+        model="roberta-base", device="CPU", metric="accuracy",
+        versions={"attendrop": "0.1.0", "torch": "2.11.0", "transformers": "5.17.0"},
+        methods=[
+            Method(name, METHODS[name], name == methods[0], seeds,
+                   settings={"learning_rate": 2e-05, "num_train_epochs": 6, "method": name}) for name in methods
         ],
-        "cells": cells, "ensembles": [_ensemble(cell, seeds) for cell in cells],
-        "summary": _summary(methods, seeds) if len(tasks) > 1 else [], "runs": runs,
-        "method_metrics": _method_metrics(draws, methods), "heatmaps": _heatmaps(draws) if seeds > 4 else [],
-        "tuning": _tuning(methods) if seeds > 4 else None, "agreement": _agreement(draws, methods, tasks, sizes),
-        "disagreements": _disagreements(methods, tasks), "failures": failures,
-        "explorer": {"examples": [_example(draws, layers, heads) for _ in range(examples)]} if explorer else None,
-        "notes": ["The learning rate is that of the preset; it was not searched for."],
-    }  # fmt: skip
+        cells=cells, ensembles=[_ensemble(cell, seeds) for cell in cells],
+        summary=_summary(methods, seeds) if len(tasks) > 1 else [], runs=runs,
+        method_metrics=_method_metrics(draws, methods), heatmaps=_heatmaps(draws) if seeds > 4 else [],
+        tuning=_tuning(methods) if seeds > 4 else None, agreement=_agreement(draws, methods, tasks, sizes),
+        disagreements=_disagreements(methods, tasks), failures=[failure],
+        explorer={"examples": [_example(draws, layers, heads) for _ in range(examples)]} if explorer else None,
+        notes=["The learning rate is that of the preset; it was not searched for."],
+    )  # fmt: skip
 
 
-def _cell(draws: Any, method: str, task: str, size: str, seeds: int, baseline: str) -> dict[str, Any]:
+def _cell(draws: Any, method: str, task: str, size: str, seeds: int, baseline: str) -> Cell:
     level = (0.62 if task.endswith("rte") else 0.83) + (0.09 if size == "all" else 0.0) + OFFSETS[method]
     common = np.random.default_rng(len(task) + len(size)).normal(0, 0.02, seeds)  # what the methods share in a seed
     scores = level + common + draws.normal(0, 0.006, seeds)
@@ -84,86 +103,88 @@ def _cell(draws: Any, method: str, task: str, size: str, seeds: int, baseline: s
         "cost": COSTS[method] * draws.normal(1, 0.02, seeds),
     }  # fmt: skip
     outcomes = {
-        name: {
-            "values": {str(seed): float(value) for seed, value in enumerate(numbers)},
-            "mean": float(numbers.mean()),
-            "interval": [float(numbers.mean() - numbers.std()), float(numbers.mean() + numbers.std())],
-            "comparison": None if method == baseline else _comparison(method, name, seeds),
-        }
+        name: Result(
+            {str(seed): float(value) for seed, value in enumerate(numbers)},
+            float(numbers.mean()),
+            (float(numbers.mean() - numbers.std()), float(numbers.mean() + numbers.std())),
+            None if method == baseline else _comparison(method, name, seeds),
+        )
         for name, numbers in values.items()
     }
-    return {"method": method, "task": task, "size": size, "part": "validation", "examples": 277, "outcomes": outcomes,
-            "curves": _curves(level)}  # fmt: skip
+    return Cell(method, task, size, "validation", outcomes, examples=277, curves=_curves(level))
 
 
-def _ensemble(cell: dict[str, Any], seeds: int) -> dict[str, Any]:
-    mean = cell["outcomes"]["score"]["mean"]
-    return {
-        **{name: cell[name] for name in ("method", "task", "size", "part")}, "seeds": seeds, "mean": mean,
-        "outcomes": {"score": mean + 0.012, "loss": 0.42, "ece": 0.05, "brier": 0.2}, "gain": 0.012,
-        "interval": None if seeds < 5 else [0.004, 0.02], "verdict": "too few seeds" if seeds < 5 else "helps",
-        "sentence": f"Ensemble of the {seeds} seeds of {cell['method']}: accuracy {mean + 0.012:.4f}.",
-    }  # fmt: skip
+def _ensemble(cell: Cell, seeds: int) -> Ensemble:
+    mean = cell.outcomes["score"].mean
+    assert mean is not None
+    return Ensemble(
+        cell.method, cell.task, cell.size, cell.part, seeds,
+        {"score": mean + 0.012, "loss": 0.42, "ece": 0.05, "brier": 0.2}, gain=0.012, mean=mean,
+        interval=None if seeds < 5 else (0.004, 0.02), verdict="too few seeds" if seeds < 5 else "helps",
+        sentence=f"Ensemble of the {seeds} seeds of {cell.method}: accuracy {mean + 0.012:.4f}.",
+    )  # fmt: skip
 
 
-def _comparison(method: str, outcome: str, seeds: int) -> dict[str, Any]:
-    verdict = VERDICTS[method] if outcome == "score" else "hurts" if outcome == "cost" else "no difference"
+def _comparison(method: str, outcome: str, seeds: int) -> Comparison:
+    verdict: Verdict = VERDICTS[method] if outcome == "score" else "hurts" if outcome == "cost" else "no difference"
     sign = {"score": 1, "cost": 0}.get(outcome, -1)
     difference = sign * OFFSETS[method] or COSTS[method] - 1
     half = {"helps": 0.009, "hurts": 0.008}.get(verdict, 0.013)
     if seeds < 5:
         verdict, half = "too few seeds", 0.05
-    return {
-        "difference": difference, "interval": [difference - half, difference + half], "p": 0.004, "p_adjusted": 0.012,
-        "probability_of_improvement": 0.87, "verdict": verdict, "pairs": seeds,
-        "sentence": SENTENCES[verdict].format(METHODS[method]),
-        "minimum_detectable_effect": 0.011, "seeds_needed": 14 if verdict == "undecided" else None,
-    }  # fmt: skip
+    return Comparison(
+        difference=difference, interval=(difference - half, difference + half), p=0.004, p_adjusted=0.012,
+        p_sign_flip=None, p_equivalence=None, probability_of_improvement=0.87, probability_interval=None,
+        verdict=verdict, pairs=seeds, failed=0, unpaired=0, sentence=SENTENCES[verdict].format(METHODS[method]),
+        minimum_detectable_effect=0.011, seeds_needed=14 if verdict == "undecided" else None,
+    )  # fmt: skip
 
 
-def _summary(methods: tuple[str, ...], seeds: int) -> list[dict[str, Any]]:
-    return [
-        {"method": method, "outcome": outcome, "tasks": 2, **_comparison(method, outcome, seeds), "p_adjusted": None}
-        for method in methods[1:]
-        for outcome in ("score", "loss", "ece", "brier", "cost")
-    ]
+def _summary(methods: tuple[str, ...], seeds: int) -> list[MethodSummary]:
+    rows = []
+    for method in methods[1:]:
+        for outcome in ("score", "loss", "ece", "brier", "cost"):
+            of = _comparison(method, outcome, seeds)
+            figures = (of.difference, of.interval, of.p, None, of.verdict, of.sentence)
+            rows.append(MethodSummary(2, 0, *figures, method=method, outcome=outcome))
+    return rows
 
 
-def _curves(level: float) -> dict[str, Any]:
+def _curves(level: float) -> Curves:
     epochs = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     rise = [1 - 0.5**epoch for epoch in epochs]
-    mean = {
+    mean: dict[str, Any] = {
         "accuracy": [0.5 + (level - 0.5) * share for share in rise],
         "loss": [0.7 - 0.25 * share + 0.01 * epoch for share, epoch in zip(rise, epochs, strict=True)],
         "train_loss": [0.7 - 0.55 * share for share in rise],
     }
-    return {
-        "epoch": epochs, "mean": mean,
-        "low": {name: [value - 0.02 for value in values] for name, values in mean.items()},
-        "high": {name: [value + 0.02 for value in values] for name, values in mean.items()},
-    }  # fmt: skip
+    return Curves(
+        epochs,
+        mean,
+        {name: [value - 0.02 for value in values] for name, values in mean.items()},
+        {name: [value + 0.02 for value in values] for name, values in mean.items()},
+    )
 
 
-def _runs(cell: dict[str, Any], seeds: int) -> list[dict[str, Any]]:
-    outcomes = cell["outcomes"]
+def _runs(cell: Cell, seeds: int) -> list[Run]:
+    accuracies, losses, costs = (cell.outcomes[name].values for name in ("score", "loss", "cost"))
     return [
-        {
-            "id": f"{abs(hash((cell['method'], cell['task'], cell['size'], seed))):016x}"[:16],
-            "method": cell["method"], "task": cell["task"], "size": cell["size"], "seed": seed, "status": "finished",
-            "seconds": 10 * outcomes["cost"]["values"][str(seed)], "error": None,
-            "scores": {"validation": {"accuracy": outcomes["score"]["values"][str(seed)],
-                                      "loss": outcomes["loss"]["values"][str(seed)]}},
-        }
+        Run(
+            cell.method, cell.task, seed, "finished", size=cell.size,
+            id=f"{abs(hash((cell.method, cell.task, cell.size, seed))):016x}"[:16],
+            seconds=10 * (costs[str(seed)] or 0),
+            scores={"validation": {"accuracy": accuracies[str(seed)], "loss": losses[str(seed)]}},
+        )
         for seed in range(seeds)
     ]  # fmt: skip
 
 
-def _method_metrics(draws: Any, methods: tuple[str, ...]) -> dict[str, Any]:
+def _method_metrics(draws: Any, methods: tuple[str, ...]) -> dict[str, dict[str, Series]]:
     steps = list(range(0, 500, 25))
 
-    def series(start: float, end: float) -> dict[str, Any]:
+    def series(start: float, end: float) -> Series:
         mean = np.linspace(start, end, len(steps)) + draws.normal(0, 0.004, len(steps))
-        return {"step": steps, "mean": mean.tolist(), "low": (mean - 0.02).tolist(), "high": (mean + 0.02).tolist()}
+        return Series(steps, mean.tolist(), (mean - 0.02).tolist(), (mean + 0.02).tolist())
 
     logged = {
         "addrop:p=0.3,q=0.3": {
@@ -177,11 +198,10 @@ def _method_metrics(draws: Any, methods: tuple[str, ...]) -> dict[str, Any]:
     return {method: metrics for method, metrics in logged.items() if method in methods}
 
 
-def _heatmaps(draws: Any) -> list[dict[str, Any]]:
+def _heatmaps(draws: Any) -> list[Heatmap]:
     grid = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     difference = [[0.02 - 0.05 * (p - 0.3) ** 2 - 0.07 * p * q + draws.normal(0, 0.004) for p in grid] for q in grid]
-    return [{"method": "addrop:p=0.3,q=0.3", "x": "p", "y": "q", "xs": grid, "ys": grid, "difference": difference,
-             "baseline": 0.71}]  # fmt: skip
+    return [Heatmap("addrop:p=0.3,q=0.3", "p", "q", grid, grid, difference)]
 
 
 def _tuning(methods: tuple[str, ...]) -> dict[str, Any]:
@@ -197,21 +217,20 @@ def _tuning(methods: tuple[str, ...]) -> dict[str, Any]:
             "dev": dict.fromkeys(methods[:2], roles)}  # fmt: skip
 
 
-def _agreement(
-    draws: Any, methods: tuple[str, ...], tasks: tuple[str, ...], sizes: tuple[str, ...]
-) -> list[dict[str, Any]]:
+def _agreement(draws: Any, methods: tuple[str, ...], tasks: tuple[str, ...], sizes: tuple[str, ...]) -> list[Agreement]:
     return [
-        {"method": method, "task": task, "size": size, "agreement": 0.83,
-         "per_example": [round(float(share), 1) for share in draws.beta(0.9, 0.35, 277)]}
+        Agreement(method, task, 0.83, size, [round(float(share), 1) for share in draws.beta(0.9, 0.35, 277)])
         for method in methods for task in tasks for size in sizes
     ]  # fmt: skip
 
 
-def _disagreements(methods: tuple[str, ...], tasks: tuple[str, ...]) -> list[dict[str, Any]]:
+def _disagreements(methods: tuple[str, ...], tasks: tuple[str, ...]) -> list[Disagreement]:
     text = "A premise that is long enough to fill a line and a half of the page. A hypothesis that follows from it."
     return [
-        {"task": task, "example": 12 * number, "text": text, "gold": "entailment",
-         "right": {method: round(0.1 + 0.25 * ((k + number) % 4), 2) for k, method in enumerate(methods)}}
+        Disagreement(
+            task, 12 * number, {method: round(0.1 + 0.25 * ((k + number) % 4), 2) for k, method in enumerate(methods)},
+            text=text, gold="entailment",
+        )
         for task in tasks for number in range(4)
     ]  # fmt: skip
 

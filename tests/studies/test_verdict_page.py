@@ -262,10 +262,11 @@ def test_the_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:
 def test_the_report_has_the_same_differences_as_the_page(study: Path) -> None:
     analysis = report.analysis_of(parts.confirmation_rows("minilm", "shots=150"), "minilm")
     assert "The verdict: all-MiniLM-L6-v2, 300 training examples" in render_page(checked_analysis(analysis))
-    for cell in analysis["cells"]:
-        if cell["method"] != "plain":
-            found = judge.on_tasks("minilm", "shots=150", "loss")[cell["task"], cell["size"]][cell["method"]]
-            assert cell["outcomes"]["loss"]["comparison"]["difference"] == pytest.approx(found.difference)
+    for cell in analysis.cells:
+        if cell.method != "plain":
+            expected = judge.on_tasks("minilm", "shots=150", "loss")[cell.task, cell.size][cell.method]
+            assert (comparison := cell.outcomes["loss"].comparison) is not None
+            assert comparison.difference == pytest.approx(expected.difference)
 
 
 def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_show(study: Path) -> None:

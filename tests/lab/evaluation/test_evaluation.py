@@ -12,15 +12,15 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from attendrop.lab.cli.app import run
-from attendrop.lab.evaluation.answers import Answers, of_confusion, statistic
+from attendrop.lab.evaluation.answers import Answers
 from attendrop.lab.evaluation.judgement import choose_temperature, decimals, judge
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.best import breaks_ties_by_loss, kept_epoch
 from attendrop.lab.runs.inference import Rows
-from attendrop.lab.tasks import METRICS, Task, load_tokenizer
+from attendrop.lab.tasks import METRICS, Metric, Task, load_tokenizer
 from benchmarks import prediction
 from helpers.cli_tools import save_encoder, save_translator, sentences, write_csv
 
@@ -155,9 +155,13 @@ def test_fast_scores_equal_those_of_the_standard_library() -> None:
     draw = np.random.default_rng(0)
     gold, said = draw.integers(0, 3, 50), draw.integers(0, 3, 50)
     answers = answers_of(np.eye(3)[said], gold)
-    counts = confusion_matrix(gold, said)
-    assert of_confusion("mcc", counts) == pytest.approx(matthews_corrcoef(gold, said))
-    assert of_confusion("macro_f1", counts) == pytest.approx(f1_score(gold, said, average="macro"))
+    for name, expected in (
+        ("mcc", matthews_corrcoef(gold, said)),
+        ("macro_f1", f1_score(gold, said, average="macro")),
+        ("f1", f1_score(gold, said, labels=[1], average="macro")),
+    ):
+        function, columns = METRICS[name].statistic(said, gold)
+        assert function(*columns) == pytest.approx(expected)
     several = Task("t", "multilabel", ("text",), "label", ("a", "b", "c"), ("micro_f1", "macro_f1", "exact_match"))
     many = answers_of(draw.normal(size=(50, 3)), draw.integers(0, 2, (50, 3)), several)
     tags = Task("t", "tokens", ("w",), "t", ("O", "B-X", "I-X"), ("entity_f1", "entity_precision", "entity_recall"))
@@ -168,9 +172,26 @@ def test_fast_scores_equal_those_of_the_standard_library() -> None:
     )
     for case in (answers, many, words, texts):
         for name in case.task.metrics:
-            function, columns = statistic(name, case)
-            expected = METRICS[name](*case.for_metrics(case.predicted))
-            assert function(*columns) == pytest.approx(expected), name
+            pair = case.for_metrics(case.predicted)
+            function, columns = METRICS[name].statistic(*pair)
+            assert function(*columns) == pytest.approx(METRICS[name](*pair)), name
+
+
+def test_a_new_metric_has_an_interval_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def balanced_accuracy(predictions: Any, references: Any) -> float:
+        return float(balanced_accuracy_score(references, predictions))
+
+    draw = np.random.default_rng(0)
+    gold = np.array([0] * 60 + [1] * 25 + [2] * 15)
+    said = np.where(draw.random(100) < 0.7, gold, draw.integers(0, 3, 100))
+    monkeypatch.setitem(METRICS, "balanced_accuracy", Metric("balanced_accuracy", balanced_accuracy, ("classes",)))
+    task = Task("t", "classification", ("text",), "label", ("a", "b", "c"), ("balanced_accuracy", "macro_f1"))
+    scores = judge(answers_of(np.eye(3)[said], gold, task), "validation")["scores"]
+    generator = np.random.default_rng(0)
+    samples = [generator.integers(0, 100, 100) for _ in range(1000)]
+    slow = np.quantile([balanced_accuracy(said[rows], gold[rows]) for rows in samples], [0.025, 0.975])
+    assert [scores["balanced_accuracy"][name] for name in ("low", "high")] == pytest.approx(list(slow))
+    assert scores["balanced_accuracy"]["low"] != scores["macro_f1"]["low"]
 
 
 def test_a_model_that_gives_one_answer_is_warned_of() -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import xml.etree.ElementTree as xml
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import attendrop
 from attendrop import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.report.analysis import Analysis, Method
 from attendrop.lab.report.page import (
     card_section,
     checked_analysis,
@@ -46,15 +48,17 @@ FILES = ["comparisons.csv", "report.csv", "report.html", "report.md"]
 FIGURES = ["seeds", "cost", "curves", "sizes", "heatmap", "tuning", "learned", "rates", "explorer", "agreement"]
 
 
-def small_analysis() -> dict[str, Any]:
+def small_analysis() -> Analysis:
     """Three seeds of two methods on one task, without anything that is optional."""
     analysis = make_analysis(seeds=3, tasks=("glue/rte",), sizes=("all",), methods=tuple(METHODS)[:2], explorer=False)
-    for part in ("agreement", "disagreements", "failures", "notes"):
-        analysis[part] = []
-    analysis["method_metrics"] = {}
-    for cell in analysis["cells"]:
-        cell["curves"] = None
-    return analysis
+    for cell in analysis.cells:
+        cell.curves = None
+    return replace(analysis, agreement=[], disagreements=[], failures=[], notes=[], method_metrics={})
+
+
+def explorer_of(analysis: Analysis) -> dict[str, Any]:
+    assert analysis.explorer is not None
+    return analysis.explorer
 
 
 # ---- the files --------------------------------------------------------------------------------------------------
@@ -62,9 +66,9 @@ def small_analysis() -> dict[str, Any]:
 
 def test_page_of_200_runs_is_below_3_mb_and_names_no_other_place() -> None:
     analysis = make_analysis(seeds=13, layers=12, heads=12, examples=1)
-    analysis["explorer"]["examples"] *= 8
+    explorer_of(analysis)["examples"] *= 8
     page = render_page(analysis)
-    assert len(analysis["runs"]) > 200
+    assert len(analysis.runs) > 200
     assert 500_000 < len(page.encode()) < 3_000_000
     own = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", own)
@@ -74,7 +78,7 @@ def test_page_of_200_runs_is_below_3_mb_and_names_no_other_place() -> None:
 
 def test_maps_that_do_not_fit_are_left_out_and_counted() -> None:
     analysis = make_analysis(layers=12, heads=12, examples=1)
-    analysis["explorer"]["examples"] *= 20
+    explorer_of(analysis)["examples"] *= 20
     page = render_page(analysis)
     data = json.loads(re.search(r'id="analysis">(.*?)</script>', page)[1])  # type: ignore[index]
     assert 1 < len(data["explorer"]["examples"]) == 20 - data["explorer"]["left_out"] < 20
@@ -118,17 +122,17 @@ def test_protocol_of_papers_is_named(render: Any) -> None:
 def test_ensembles_have_a_row_below_their_method_and_a_sentence() -> None:
     analysis = small_analysis()
     page, text = render_page(analysis), render_markdown(analysis)
-    assert page.count('<tr class="ensemble">') == len(analysis["ensembles"]) > 0
+    assert page.count('<tr class="ensemble">') == len(analysis.ensembles) > 0
     assert page.index("ensemble of") > page.index('<tr class="baseline">')
-    assert f"{analysis['ensembles'][0]['seeds']} × at inference" in page
-    assert text.count("Ensemble of the") == len(analysis["ensembles"])
-    assert '<tr class="ensemble">' not in render_page({**analysis, "ensembles": []})
+    assert f"{analysis.ensembles[0].seeds} × at inference" in page
+    assert text.count("Ensemble of the") == len(analysis.ensembles)
+    assert '<tr class="ensemble">' not in render_page(replace(analysis, ensembles=[]))
 
 
 def test_tables_hold_every_run_and_every_comparison() -> None:
     analysis = make_analysis()
     runs = list(csv.DictReader(io.StringIO(runs_csv(analysis))))
-    assert len({row["id"] for row in runs}) == len(analysis["runs"]) == 160
+    assert len({row["id"] for row in runs}) == len(analysis.runs) == 160
     assert [row["error"] for row in runs if row["status"] == "failed"] == ["training diverged at step 120"]
     comparisons = list(csv.DictReader(io.StringIO(comparisons_csv(analysis))))
     assert len(comparisons) == 2 * 2 * 3 * 5
@@ -137,14 +141,14 @@ def test_tables_hold_every_run_and_every_comparison() -> None:
         if (r["method"], r["task"], r["size"], r["outcome"]) == ("attendout", "glue/rte", "all", "score")
     )  # fmt: skip
     assert (row["verdict"], float(row["difference"]), float(row["p_adjusted"])) == ("hurts", -0.02, 0.012)
-    baseline = next(c for c in analysis["cells"] if c["method"] == "plain" and c["size"] == "all")
-    assert float(row["baseline_mean"]) == baseline["outcomes"]["score"]["mean"]
+    baseline = next(c for c in analysis.cells if c.method == "plain" and c.size == "all")
+    assert float(row["baseline_mean"]) == baseline.outcomes["score"].mean
 
 
 def test_formulas_and_markup_of_data_are_text() -> None:
     analysis = small_analysis()
-    analysis["runs"][0]["error"] = "=HYPERLINK(1)"
-    analysis["title"] = "a | b <b>"
+    analysis.runs[0].error = "=HYPERLINK(1)"
+    analysis.title = "a | b <b>"
     assert "'=HYPERLINK(1)" in runs_csv(analysis)
     assert r"# a \| b \<b\>" in render_markdown(analysis)
 
@@ -159,38 +163,37 @@ def test_section_of_a_card_is_short_and_complete() -> None:
 
 def test_headline_names_all_methods_of_a_verdict() -> None:
     analysis = make_analysis()
-    for entry in analysis["summary"]:
-        entry["verdict"] = "no difference"
+    analysis.summary = [replace(entry, verdict="no difference") for entry in analysis.summary]
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut make no difference."
 
 
 def test_verdicts_that_agree_on_all_tasks_are_said_where_other_tasks_are_undecided() -> None:
     analysis = make_analysis()
-    for entry in analysis["summary"]:
-        entry["verdict"] = "undecided"
+    analysis.summary = [replace(entry, verdict="undecided") for entry in analysis.summary]
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut are undecided."
     said = other_outcomes(checked_analysis(analysis))
     assert said.startswith("On each task by itself, AD-DROP improves the accuracy; AttendOut worsens the accuracy")
     assert said in render_markdown(analysis)
-    cell = next(c for c in analysis["cells"] if c["method"] == "attendout")
-    cell["outcomes"]["score"]["comparison"]["verdict"] = "no difference"
+    score = next(c for c in analysis.cells if c.method == "attendout").outcomes["score"]
+    assert score.comparison is not None
+    score.comparison = replace(score.comparison, verdict="no difference")
     assert "AttendOut worsens the accuracy" not in other_outcomes(checked_analysis(analysis))
 
 
 def test_a_grid_of_settings_stays_readable() -> None:
     analysis = make_analysis(tasks=("glue/rte",), sizes=("all",))
-    (cell,) = (cell for cell in analysis["cells"] if cell["method"] == "addrop:p=0.3,q=0.3")
+    (cell,) = (cell for cell in analysis.cells if cell.method == "addrop:p=0.3,q=0.3")
     for number in range(1, 41):
-        analysis["methods"].append({"name": f"addrop:p=0.3,q={number}"})
-        analysis["cells"].append({**cell, "method": f"addrop:p=0.3,q={number}"})
+        analysis.methods.append(Method(f"addrop:p=0.3,q={number}"))
+        analysis.cells.append(replace(cell, method=f"addrop:p=0.3,q={number}"))
     assert headline(checked_analysis(analysis)) == "41 methods help; AttendOut hurts (−0.020); R-Drop is undecided."
     assert 'class="scroll tall"' in render_page(analysis)
 
 
 def broken(change: Any) -> dict[str, Any]:
-    analysis = make_analysis(seeds=5)
-    change(analysis)
-    return analysis
+    fields = make_analysis(seeds=5).to_dict()
+    change(fields)
+    return fields
 
 
 @pytest.mark.parametrize(
@@ -198,10 +201,11 @@ def broken(change: Any) -> dict[str, Any]:
     [
         ([], "it is a list, not a dictionary"),
         (broken(lambda a: a.pop("cells")), "'cells' is missing"),
-        (broken(lambda a: a.update(format=7)), "its format is 7"),
-        (broken(lambda a: a.update(methods="plain")), "'methods' is of the wrong type"),
+        (broken(lambda a: a.update(schema=7)), "its schema is 7"),
+        (broken(lambda a: a.update(methods="plain")), "'methods' is a str, not a list"),
         (broken(lambda a: a.update(runs={})), "'runs' is a dict, not a list"),
         (broken(lambda a: a["cells"][3].pop("task")), "entry 3 of 'cells' has no 'task'"),
+        (broken(lambda a: a["cells"][0]["outcomes"].update(x={"values": {}})), "has the outcome 'x', which"),
         (broken(lambda a: a["cells"][0].update(method="x")), "which 'methods' does not list"),
         (broken(lambda a: a["cells"][0]["outcomes"]["score"].pop("values")), "has no 'values'"),
         (broken(lambda a: a["cells"][1]["outcomes"]["loss"]["comparison"].update(verdict="good")), "verdict 'good'"),
@@ -217,10 +221,15 @@ def test_broken_analyses_are_refused(analysis: Any, words: str, tmp_path: Path) 
 
 def test_numbers_that_are_not_finite_are_shown_as_missing(tmp_path: Path) -> None:
     analysis = small_analysis()
-    analysis["cells"][0]["outcomes"]["score"]["mean"] = float("nan")
+    analysis.cells[0].outcomes["score"].mean = float("nan")
     page = write_report(analysis, tmp_path).read_text("utf-8")
     data = json.loads(re.search(r'id="analysis">(.*?)</script>', page)[1])  # type: ignore[index]
     assert data["cells"][0]["outcomes"]["score"]["mean"] is None
+
+
+def test_analysis_is_the_same_after_json() -> None:
+    analysis = make_analysis()
+    assert Analysis.from_dict(json.loads(json.dumps(analysis.to_dict()))) == analysis
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -462,7 +471,7 @@ def test_explorer_with_the_keyboard_alone(opened: Any, pages: dict[str, Path]) -
 
 def test_explorer_shows_the_maps_of_the_analysis(opened: Any, pages: dict[str, Path]) -> None:
     page = opened(pages["whole"])
-    example = make_analysis()["explorer"]["examples"][1]
+    example = explorer_of(make_analysis())["examples"][1]
     page.get_by_label("Example", exact=True).select_option("1")
     page.get_by_label("Layer", exact=True).select_option("1")
     page.get_by_label("Head", exact=True).select_option("5")
@@ -507,13 +516,13 @@ def test_figures_are_saved_as_svg_png_and_csv(figure: str, opened: Any, pages: d
 
 def test_texts_of_the_data_are_never_markup(opened: Any, tmp_path: Path) -> None:
     analysis = make_analysis(seeds=5)
-    analysis.update(title=HOSTILE, command=HOSTILE, notes=[HOSTILE], versions={HOSTILE: HOSTILE})
-    analysis["methods"][1]["label"] = HOSTILE
-    analysis["failures"][0]["message"] = HOSTILE
-    analysis["disagreements"][0].update(text=HOSTILE, gold=HOSTILE)
-    analysis["explorer"]["examples"][0]["text"] = HOSTILE
-    analysis["explorer"]["examples"][0]["tokens"][2] = HOSTILE
-    analysis["runs"][0]["error"] = HOSTILE
+    analysis = replace(analysis, title=HOSTILE, command=HOSTILE, notes=[HOSTILE], versions={HOSTILE: HOSTILE})
+    analysis.methods[1].label = HOSTILE
+    analysis.failures[0].message = HOSTILE
+    analysis.disagreements[0] = replace(analysis.disagreements[0], text=HOSTILE, gold=HOSTILE)
+    explorer_of(analysis)["examples"][0]["text"] = HOSTILE
+    explorer_of(analysis)["examples"][0]["tokens"][2] = HOSTILE
+    analysis.runs[0].error = HOSTILE
     page = opened(write_report(analysis, tmp_path), 390)
     page.locator("#runs summary").click()
     assert page.evaluate("window.hacked") is None

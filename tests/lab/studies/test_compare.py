@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.report.analysis import Analysis, Sequential
 from attendrop.lab.statistics.sequential import SequentialDesign
+from attendrop.lab.statistics.verdict import Comparison
 from attendrop.lab.studies.analysis import analyse, analyse_records
 from attendrop.lab.studies.compare import UntilDecided, compare
 from attendrop.lab.studies.design import Design, RunSpec, make_design
@@ -75,6 +78,13 @@ def design_of(methods: list[str], **fields: Any) -> Design:
     return make_design({"model": "roberta-base"}, methods, **{"tasks": ("glue/rte",), **fields})
 
 
+def comparison_of(analysis: Analysis, method: str = "rdrop") -> Comparison:
+    """The comparison of a method's score in the first cell that it has."""
+    comparison = next(cell for cell in analysis.cells if cell.method == method).outcomes["score"].comparison
+    assert comparison is not None
+    return comparison
+
+
 # ---- seeds -----------------------------------------------------------------------------------------------------------
 
 
@@ -82,14 +92,14 @@ def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
     design = design_of(["rdrop", "addrop", "mixout"])
     engine = MadeUpEngine(noisy({"rdrop": 0.05, "addrop": 0.004, "mixout": -0.05}))
     analysis = compare(design, tmp_path / "study", engine, max_seeds=40)
-    cells = {cell["method"]: cell["outcomes"]["score"] for cell in analysis["cells"]}
-    verdicts = {method: cell["comparison"]["verdict"] for method, cell in cells.items() if cell["comparison"]}
+    cells = {cell.method: cell.outcomes["score"] for cell in analysis.cells}
+    verdicts = {method: of.comparison.verdict for method, of in cells.items() if of.comparison}
     assert verdicts["rdrop"] == "helps"
     assert verdicts["mixout"] == "hurts"
-    seeds = {method: len(cell["values"]) for method, cell in cells.items()}
+    seeds = {method: len(of.values) for method, of in cells.items()}
     assert 5 <= seeds["rdrop"] < 15  # a large effect is decided early
     assert seeds["rdrop"] < seeds["addrop"] <= seeds["plain"] <= 40  # a small one is not
-    assert analysis["sequential"] == {"max_seeds": 40, "first_look": 5}
+    assert analysis.sequential == Sequential(max_seeds=40, first_look=5)
 
 
 def test_a_verdict_is_that_of_the_look_at_which_it_was_made() -> None:
@@ -101,9 +111,9 @@ def test_a_verdict_is_that_of_the_look_at_which_it_was_made() -> None:
         plain, rdrop = design.runs(design.cells[0], seed)
         records += [record_of(plain, 0.7 + 0.001 * seed), record_of(rdrop, 0.7 + 0.001 * seed + effect)]
     for order in (records, records[::-1]):
-        comparison = next(c for c in analyse_records(order, study)["cells"] if c["method"] == "rdrop")
-        assert comparison["outcomes"]["score"]["comparison"]["verdict"] == "helps"
-        assert comparison["outcomes"]["score"]["comparison"]["pairs"] == 5
+        comparison = comparison_of(analyse_records(order, study))
+        assert comparison.verdict == "helps"
+        assert comparison.pairs == 5
 
 
 def test_tasks_come_one_after_the_other_and_end_when_all_is_decided() -> None:
@@ -125,9 +135,9 @@ def test_a_study_that_is_started_again_with_more_seeds_repeats_nothing(tmp_path:
     analysis = compare(design, tmp_path / "study", more, seeds=5)
     assert len(engine.ran) == 6
     assert sorted((s.method, s.seed) for s in more.ran) == [(m, s) for m in ("plain", "rdrop") for s in (3, 4)]
-    assert analysis == analyse(tmp_path / "study") | {"created": analysis["created"]}
-    assert analysis["ensembles"] == []
-    assert [note for note in analysis["notes"] if note.startswith("there is no ensemble of the seeds of plain, rdrop")]
+    assert analysis == replace(analyse(tmp_path / "study"), created=analysis.created)
+    assert analysis.ensembles == []
+    assert [note for note in analysis.notes if note.startswith("there is no ensemble of the seeds of plain, rdrop")]
     with pytest.raises(UserError, match="keep is 'dev', and 'last' in the study"):
         compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", engine, seeds=5)
 
@@ -144,11 +154,11 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
     error = {"type": "DivergedError", "message": "training has diverged"}
     records[5] = {**records[5], "status": "failed", "scores": {}, "error": error}
     analysis = analyse_records(records, design.to_dict())
-    comparison = next(c for c in analysis["cells"] if c["method"] == "rdrop")["outcomes"]["score"]["comparison"]
-    assert (comparison["pairs"], comparison["failed"]) == (7, 1)
-    assert "1" in comparison["sentence"]
-    assert [failure["seed"] for failure in analysis["failures"]] == [2]
-    assert analysis["methods"][1]["failed"] == 1
+    comparison = comparison_of(analysis)
+    assert (comparison.pairs, comparison.failed) == (7, 1)
+    assert "1" in comparison.sentence
+    assert [failure.seed for failure in analysis.failures] == [2]
+    assert analysis.methods[1].failed == 1
 
 
 def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
@@ -156,10 +166,9 @@ def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
     records = [
         record_of(s, 0.7 + 0.1 * (s.method == "rdrop")) for seed in range(4) for s in design.runs(design.cells[0], seed)
     ]
-    outcome = next(c for c in analyse_records(records, design.to_dict())["cells"] if c["method"] == "rdrop")
-    comparison = outcome["outcomes"]["score"]["comparison"]
-    assert comparison["verdict"] == "too few seeds"
-    assert comparison["difference"] == pytest.approx(0.1)
+    comparison = comparison_of(analyse_records(records, design.to_dict()))
+    assert comparison.verdict == "too few seeds"
+    assert comparison.difference == pytest.approx(0.1)
 
 
 def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
@@ -168,9 +177,9 @@ def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
     records = [
         record_of(s, 0.7 + 0.01 * len(s.method)) for seed in range(2) for s in design.runs(design.cells[0], seed)
     ]
-    (heatmap,) = analyse_records(records, design.to_dict())["heatmaps"]
-    assert (heatmap["xs"], heatmap["ys"]) == ([0.1, 0.3], [0.2, 0.5])
-    assert np.array(heatmap["difference"]).shape == (2, 2)
+    (heatmap,) = analyse_records(records, design.to_dict()).heatmaps
+    assert (heatmap.xs, heatmap.ys) == ([0.1, 0.3], [0.2, 0.5])
+    assert np.array(heatmap.difference).shape == (2, 2)
 
 
 def test_agreement_and_disagreements_come_from_single_predictions() -> None:
@@ -183,9 +192,9 @@ def test_agreement_and_disagreements_come_from_single_predictions() -> None:
             texts = {"texts": ["one", "two", "three", "four"]} if seed == 0 else {}
             records.append(record_of(spec, 0.5, predictions=predictions, **texts))
     analysis = analyse_records(records, design.to_dict())
-    assert [row["agreement"] for row in analysis["agreement"]] == [1.0, 0.75]
-    assert analysis["agreement"][1]["per_example"] == [1, 1, 0, 0.5]
-    assert [(row["text"], row["right"]["rdrop"]) for row in analysis["disagreements"]] == [("three", 0), ("four", 0.5)]
+    assert [row.agreement for row in analysis.agreement] == [1.0, 0.75]
+    assert analysis.agreement[1].per_example == [1, 1, 0, 0.5]
+    assert [(row.text, row.right["rdrop"]) for row in analysis.disagreements] == [("three", 0), ("four", 0.5)]
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -226,12 +235,12 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
     assert study["methods"] == ["plain", ADDROP]
     assert study["command"].startswith("attendrop compare --model")
     analysis = analyse(folder)
-    assert {cell["size"] for cell in analysis["cells"]} == {"shots=8", "shots=16"}
-    assert analysis["explorer"] is not None
-    assert {row["outcome"] for row in analysis["summary"]} == {"score", "loss", "brier", "ece", "scaled_loss", "cost"}
+    assert {cell.size for cell in analysis.cells} == {"shots=8", "shots=16"}
+    assert analysis.explorer is not None
+    assert {row.outcome for row in analysis.summary} == {"score", "loss", "brier", "ece", "scaled_loss", "cost"}
     assert len(list((folder / "predictions").glob("*.npz"))) == 20
-    assert [(row["method"], row["size"], row["seeds"]) for row in analysis["ensembles"][:2]] == [
-        ("plain", analysis["cells"][0]["size"], 5), (ADDROP, analysis["cells"][0]["size"], 5)
+    assert [(row.method, row.size, row.seeds) for row in analysis.ensembles[:2]] == [
+        ("plain", analysis.cells[0].size, 5), (ADDROP, analysis.cells[0].size, 5)
     ]  # fmt: skip
     assert done.out.count("It costs 5 × at inference.") == 4
 

@@ -178,11 +178,12 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
     rows, notes = ensembles_of(Group("t", "all", runs), lambda run: stored.get(run, {}), 0.01, 0.95)
     assert len(rows) == 1
     row = rows[0]
-    assert (row["method"], row["part"], row["seeds"]) == ("plain", "validation", 5)
-    assert row["outcomes"]["score"] - row["mean"] == pytest.approx(row["gain"])
-    assert row["gain"] > 0.03
-    assert row["sentence"].startswith("Ensemble of the 5 seeds of plain: accuracy 0.")
-    assert row["sentence"].endswith("It costs 5 × at inference.")
+    assert (row.method, row.part, row.seeds) == ("plain", "validation", 5)
+    assert row.outcomes["score"] - row.mean == pytest.approx(row.gain)  # type: ignore[operator]
+    assert row.gain is not None
+    assert row.gain > 0.03
+    assert row.sentence.startswith("Ensemble of the 5 seeds of plain: accuracy 0.")
+    assert row.sentence.endswith("It costs 5 × at inference.")
     assert notes[0].startswith(
         "there is no ensemble of the seeds of old on t: predictions of these runs are not stored"
     )

@@ -138,7 +138,7 @@ def test_paper_protocol_is_labelled_in_records_and_output(
     records = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
     assert {record["protocol"] for record in records} == {PAPER_LABEL}
     assert {(record["keep"], record["trial"] is None) for record in records} == {("dev", False), ("last", True)}
-    assert analyse(tmp_path)["protocol"] == "paper"
+    assert analyse(tmp_path).protocol == "paper"
     assert PAPER_LABEL in (tmp_path / "report.md").read_text()
 
 

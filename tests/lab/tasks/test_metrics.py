@@ -105,3 +105,24 @@ def test_every_task_has_the_metrics_of_its_papers() -> None:
     assert {TASKS[name].metrics for name in ("imdb", "swag", "hans", "paws-x/en")} == {("accuracy",)}
     assert {TASKS[name].metrics for name in ("wmt16/en-ro", "wmt16/tr-en", "multi30k/en-de")} == {("bleu",)}
     assert all(name in METRICS for task in TASKS.values() for name in task.metrics)
+
+
+EXAMPLES: dict[str, tuple[Any, Any]] = {
+    "classes": (np.array(PREDICTED), np.array(GOLD)),
+    "labels": (np.array([[1, 0], [1, 1], [0, 0]]), np.array([[1, 0], [0, 1], [0, 1]])),
+    "numbers": (np.array([1.0, 2.5, 2.0, 5.0]), np.array([1.0, 2.0, 3.0, 4.0])),
+    "tags": (TAGGED, TAGS),
+    "texts": (["a b c d e", "b a"], ["a b c d f", "a b"]),
+    "log-likelihoods": (np.array([-1.0, -2.0, -0.5]), np.array([3, 1, 2])),
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), [(m.name, kind) for m in METRICS.values() for kind in m.takes])
+def test_statistic_of_a_bootstrap_sample_is_the_metric_of_its_examples(name: str, kind: str) -> None:
+    predicted, gold = EXAMPLES[kind]
+    function, columns = METRICS[name].statistic(predicted, gold)
+    draws = np.random.default_rng(0)
+    for _ in range(20):
+        rows = draws.integers(0, len(gold), len(gold))
+        sample = [of[rows] if isinstance(of, np.ndarray) else [of[row] for row in rows] for of in (predicted, gold)]
+        assert function(*(column[rows] for column in columns)) == pytest.approx(METRICS[name](*sample), abs=1e-9)

@@ -12,11 +12,12 @@ import typer
 from ...errors import UserError
 from ...utils.checks import check_number, check_whole
 from ...utils.secrets import is_secret
+from ..report.analysis import Analysis, Result
 from ..runs import make_config, read_yaml
 from ..runs.hub_token import token_in_environment
-from ..studies.analysis.outcomes import DELTAS
 from ..studies.compare import compare
 from ..studies.design import Design, make_design
+from ..tasks.outcomes import OUTCOMES, Outcome, all_deltas
 from . import engine_options
 from .console import console, plain_table, quiet_libraries, shown
 from .flags import as_arguments, with_flags
@@ -24,6 +25,7 @@ from .study_view import StudyView
 
 _STUDY = "Comparison"  # panel of these options in --help
 _MOST_SEEDS = 40
+_DELTAS = all_deltas()
 
 # Settings that the study decides, or that belong to a single run.
 _NOT_FOR_STUDIES = ("seed", "resume", "resume_changed", "overwrite", "save_strategy", "load_best_model_at_end")
@@ -64,9 +66,9 @@ def compare_command(
     ] = False,
     max_seeds: Annotated[int, _option("With --until-decided: the largest number of seeds.")] = _MOST_SEEDS,
     baseline: Annotated[str | None, _option("What the others are compared with. [dim]\\[default: plain][/dim]")] = None,
-    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = DELTAS["score"],
-    delta_loss: Annotated[float, _option("The same for the loss.")] = DELTAS["loss"],
-    delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = DELTAS["ece"],
+    delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
+    delta_loss: Annotated[float, _option("The same for the loss.")] = _DELTAS["loss"],
+    delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = _DELTAS["ece"],
     keep_models: Annotated[
         bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
     ] = False,
@@ -96,8 +98,8 @@ def compare_command(
     secrets = {name: shared.pop(name) for name in [*shared] if is_secret(name)}
     check_whole("seeds", seeds, 1)
     check_whole("first_seed", first_seed, 0)
-    deltas = {"score": delta} | dict.fromkeys(("loss", "scaled_loss"), delta_loss)
-    deltas |= dict.fromkeys(("ece", "scaled_ece", "brier"), delta_calibration)
+    families = {"score": delta, "loss": delta_loss, "calibration": delta_calibration}
+    deltas = {name: families[of.family] for name, of in OUTCOMES.items() if of.family}
     for name, value in deltas.items():
         check_number(f"delta of {name}", value)
     tasks = task or ([shared.pop("task")] if "task" in shared else [])
@@ -128,7 +130,7 @@ def compare_command(
         raise typer.Exit(130) from None
     print_verdicts(analysis)
     _write_report(analysis, place)
-    if any(entry["runs"] == entry["failed"] for entry in analysis["methods"]):
+    if any(entry.runs == entry.failed for entry in analysis.methods):
         raise typer.Exit(1)
 
 
@@ -174,63 +176,58 @@ def _announce(design: Design, seeds: int, max_seeds: int | None, folder: Path) -
         console.print("paper protocol: the epoch is selected on the development set", soft_wrap=True)
 
 
-def print_verdicts(analysis: Mapping[str, Any]) -> None:
+def print_verdicts(analysis: Analysis) -> None:
     """Print a table of verdicts for each task and amount of data, and the sentences behind them.
 
     Args:
         analysis: The analysis of a study.
     """
-    places = dict.fromkeys((c["task"], c["size"]) for c in analysis["cells"] if c["part"] == "validation")
+    places = dict.fromkeys((cell.task, cell.size) for cell in analysis.cells if cell.part == "validation")
     for task, size in places:
-        cells = [c for c in analysis["cells"] if (c["task"], c["size"], c["part"]) == (task, size, "validation")]
-        # Five columns fit in 80 characters; the report has the loss after temperature scaling too.
-        outcomes = [name for name in cells[0]["outcomes"] if name != "scaled_loss"]
+        cells = [cell for cell in analysis.cells if (cell.task, cell.size, cell.part) == (task, size, "validation")]
+        outcomes = [name for name in cells[0].outcomes if OUTCOMES[name].is_in_terminal]
         title = f"{task}" if size == "all" else f"{task}, {size}"
-        table = plain_table(shown(title), *(analysis["metric"] if name == "score" else name for name in outcomes))
+        table = plain_table(shown(title), *(analysis.metric if name == "score" else name for name in outcomes))
         table.columns[0].overflow = "fold"
-        first = min(30, max(len(cell["method"]) for cell in cells))
+        first = min(30, max(len(cell.method) for cell in cells))
         each = (console.width - first) // len(outcomes) - 1
         table.columns[0].min_width = first
         for column in table.columns[1:]:
             column.width = min(max(each, len("(+0.000)")), len("0.0000 (+0.000)"))
         for cell in cells:
-            table.add_row(shown(cell["method"]), *(_cell(cell["outcomes"][name], name) for name in outcomes))
+            table.add_row(shown(cell.method), *(_cell(cell.outcomes[name], OUTCOMES[name]) for name in outcomes))
         console.print(table)
         for cell in cells:
-            comparison = cell["outcomes"]["score"]["comparison"]
-            if comparison:
-                console.print(f"  {shown(comparison['sentence'])}", soft_wrap=True)
-        for ensemble in analysis.get("ensembles", ()):
-            if (ensemble["task"], ensemble["size"], ensemble["part"]) == (task, size, "validation"):
-                console.print(f"  [dim]{shown(ensemble['sentence'])}[/dim]", soft_wrap=True)
-    for failure in analysis["failures"]:
-        text = f"failed: {failure['method']} seed {failure['seed']} on {failure['task']}: {failure['message']}"
+            if comparison := cell.outcomes["score"].comparison:
+                console.print(f"  {shown(comparison.sentence)}", soft_wrap=True)
+        for ensemble in analysis.ensembles:
+            if (ensemble.task, ensemble.size, ensemble.part) == (task, size, "validation"):
+                console.print(f"  [dim]{shown(ensemble.sentence)}[/dim]", soft_wrap=True)
+    for failure in analysis.failures:
+        text = f"failed: {failure.method} seed {failure.seed} on {failure.task}: {failure.message}"
         console.print(shown(text), soft_wrap=True)
 
 
 _COLOURS = {"helps": "green", "hurts": "red"}
 
 
-def _cell(outcome: Mapping[str, Any], name: str) -> str:
-    if outcome["mean"] is None:
+def _cell(result: Result, outcome: Outcome) -> str:
+    if result.mean is None:
         return "failed"
-    unit = " ×" if name == "cost" else ""
-    mean = f"{outcome['mean']:.2f}{unit}" if unit else f"{outcome['mean']:.4f}"
-    comparison = outcome["comparison"]
-    if not comparison or comparison["difference"] is None:
+    mean = f"{result.mean:.2f} ×" if outcome.is_relative else f"{result.mean:.4f}"
+    comparison = result.comparison
+    if not comparison or comparison.difference is None:
         return mean
-    verdict = comparison["verdict"]
-    difference = "" if unit else f" ({comparison['difference']:+.3f})"  # a multiple says it already
+    verdict = comparison.verdict
+    difference = "" if outcome.is_relative else f" ({comparison.difference:+.3f})"  # a multiple says it already
     if verdict == "too few seeds":
         return f"{mean}{difference}"  # the sentence below the table says so once
-    if name == "cost":
-        verdict = {"helps": "cheaper", "hurts": "dearer"}.get(verdict, verdict)
-    colour = _COLOURS.get(comparison["verdict"])
-    shown_verdict = f"[{colour}]{verdict}[/{colour}]" if colour else f"[dim]{verdict}[/dim]"
+    colour, word = _COLOURS.get(verdict), outcome.verdicts.get(verdict, verdict)
+    shown_verdict = f"[{colour}]{word}[/{colour}]" if colour else f"[dim]{word}[/dim]"
     return f"{mean}{difference}\n{shown_verdict}"
 
 
-def _write_report(analysis: Mapping[str, Any], folder: Path) -> None:
+def _write_report(analysis: Analysis, folder: Path) -> None:
     from ..report.page import write_report
 
     page = write_report(analysis, folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -13,7 +13,6 @@ from .. import tasks
 from ..statistics.calibration import softmax
 
 CLASSES = ("classification", "choice", "tokens")  # each item has one of the classes
-Statistic = Callable[..., float]
 
 
 @dataclass
@@ -132,95 +131,3 @@ def probabilities(task: tasks.Task, values: Any, temperature: float = 1.0) -> np
     if task.kind == "multilabel":
         return 1 / (1 + np.exp(-np.clip(np.asarray(values, float) / temperature, -500, 500)))
     return softmax(values, temperature)
-
-
-def statistic(name: str, answers: Answers) -> tuple[Statistic, list[np.ndarray]]:
-    """A metric as a fast function of columns with one row for each example, for the bootstrap.
-
-    Args:
-        name: The name of the metric.
-        answers: The answers.
-    """
-    kind, gold, predicted = answers.task.kind, answers.gold, answers.predicted
-    if kind == "translation":
-        return _bleu(predicted, gold)
-    if kind == "regression":
-        return tasks.METRICS[name], [predicted, gold]
-    if kind == "tokens":
-        return _of_sentences(name, *answers.for_metrics(predicted))
-    if name in ("accuracy", "exact_match"):
-        right = predicted == gold
-        return np.mean, [(right.all(-1) if kind == "multilabel" else right).astype(float)]
-    if kind == "multilabel":
-        counts = np.stack([predicted & gold, predicted, gold], 1).astype(float)  # [N, 3, labels]
-        axis = (0, 2) if name == "micro_f1" else 0
-        return lambda rows: float(np.mean(f1_of(*_three(rows.sum(axis))))), [counts]
-    size = len(answers.task.labels)
-
-    def score(cells: np.ndarray) -> float:
-        return of_confusion(name, np.bincount(cells, minlength=size * size).reshape(size, size))
-
-    return score, [gold * size + predicted]
-
-
-def _three(sums: np.ndarray) -> tuple[Any, Any, Any]:
-    return sums[0], sums[1], sums[2]
-
-
-def f1_of(right: Any, predicted: Any, gold: Any) -> Any:
-    """F1 from counts: how many were rightly predicted, predicted at all, and there."""
-    return 2 * right / np.maximum(predicted + gold, 1)
-
-
-def of_confusion(name: str, counts: np.ndarray) -> float:
-    """Accuracy, F1 of class 1, macro F1 or Matthews correlation of a confusion matrix.
-
-    Args:
-        name: The name of the metric.
-        counts: The confusion matrix; its rows are the right classes.
-    """
-    right, predicted, gold, total = np.diag(counts), counts.sum(0), counts.sum(1), counts.sum()
-    if name == "accuracy":
-        return float(right.sum() / total)
-    if name == "mcc":
-        covariance = right.sum() * total - float(predicted @ gold)
-        spread = (float(total) ** 2 - float(predicted @ predicted)) * (float(total) ** 2 - float(gold @ gold))
-        return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
-    scores = f1_of(right, predicted, gold)
-    return float(scores[1]) if name == "f1" else float(scores[predicted + gold > 0].mean())
-
-
-def _of_sentences(name: str, predicted: list[Any], gold: list[Any]) -> tuple[Statistic, list[np.ndarray]]:
-    """Scores of tagging from counts of each sentence: entities or words that are right, predicted and there."""
-    from seqeval.metrics.sequence_labeling import get_entities
-
-    def counts(said: list[Any], right: list[Any]) -> tuple[int, int, int]:
-        if name == "token_accuracy":
-            return sum(a == b for a, b in zip(said, right, strict=True)), len(said), len(right)
-        found, there = set(get_entities(said)), set(get_entities(right))
-        return len(found & there), len(found), len(there)
-
-    table = np.array([counts(*pair) for pair in zip(predicted, gold, strict=True)], float)
-    place = {"entity_precision": 1, "entity_recall": 2}.get(name)
-
-    def score(rows: np.ndarray) -> float:
-        sums = rows.sum(0)
-        return float(f1_of(*_three(sums)) if place is None else sums[0] / max(sums[place], 1))
-
-    return score, [table]
-
-
-def _bleu(predicted: list[str], gold: list[str]) -> tuple[Statistic, list[np.ndarray]]:
-    from sacrebleu.metrics import BLEU
-
-    bleu = BLEU(effective_order=True)
-    parts = [bleu.sentence_score(said, [right]) for said, right in zip(predicted, gold, strict=True)]
-    table = np.array([[*part.counts, *part.totals, part.sys_len, part.ref_len] for part in parts], float)
-    order = (table.shape[1] - 2) // 2
-
-    def score(rows: np.ndarray) -> float:
-        sums = rows.sum(0).astype(int).tolist()
-        counts, totals = sums[:order], sums[order : 2 * order]
-        return float(BLEU.compute_bleu(counts, totals, *sums[2 * order :], smooth_method="exp").score)
-
-    return score, [table]

@@ -20,9 +20,9 @@ from ..statistics.calibration import (
     softmax,
 )
 from ..tasks.findings import shortened
-from ..tasks.metrics import LOWER_IS_BETTER
+from ..tasks.metrics import f1_of
 from ..tasks.predictions import cell
-from .answers import CLASSES, Answers, f1_of, statistic
+from .answers import CLASSES, Answers
 
 LEAST_FOR_TEMPERATURE = 50  # items; with fewer the fit says more about them than about the model
 
@@ -61,11 +61,11 @@ def _metrics(task: tasks.Task) -> Sequence[str]:
 
 
 def _score(name: str, answers: Answers, constant: Any) -> dict[str, float | None]:
-    function, columns = statistic(name, answers)
+    metric, pair = tasks.METRICS[name], answers.for_metrics(answers.predicted)
+    function, columns = metric.statistic(*pair)
     low, high = score_interval(function, *columns)
-    baseline = None if constant is None else tasks.METRICS[name](*answers.for_metrics(constant))
-    value = tasks.METRICS[name](*answers.for_metrics(answers.predicted))
-    return {"value": value, "low": low, "high": high, "baseline": baseline}
+    baseline = None if constant is None else metric(*answers.for_metrics(constant))
+    return {"value": metric(*pair), "low": low, "high": high, "baseline": baseline}
 
 
 def _most_frequent(answers: Answers) -> tuple[Any, str | None]:
@@ -175,8 +175,8 @@ def _warnings(judged: Mapping[str, Any], answers: Answers, split: str) -> list[s
                 "use --class-weights balanced"
             )
     if not found and score["baseline"] is not None and answers.task.kind != "regression":
-        is_lower = name in LOWER_IS_BETTER
-        if (score["value"] >= score["baseline"]) if is_lower else (score["value"] <= score["baseline"]):
+        sign = 1 if tasks.METRICS[name].greater_is_better else -1
+        if sign * score["value"] <= sign * score["baseline"]:
             found.append(
                 f"{name} on {split} is {score['value']:.4f}, no better than {score['baseline']:.4f}, which always "
                 f"answering {judged['baseline']!r} reaches"

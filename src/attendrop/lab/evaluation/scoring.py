@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import tasks
-from ..statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
+from ..statistics.calibration import scaled_probabilities, softmax
+from ..tasks.outcomes import measured_outcomes
 from .outputs import Outputs, outputs_of
 
 MAX_PREDICTIONS = 2000  # examples of a split whose predictions a record holds
@@ -39,11 +40,8 @@ class Scorer:
         if self._measures_calibration:
             logits, gold = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
             probabilities = softmax(logits)
-            scores["brier"] = brier_score(probabilities, gold)
-            scores["ece"] = calibration_error(probabilities, gold)
-            scaled = scaled_probabilities(logits, gold)
-            scores["scaled_loss"] = log_loss(scaled, gold)
-            scores["scaled_ece"] = calibration_error(scaled, gold)
+            scores |= measured_outcomes(probabilities, gold)
+            scores |= measured_outcomes(scaled_probabilities(logits, gold), gold, is_scaled=True)
             scores["majority"] = float(np.bincount(gold).max() / len(gold))
             first = slice(MAX_PREDICTIONS)
             self.predictions = {

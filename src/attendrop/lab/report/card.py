@@ -19,19 +19,6 @@ from .judgement import SHOWN_CLASSES, scores_in_card
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-# metric of attendrop -> metric on the Hub, where the names differ
-_HUB_METRICS = {
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "mcc": "matthews_correlation",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-    "entity_f1": "f1",
-    "entity_precision": "precision",
-    "entity_recall": "recall",
-    "token_accuracy": "accuracy",
-    "bleu": "sacrebleu",
-}
 _SHOWN_SETTINGS = (
     "learning_rate",
     "per_device_train_batch_size",
@@ -109,7 +96,7 @@ def _eval_results(record: Mapping[str, Any], task: Task) -> list[EvalResult]:
                 dataset_config=source.hub_config,
                 dataset_split=split,
                 dataset_revision=source.hub_revision,
-                metric_type=_HUB_METRICS.get(metric, metric),
+                metric_type=METRICS[metric].hub_name or metric,
                 metric_name=metric,
                 metric_value=value,
             )

@@ -89,7 +89,7 @@ def explore(
 
     Example:
         ```python
-        analysis["explorer"] = explore(model, tokenizer, ["The film is not bad at all."])
+        analysis.explorer = explore(model, tokenizer, ["The film is not bad at all."])
         ```
     """
     if not texts or isinstance(texts, str):
@@ -133,11 +133,11 @@ def _example(
 def _identities(sites: Sequence[Site]) -> dict[int, tuple[str, int]]:
     """What names a site in a model and in its pruned copy, whose sites are fewer: its module, and the call of it."""
     seen: Counter[str] = Counter()
-    found = {}
+    identities = {}
     for site in sites:
-        found[site.index] = (site.name, seen[site.name])
+        identities[site.index] = (site.name, seen[site.name])
         seen[site.name] += 1
-    return found
+    return identities
 
 
 def _layer_numbers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[tuple[str, int], int]:

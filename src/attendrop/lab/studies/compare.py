@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ...errors import UserError
+from ..report.analysis import Analysis
 from ..statistics.sequential import SequentialDesign
+from ..tasks.outcomes import all_deltas
 from .analysis.build import analyse_records
-from .analysis.outcomes import DELTAS, Record, group_records, is_decided, verdicts_of
+from .analysis.outcomes import Record, group_records, is_decided, verdicts_of
 from .design import Design, RunSpec
 from .driver import Study, Watcher
 from .executors import Engine, NextSpec
@@ -115,7 +116,7 @@ def compare(
     retry_failed: bool = False,
     keep_models: bool = False,
     watcher: Watcher | None = None,
-) -> dict[str, Any]:
+) -> Analysis:
     """Run a comparison and return its analysis. Started again, it goes on where it was.
 
     Args:
@@ -124,7 +125,7 @@ def compare(
         engine: Runs the runs; it is closed at the end.
         seeds: The number of seeds.
         max_seeds: Adds seeds until every method is decided, at most this number; None = the number `seeds`.
-        deltas: Outcome -> the smallest difference that matters; see `DELTAS` for the defaults.
+        deltas: Outcome -> the smallest difference that matters; see `OUTCOMES` for the defaults.
         confidence: Confidence of intervals and verdicts.
         command: The command that the report shows.
         retry_failed: Whether runs that failed in an earlier start are run again.
@@ -138,7 +139,7 @@ def compare(
         analysis = compare(design, "studies/rte", make_engine(), seeds=10)
         ```
     """
-    every_delta = {**DELTAS, **(deltas or {})}
+    every_delta = all_deltas(deltas)
     looks = None
     if max_seeds is not None:
         if max_seeds < FIRST_LOOK:

@@ -12,7 +12,7 @@ from .describe import Description, Lengths, describe
 from .files import ReadOptions
 from .findings import Finding
 from .lengths import examine_lengths
-from .metrics import METRICS
+from .metrics import METRICS, Metric
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
 from .positions import check_length
@@ -30,6 +30,7 @@ __all__ = [
     "Finding",
     "Inspection",
     "Lengths",
+    "Metric",
     "Prepared",
     "ReadOptions",
     "Task",

@@ -13,6 +13,8 @@ All but the last two are at most 1.
 
 An undefined value (the correlation with constant predictions, the F1 of a class that occurs neither in the predictions
 nor in the references) is 0.0, without a warning, because it is common in the first epoch.
+
+A new metric is one entry of `METRICS`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,83 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-Metric = Callable[[Sequence[Any], Sequence[Any]], float]
+import numpy as np
 
-LOWER_IS_BETTER = frozenset({"rmse", "perplexity"})
+Function = Callable[[Any, Any], float]
+Statistic = Callable[..., float]
+Counted = Callable[[Any, Any], tuple[Statistic, list[np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: what it computes, of which predictions, and how its bootstrap interval is computed.
+
+    Attributes:
+        name: Its name in tasks, records and files.
+        function: Computes it from predictions and references, which have one entry for each example.
+        takes: The predictions that it takes: "classes", "labels" (0 or 1 for each), "numbers", "tags", "texts" or
+            "log-likelihoods".
+        greater_is_better: Whether a larger value is better.
+        label: Its name in sentences and on pages; None = `name` with spaces.
+        hub_name: Its name on the Hugging Face Hub; None = `name`.
+        counted: Returns an equal, faster function, and the columns with one row for each example that it takes; None =
+            the bootstrap calls `function`.
+        is_share: Whether it is the share of examples that are right, so that it moves in steps of 1/n.
+    """
+
+    name: str
+    function: Function
+    takes: tuple[str, ...]
+    greater_is_better: bool = True
+    label: str | None = None
+    hub_name: str | None = None
+    counted: Counted | None = None
+    is_share: bool = False
+
+    def __call__(self, predictions: Any, references: Any) -> float:
+        return self.function(predictions, references)
+
+    def statistic(self, predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+        """The metric as a function of columns with one row for each example, for the bootstrap.
+
+        Args:
+            predictions: The predictions, as `function` takes them.
+            references: The references.
+        """
+        if self.counted is not None:
+            return self.counted(predictions, references)
+
+        def score(rows: np.ndarray) -> float:
+            return self.function(_rows(predictions, rows), _rows(references, rows))
+
+        return score, [np.arange(len(references))]
+
+
+def _rows(column: Any, rows: np.ndarray) -> Any:
+    return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+
+
+def metric_label(name: str) -> str:
+    """The name of a metric in sentences and on pages."""
+    metric = METRICS.get(name)
+    return (metric and metric.label) or name.replace("_", " ")
+
+
+def is_share(name: str) -> bool:
+    """Whether a metric moves in steps of one example."""
+    return name in METRICS and METRICS[name].is_share
+
+
+def f1_of(right: Any, predicted: Any, gold: Any) -> Any:
+    """F1 from counts: how many were rightly predicted, predicted at all, and there."""
+    return 2 * right / np.maximum(predicted + gold, 1)
+
+
+# ---- the functions -----------------------------------------------------------------------------------------------
 
 
 def _accuracy(predictions: Sequence[Any], references: Sequence[Any]) -> float:
@@ -60,7 +133,7 @@ def _mcc(predictions: Sequence[Any], references: Sequence[Any]) -> float:
         return float(matthews_corrcoef(references, predictions))
 
 
-def _correlation(name: str) -> Metric:
+def _correlation(name: str) -> Function:
     def metric(predictions: Sequence[Any], references: Sequence[Any]) -> float:
         from scipy import stats
 
@@ -75,7 +148,6 @@ def _correlation(name: str) -> Metric:
 
 
 def _rmse(predictions: Sequence[Any], references: Sequence[Any]) -> float:
-    import numpy as np
     from sklearn.metrics import root_mean_squared_error
 
     if not np.isfinite(predictions).all():
@@ -83,7 +155,7 @@ def _rmse(predictions: Sequence[Any], references: Sequence[Any]) -> float:
     return float(root_mean_squared_error(references, predictions))
 
 
-def _entity(name: str) -> Metric:
+def _entity(name: str) -> Function:
     def metric(predictions: Sequence[Any], references: Sequence[Any]) -> float:
         from seqeval import metrics
 
@@ -104,28 +176,123 @@ def _bleu(predictions: Sequence[Any], references: Sequence[Any]) -> float:
 
 def _perplexity(predictions: Sequence[Any], references: Sequence[Any]) -> float:
     """Of the log-likelihoods of all labels, instead of predictions."""
-    import numpy as np
-
     if not np.isfinite(predictions).all():
         return math.inf  # the model has diverged
     with np.errstate(over="ignore"):
         return float(np.exp(-np.mean(predictions, dtype=np.float64)))
 
 
+# ---- the same from counts, for the bootstrap ---------------------------------------------------------------------
+
+
+def _share_of_right(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+    right = np.asarray(predictions) == np.asarray(references)
+    return np.mean, [(right.all(-1) if right.ndim == 2 else right).astype(float)]
+
+
+def _of_confusion(score: Callable[[np.ndarray], float]) -> Counted:
+    """`score` of the confusion matrix, whose rows are the right classes."""
+
+    def counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+        size = 1 + int(max(np.max(predictions), np.max(references), 1))
+        cells = np.asarray(references) * size + np.asarray(predictions)
+        return lambda rows: score(np.bincount(rows, minlength=size * size).reshape(size, size)), [cells]
+
+    return counted
+
+
+def _f1_of_confusion(counts: np.ndarray) -> float:
+    return float(f1_of(counts[1, 1], counts[:, 1].sum(), counts[1].sum()))
+
+
+def _macro_f1_of_confusion(counts: np.ndarray) -> float:
+    predicted, gold = counts.sum(0), counts.sum(1)
+    return float(f1_of(np.diag(counts), predicted, gold)[predicted + gold > 0].mean())
+
+
+def _mcc_of_confusion(counts: np.ndarray) -> float:
+    right, predicted, gold, total = np.diag(counts), counts.sum(0), counts.sum(1), counts.sum()
+    covariance = right.sum() * total - float(predicted @ gold)
+    spread = (float(total) ** 2 - float(predicted @ predicted)) * (float(total) ** 2 - float(gold @ gold))
+    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def _of_labels(axis: int | tuple[int, int]) -> Counted:
+    """F1 of labels: that of all together if they are counted together, otherwise the mean of theirs."""
+
+    def counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+        columns = np.stack([predictions & references, predictions, references], 1).astype(float)  # [N, 3, labels]
+        return lambda rows: float(np.mean(f1_of(*rows.sum(axis)))), [columns]
+
+    return counted
+
+
+def _macro_f1_counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+    counted = _of_labels(0) if np.ndim(references) == 2 else _of_confusion(_macro_f1_of_confusion)
+    return counted(predictions, references)
+
+
+def _of_sentences(count: Callable[[Any, Any], tuple[int, int, int]], score: Statistic = f1_of) -> Counted:
+    """`score` of what is right, predicted and there, which `count` counts in each sentence."""
+
+    def counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+        columns = np.array([count(*pair) for pair in zip(predictions, references, strict=True)], float)
+        return lambda rows: float(score(*rows.sum(0))), [columns]
+
+    return counted
+
+
+def _words(predicted: Any, gold: Any) -> tuple[int, int, int]:
+    return sum(a == b for a, b in zip(predicted, gold, strict=True)), len(predicted), len(gold)
+
+
+def _entities(predicted: Any, gold: Any) -> tuple[int, int, int]:
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    mine, right = set(get_entities(predicted)), set(get_entities(gold))
+    return len(mine & right), len(mine), len(right)
+
+
+def _bleu_counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+    from sacrebleu.metrics import BLEU
+
+    bleu = BLEU(effective_order=True)
+    parts = [bleu.sentence_score(text, [right]) for text, right in zip(predictions, references, strict=True)]
+    table = np.array([[*part.counts, *part.totals, part.sys_len, part.ref_len] for part in parts], float)
+    order = (table.shape[1] - 2) // 2
+
+    def score(rows: np.ndarray) -> float:
+        sums = rows.sum(0).astype(int).tolist()
+        counts, totals = sums[:order], sums[order : 2 * order]
+        return float(BLEU.compute_bleu(counts, totals, *sums[2 * order :], smooth_method="exp").score)
+
+    return score, [table]
+
+
 METRICS: dict[str, Metric] = {
-    "accuracy": _accuracy,
-    "f1": _f1,
-    "macro_f1": _macro_f1,
-    "micro_f1": _micro_f1,
-    "exact_match": _accuracy,  # scikit-learn counts an example as right if all its labels are
-    "mcc": _mcc,
-    "pearson": _correlation("pearsonr"),
-    "spearman": _correlation("spearmanr"),
-    "rmse": _rmse,
-    "entity_f1": _entity("f1_score"),
-    "entity_precision": _entity("precision_score"),
-    "entity_recall": _entity("recall_score"),
-    "token_accuracy": _token_accuracy,
-    "bleu": _bleu,
-    "perplexity": _perplexity,
-}
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", _accuracy, ("classes",), counted=_share_of_right, is_share=True),
+        Metric("f1", _f1, ("classes",), counted=_of_confusion(_f1_of_confusion)),
+        Metric("macro_f1", _macro_f1, ("classes", "labels"), hub_name="f1", counted=_macro_f1_counted),
+        Metric("micro_f1", _micro_f1, ("labels",), hub_name="f1", counted=_of_labels((0, 2))),
+        # scikit-learn counts an example as right if all its labels are
+        Metric("exact_match", _accuracy, ("labels",), counted=_share_of_right),
+        Metric("mcc", _mcc, ("classes",), hub_name="matthews_correlation", counted=_of_confusion(_mcc_of_confusion)),
+        Metric("pearson", _correlation("pearsonr"), ("numbers",), hub_name="pearsonr"),
+        Metric("spearman", _correlation("spearmanr"), ("numbers",), hub_name="spearmanr"),
+        Metric("rmse", _rmse, ("numbers",), greater_is_better=False),
+        Metric("entity_f1", _entity("f1_score"), ("tags",), hub_name="f1", counted=_of_sentences(_entities)),
+        Metric(
+            "entity_precision", _entity("precision_score"), ("tags",), hub_name="precision",
+            counted=_of_sentences(_entities, lambda right, predicted, _: right / max(predicted, 1)),
+        ),
+        Metric(
+            "entity_recall", _entity("recall_score"), ("tags",), hub_name="recall",
+            counted=_of_sentences(_entities, lambda right, _, gold: right / max(gold, 1)),
+        ),
+        Metric("token_accuracy", _token_accuracy, ("tags",), hub_name="accuracy", counted=_of_sentences(_words)),
+        Metric("bleu", _bleu, ("texts",), hub_name="sacrebleu", counted=_bleu_counted),
+        Metric("perplexity", _perplexity, ("log-likelihoods",), greater_is_better=False),
+    )
+}  # fmt: skip

@@ -15,7 +15,7 @@ from ...errors import UserError
 from .catalogue import Task
 from .data import Data
 from .hub import no_progress_bars
-from .metrics import LOWER_IS_BETTER, METRICS
+from .metrics import METRICS
 from .modalities import modality_of
 from .modalities.base import Encoder
 from .models import NAMED_LABELS
@@ -158,7 +158,7 @@ def prepare(
         values=codec.values,
         word_starts=codec.word_starts,
         metric=task.metrics[0],
-        greater_is_better=task.metrics[0] not in LOWER_IS_BETTER,
+        greater_is_better=METRICS[task.metrics[0]].greater_is_better,
         max_length=length,
         keeps_columns=modality.reads_files or task.kind == "mlm",
         notes=notes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ...report.page import write_report
@@ -40,7 +41,7 @@ def compare_seeds(options: DemoOptions, model: Path) -> Path:
     folder = options.output_dir / FOLDER
     # The runs are trained in this process: starting others would take longer than the runs.
     analysis = compare(design, folder, make_engine(workers=0), seeds=SEEDS, watcher=_Lines())
-    print_verdicts({**analysis, "ensembles": ()})  # those are in the report
+    print_verdicts(replace(analysis, ensembles=[]))  # those are in the report
     page = write_report(analysis, folder)
     console.print(f"the report, with all figures: {shown(page)}", soft_wrap=True)
     return page

@@ -1,9 +1,9 @@
 """The report of a study: one self-contained HTML page, Markdown, CSV tables, and a section for a model card.
 
-All of them are made from one analysis, a plain dictionary (`attendrop.lab.studies.analysis.analyse`).
+All of them are made from one `Analysis` (`attendrop.lab.studies.analysis.analyse`).
 """
 
-from .check import checked_analysis
+from ..analysis import Analysis, checked_analysis
 from .document import render_page
 from .files import write_report
 from .markdown import card_section, render_markdown
@@ -11,6 +11,7 @@ from .tables import comparisons_csv, runs_csv
 from .words import headline
 
 __all__ = [
+    "Analysis",
     "card_section",
     "checked_analysis",
     "comparisons_csv",

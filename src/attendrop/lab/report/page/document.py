@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import Any
 
-from .check import checked_analysis
+from ..analysis import Analysis, checked_analysis
 from .pack import page_data
 from .verdicts import verdict_blocks
 from .words import PAPER_LABEL, facts, headline, labels_of, other_outcomes, outcome_name, protocol_label
@@ -37,17 +36,17 @@ def _asset(path: str) -> str:
     return text
 
 
-def render_page(analysis: Mapping[str, Any]) -> str:
+def render_page(analysis: Analysis) -> str:
     """The report as one self-contained HTML page.
 
     Args:
         analysis: The analysis of a study.
     """
     analysis = checked_analysis(analysis)
-    title = analysis["title"] or "Comparison of methods"
+    title = analysis.title or "Comparison of methods"
     scripts = [_asset(path) for path in _SCRIPTS]
     return f"""<!doctype html>
-<html lang="en" data-theme="system" data-protocol="{escape(analysis["protocol"])}">
+<html lang="en" data-theme="system" data-protocol="{escape(analysis.protocol)}">
 <head>
 <meta charset="utf-8">
 {MARK}
@@ -90,11 +89,11 @@ def _policy(scripts: Iterable[str]) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
 
 
-def _hero(analysis: Mapping[str, Any], title: str) -> str:
-    kind = "Tuning" if analysis["kind"] == "tune" else "Comparison"
+def _hero(analysis: Analysis, title: str) -> str:
+    kind = "Tuning" if analysis.kind == "tune" else "Comparison"
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts(analysis))
     others = other_outcomes(analysis)
-    score = outcome_name("score", analysis["metric"] or "score").capitalize()
+    score = outcome_name("score", analysis.metric).capitalize()
     answer = f"{score}: {headline(analysis)}" if others else headline(analysis)
     more = f'<p class="more">{escape(others)}</p>' if others else ""
     return (
@@ -104,8 +103,8 @@ def _hero(analysis: Mapping[str, Any], title: str) -> str:
     )
 
 
-def _protocol(analysis: Mapping[str, Any]) -> str:
-    if analysis["protocol"] != "paper":
+def _protocol(analysis: Analysis) -> str:
+    if analysis.protocol != "paper":
         return ""
     return (
         f'<p class="protocol"><strong>{PAPER_LABEL}.</strong> The same examples chose the settings or the epoch and '
@@ -113,17 +112,17 @@ def _protocol(analysis: Mapping[str, Any]) -> str:
     )
 
 
-def _failures(analysis: Mapping[str, Any]) -> str:
-    if not analysis["failures"]:
+def _failures(analysis: Analysis) -> str:
+    if not analysis.failures:
         return ""
     labels = labels_of(analysis)
     rows = "".join(
-        f"<tr><td>{escape(labels.get(failure['method'], str(failure['method'])))}</td>"
-        f"<td>{escape(str(failure.get('task') or ''))}</td><td>{escape(str(failure.get('seed', '')))}</td>"
-        f"<td>{escape(str(failure['message']))}</td></tr>"
-        for failure in analysis["failures"]
+        f"<tr><td>{escape(labels.get(failure.method, failure.method))}</td>"
+        f"<td>{escape(failure.task)}</td><td>{escape('' if failure.seed is None else str(failure.seed))}</td>"
+        f"<td>{escape(failure.message)}</td></tr>"
+        for failure in analysis.failures
     )
-    count = len(analysis["failures"])
+    count = len(analysis.failures)
     return (
         f'<section id="failures" data-nav="Failures"><h2>{count} failed {"run" if count == 1 else "runs"}</h2>'
         '<p class="about">A run that failed has no score. Comparisons use the seeds that both methods finished.</p>'
@@ -133,28 +132,28 @@ def _failures(analysis: Mapping[str, Any]) -> str:
     )
 
 
-def _origin(analysis: Mapping[str, Any]) -> str:
-    items = [("Protocol", protocol_label(analysis)), ("Created", analysis["created"]), ("device", analysis["device"])]
-    items += [(str(name), str(version)) for name, version in analysis["versions"].items()]
+def _origin(analysis: Analysis) -> str:
+    items = [("Protocol", protocol_label(analysis)), ("Created", analysis.created), ("device", analysis.device)]
+    items += [(str(name), str(version)) for name, version in analysis.versions.items()]
     shown = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(str(value))}</dd></div>" for name, value in items if value
     )
-    command = f'<pre tabindex="0" aria-label="The command"><code>{escape(analysis["command"])}</code></pre>'
-    methods = "".join(f"<li><code>{escape(method['name'])}</code></li>" for method in analysis["methods"])
-    notes = "".join(f"<li>{escape(str(note))}</li>" for note in analysis["notes"])
+    command = f'<pre tabindex="0" aria-label="The command"><code>{escape(analysis.command)}</code></pre>'
+    methods = "".join(f"<li><code>{escape(method.name)}</code></li>" for method in analysis.methods)
+    notes = "".join(f"<li>{escape(str(note))}</li>" for note in analysis.notes)
     return (
         '<section id="origin" data-nav="Origin"><h2>How this was made</h2>'
-        f'{command if analysis["command"] else ""}<ul class="plain">{methods}</ul>'
+        f'{command if analysis.command else ""}<ul class="plain">{methods}</ul>'
         f'{f"<ul class=plain>{notes}</ul>" if notes else ""}<dl class="facts small">{shown}</dl>'
         f"{_settings(analysis)}</section>"
     )
 
 
-def _settings(analysis: Mapping[str, Any]) -> str:
+def _settings(analysis: Analysis) -> str:
     """The settings that all methods share."""
-    found = [method["settings"] for method in analysis["methods"] if method.get("settings")]
-    if not found:
+    each = [method.settings for method in analysis.methods if method.settings]
+    if not each:
         return ""
-    shared = [(name, value) for name, value in found[0].items() if all(f.get(name) == value for f in found)]
+    shared = [(name, value) for name, value in each[0].items() if all(of.get(name) == value for of in each)]
     items = "".join(f"<div><dt>{escape(str(n))}</dt><dd>{escape(str(v))}</dd></div>" for n, v in shared)
     return f'<details><summary>Settings of all runs</summary><dl class="facts small">{items}</dl></details>'

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ....errors import UserError
-from .check import checked_analysis
+from ..analysis import Analysis, checked_analysis
 from .document import MARK as HTML_MARK
 from .document import render_page
 from .markdown import MARK as MARKDOWN_MARK
@@ -24,7 +22,7 @@ _FILES = {
 }
 
 
-def write_report(analysis: Mapping[str, Any], folder: str | Path) -> Path:
+def write_report(analysis: Analysis, folder: str | Path) -> Path:
     """Write `report.html`, `report.md`, `report.csv` and `comparisons.csv`, and return the path of the page.
 
     Earlier reports are replaced. A file of one of these names that no report wrote is refused, before anything is

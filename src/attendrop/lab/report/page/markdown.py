@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+from ...tasks.outcomes import compared_outcomes
 from .._markdown import markdown_code, markdown_text
-from .check import OUTCOMES, checked_analysis
+from ..analysis import Analysis, checked_analysis
 from .words import (
     PAPER_LABEL,
     VERDICT_SIGNS,
+    Setting,
+    Verdicts,
     cells_of,
     difference,
+    ensembles_of,
     explanation,
     facts,
     has_summary,
@@ -31,107 +35,107 @@ from .words import (
 MARK = "<!-- written by attendrop report -->"
 
 
-def render_markdown(analysis: Mapping[str, Any]) -> str:
+def render_markdown(analysis: Analysis) -> str:
     """The report as Markdown: the answer, the verdict tables, the failures, and how it was made.
 
     Args:
         analysis: The analysis of a study.
     """
     analysis = checked_analysis(analysis)
-    parts = [MARK, f"# {markdown_text(analysis['title'] or 'Comparison')}", f"**{markdown_text(headline(analysis))}**"]
+    parts = [MARK, f"# {markdown_text(analysis.title or 'Comparison')}", f"**{markdown_text(headline(analysis))}**"]
     if others := other_outcomes(analysis):
         parts.append(markdown_text(others))
-    if analysis["protocol"] == "paper":
+    if analysis.protocol == "paper":
         parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and judged.")
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
         parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
     parts += [_cell_part(analysis, setting) for setting in settings_of_cells(analysis)]
-    if analysis["failures"]:
+    if analysis.failures:
         parts.append("## Failed runs\n\n" + _failures(analysis))
     parts.append("## How this was made\n\n" + _origin(analysis))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def card_section(analysis: Mapping[str, Any]) -> str:
+def card_section(analysis: Analysis) -> str:
     """A Markdown section for a model card: what the comparison of methods found.
 
     Args:
         analysis: The analysis of a study.
     """
     analysis = checked_analysis(analysis)
-    label = f" ({PAPER_LABEL})" if analysis["protocol"] == "paper" else ""
+    label = f" ({PAPER_LABEL})" if analysis.protocol == "paper" else ""
     parts = [f"## Comparison of methods{label}", markdown_text(headline(analysis))]
     if has_summary(analysis):
         parts.append(_summary_table(analysis))
     else:
         parts += [_verdict_table(analysis, setting) for setting in settings_of_cells(analysis)[:1]]
     parts.append(
-        f"Differences are paired by seed, against {markdown_code(analysis['baseline'])}; intervals have a confidence "
-        f"of {100 * analysis['confidence']:.0f} %, p values are adjusted for the number of methods (Holm)."
+        f"Differences are paired by seed, against {markdown_code(analysis.baseline)}; intervals have a confidence "
+        f"of {100 * analysis.confidence:.0f} %, p values are adjusted for the number of methods (Holm)."
     )
-    if analysis["failures"]:
-        parts.append(f"{len(analysis['failures'])} runs failed; they are counted, not left out.")
+    if analysis.failures:
+        parts.append(f"{len(analysis.failures)} runs failed; they are counted, not left out.")
     return "\n\n".join(parts) + "\n"
 
 
-def _cell_part(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> str:
+def _cell_part(analysis: Analysis, setting: Setting) -> str:
     task, size, part = map(markdown_text, setting)
     title = f"{task}, {'all training data' if size == 'all' else size}, scored on {part}"
     sentences = []
     for cell in cells_of(analysis, setting).values():
-        comparison = (cell["outcomes"].get("score") or {}).get("comparison")
-        if comparison and (sentence := explanation(comparison)):
+        score = cell.outcomes.get("score")
+        if score and score.comparison and (sentence := explanation(score.comparison)):
             sentences.append(markdown_text(sentence))
-    sentences += [markdown_text(of["sentence"]) for of in cells_of(analysis, setting, "ensembles").values()]
+    sentences += [markdown_text(of.sentence) for of in ensembles_of(analysis, setting).values()]
     return f"## {title}\n\n{_verdict_table(analysis, setting)}\n\n{_bullets(sentences)}"
 
 
-def _verdict_table(analysis: Mapping[str, Any], setting: tuple[str, str, str]) -> str:
+def _verdict_table(analysis: Analysis, setting: Setting) -> str:
     rows = []
     for name, cell in cells_of(analysis, setting).items():
-        for outcome in OUTCOMES:
-            if result := cell["outcomes"].get(outcome):
-                comparison = result.get("comparison")
-                values = _comparison(outcome, comparison) if comparison else ("baseline", "", "", "")
-                mean = mean_value(outcome, result.get("mean"))
-                rows.append((labels_of(analysis)[name], outcome_name(outcome, analysis["metric"]), mean, *values))
+        for outcome in compared_outcomes():
+            if result := cell.outcomes.get(outcome.name):
+                comparison = result.comparison
+                values = _comparison(outcome.name, comparison) if comparison else ("baseline", "", "", "")
+                mean = mean_value(outcome.name, result.mean)
+                rows.append((labels_of(analysis)[name], outcome.title(analysis.metric), mean, *values))
     return _table(("method", "outcome", "mean", "verdict", "difference", "interval", "Holm p"), rows)
 
 
-def _summary_table(analysis: Mapping[str, Any]) -> str:
+def _summary_table(analysis: Analysis) -> str:
     rows = []
-    for entry in analysis["summary"]:
-        label, outcome = labels_of(analysis).get(entry["method"], entry["method"]), entry["outcome"]
-        rows.append((label, outcome_name(outcome, analysis["metric"]), *_comparison(outcome, entry)))
+    for entry in analysis.summary:
+        label = labels_of(analysis).get(entry.method, entry.method)
+        rows.append((label, outcome_name(entry.outcome, analysis.metric), *_comparison(entry.outcome, entry)))
     return _table(("method", "outcome", "verdict", "difference", "interval", "p"), rows)
 
 
-def _comparison(outcome: str, comparison: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    verdict = comparison["verdict"]
+def _comparison(outcome: str, comparison: Verdicts) -> tuple[str, str, str, str]:
+    verdict = comparison.verdict
     return (
         f"{VERDICT_SIGNS.get(verdict, '')} {verdict_word(outcome, verdict)}".strip(),
-        difference(outcome, comparison.get("difference")),
-        interval(outcome, comparison.get("interval")),
-        p_value(comparison.get("p_adjusted", comparison.get("p"))),
+        difference(outcome, comparison.difference),
+        interval(outcome, comparison.interval),
+        p_value(comparison.p_adjusted),
     )
 
 
-def _failures(analysis: Mapping[str, Any]) -> str:
+def _failures(analysis: Analysis) -> str:
     rows = [
-        (labels_of(analysis).get(f["method"], f["method"]), f.get("task", ""), f.get("seed", ""), f["message"])
-        for f in analysis["failures"]
+        (labels_of(analysis).get(of.method, of.method), of.task, "" if of.seed is None else of.seed, of.message)
+        for of in analysis.failures
     ]
     return _table(("method", "task", "seed", "what happened"), rows)
 
 
-def _origin(analysis: Mapping[str, Any]) -> str:
-    lines = [f"command: {markdown_code(analysis['command'])}"] if analysis["command"] else []
+def _origin(analysis: Analysis) -> str:
+    lines = [f"command: {markdown_code(analysis.command)}"] if analysis.command else []
     lines.append(f"protocol: {protocol_label(analysis)}")
-    lines += [f"{name}: {markdown_text(version)}" for name, version in analysis["versions"].items()]
-    lines += [markdown_text(note) for note in analysis["notes"]]
-    if analysis["created"]:
-        lines.append(f"created: {markdown_text(analysis['created'])}")
+    lines += [f"{name}: {markdown_text(version)}" for name, version in analysis.versions.items()]
+    lines += [markdown_text(note) for note in analysis.notes]
+    if analysis.created:
+        lines.append(f"created: {markdown_text(analysis.created)}")
     return _bullets(lines)
 
 

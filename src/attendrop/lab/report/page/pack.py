@@ -1,4 +1,4 @@
-"""The data of the page: the analysis as JSON, with the maps of the explorer in a compact form.
+"""The data of the page: the analysis as JSON, with the words of outcomes, and the explorer's maps in a compact form.
 
 A map of the explorer would take about 16 characters for each pair of tokens as JSON. Here it takes three: attention is
 stored in steps of 1/255, attribution in steps of 1/127 of the largest in its map, and what is a candidate or dropped in
@@ -10,25 +10,34 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from ...tasks.outcomes import compared_outcomes
+from ..analysis import Analysis
+from .words import PAPER_LABEL
 
 # The page must stay below 3 MB; the libraries take 0.5 MB, and the other parts of a study of 200 runs less than 0.5 MB.
 EXPLORER_LIMIT = 1_800_000
 PER_EXAMPLE_LIMIT = 2000
 
 
-def page_data(analysis: Mapping[str, Any]) -> str:
+def page_data(analysis: Analysis) -> str:
     """The analysis as JSON that can stand inside a script element: it contains no `<`.
 
     Args:
         analysis: A checked analysis.
     """
-    explorer = analysis["explorer"]
-    data = {**analysis, "explorer": packed_explorer(explorer) if explorer and explorer.get("examples") else None}
-    data["agreement"] = [
-        {**entry, "per_example": (entry.get("per_example") or [])[:PER_EXAMPLE_LIMIT]}
-        for entry in analysis["agreement"]
-    ]
+    explorer = analysis.explorer
+    data = replace(analysis, explorer=None).to_dict()
+    data["explorer"] = packed_explorer(explorer) if explorer and explorer.get("examples") else None
+    for entry in data["agreement"]:
+        entry["per_example"] = entry["per_example"][:PER_EXAMPLE_LIMIT]
+    data["paper_label"] = PAPER_LABEL if analysis.protocol == "paper" else None
+    data["outcomes"] = {
+        outcome.name: {"label": outcome.title(analysis.metric), "is_relative": outcome.is_relative}
+        for outcome in compared_outcomes()
+    }
     text = json.dumps(_rounded(data), ensure_ascii=False, separators=(",", ":"), default=str)
     # A text may contain `</script>` or `<!--`; U+2028 and U+2029 end a line for old parsers.
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

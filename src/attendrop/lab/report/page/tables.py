@@ -7,6 +7,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ..analysis import Analysis
+
 RUN_COLUMNS = ("id", "method", "task", "size", "seed", "status", "seconds", "part", "score", "value", "error")
 COMPARISON_COLUMNS = (
     "method", "task", "size", "part", "outcome", "pairs", "mean", "baseline_mean", "difference", "low", "high", "p",
@@ -15,51 +17,49 @@ COMPARISON_COLUMNS = (
 )  # fmt: skip
 
 
-def runs_csv(analysis: Mapping[str, Any]) -> str:
+def runs_csv(analysis: Analysis) -> str:
     """A long table of the runs: one row for each score of each run, and one for a run without scores.
 
     Args:
         analysis: A checked analysis.
     """
     rows = []
-    for run in analysis["runs"]:
-        for part, score, value in _scores(run.get("scores") or {}) or [("", "", "")]:
-            rows.append([*(run.get(name, "") for name in RUN_COLUMNS[:7]), part, score, value, run.get("error")])
+    for run in analysis.runs:
+        for part, score, value in _scores(run.scores) or [("", "", "")]:
+            rows.append([*(getattr(run, name) for name in RUN_COLUMNS[:7]), part, score, value, run.error])
     return _csv(RUN_COLUMNS, rows)
 
 
 def _scores(scores: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
     """Part, name and value of each score. The scores of a run are in one dictionary, or in one for each part."""
-    found: list[tuple[str, str, Any]] = []
+    rows: list[tuple[str, str, Any]] = []
     for name, value in scores.items():
         if isinstance(value, Mapping):
-            found += [(name, score, number) for score, number in value.items()]
+            rows += [(name, score, number) for score, number in value.items()]
         else:
-            found.append(("validation", name, value))
-    return found
+            rows.append(("validation", name, value))
+    return rows
 
 
-def comparisons_csv(analysis: Mapping[str, Any]) -> str:
+def comparisons_csv(analysis: Analysis) -> str:
     """One row for each outcome of each method on each task, size and part, with its comparison to the baseline.
 
     Args:
         analysis: A checked analysis.
     """
     baselines = {
-        (cell["task"], cell["size"], cell["part"]): cell["outcomes"]
-        for cell in analysis["cells"]
-        if cell["method"] == analysis["baseline"]
+        (cell.task, cell.size, cell.part): cell.outcomes for cell in analysis.cells if cell.method == analysis.baseline
     }
     rows = []
-    for cell in analysis["cells"]:
-        baseline = baselines.get((cell["task"], cell["size"], cell["part"]), {})
-        for outcome, result in cell["outcomes"].items():
-            comparison = result.get("comparison")
-            if comparison:
-                low, high = comparison.get("interval") or (None, None)
+    for cell in analysis.cells:
+        baseline = baselines.get((cell.task, cell.size, cell.part), {})
+        for outcome, result in cell.outcomes.items():
+            if result.comparison:
+                low, high = result.comparison.interval or (None, None)
                 known = {
-                    **cell, **comparison, "outcome": outcome, "mean": result.get("mean"), "low": low, "high": high,
-                    "baseline_mean": baseline.get(outcome, {}).get("mean"), "protocol": analysis["protocol"],
+                    **vars(cell), **vars(result.comparison), "outcome": outcome, "mean": result.mean, "low": low,
+                    "high": high, "baseline_mean": baseline[outcome].mean if outcome in baseline else None,
+                    "protocol": analysis.protocol,
                 }  # fmt: skip
                 rows.append([known.get(column) for column in COMPARISON_COLUMNS])
     return _csv(COMPARISON_COLUMNS, rows)

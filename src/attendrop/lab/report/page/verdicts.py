@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any
 
-from .check import OUTCOMES
+from ...statistics.verdict import Comparison
+from ...tasks.outcomes import compared_outcomes
+from ..analysis import Analysis, Ensemble
 from .words import (
     VERDICT_SIGNS,
+    Verdicts,
     cells_of,
     difference,
+    ensembles_of,
     explanation,
     has_summary,
     interval,
@@ -26,10 +29,12 @@ from .words import (
 
 # The width and height of a drawn interval, in the units of its own coordinate system.
 _WIDTH, _HEIGHT = 200, 26
+Entry = tuple[float | None, Verdicts | None]  # mean of an outcome, and its comparison
+Entries = Mapping[str, Mapping[str, Entry]]  # method -> outcome -> entry
 _MANY = 12  # rows of a table, from which on it scrolls
 
 
-def verdict_blocks(analysis: Mapping[str, Any]) -> str:
+def verdict_blocks(analysis: Analysis) -> str:
     """All verdict tables: over the tasks, where there are several, and for each task, size and part.
 
     The scripts of the page show one of the latter at a time; without scripts all are shown.
@@ -40,31 +45,34 @@ def verdict_blocks(analysis: Mapping[str, Any]) -> str:
     blocks = [_summary_block(analysis)] if has_summary(analysis) else []
     for task, size, part in settings_of_cells(analysis):
         cells = cells_of(analysis, (task, size, part))
-        results = {name: cell["outcomes"] for name, cell in cells.items()}
+        results = {
+            name: {outcome: (of.mean, of.comparison) for outcome, of in cell.outcomes.items()}
+            for name, cell in cells.items()
+        }
         data = "data size " + size if size != "all" else "all training data"
         title = f"{task}, {data}, scored on {part}"
         keys = f'data-task="{escape(task)}" data-size="{escape(size)}" data-part="{escape(part)}"'
-        ensembles = cells_of(analysis, (task, size, part), "ensembles")
+        ensembles = ensembles_of(analysis, (task, size, part))
         blocks.append(_block(analysis, title, results, f'class="cell-block" {keys}', ensembles))
     return "".join(blocks) or '<p class="empty">No run has finished: there is nothing to compare yet.</p>'
 
 
-def _summary_block(analysis: Mapping[str, Any]) -> str:
-    results: dict[str, dict[str, Any]] = {analysis["baseline"]: {}}
-    for entry in analysis["summary"]:
-        results.setdefault(entry["method"], {})[entry["outcome"]] = {"mean": None, "comparison": entry}
+def _summary_block(analysis: Analysis) -> str:
+    results: dict[str, dict[str, Entry]] = {analysis.baseline: {}}
+    for entry in analysis.summary:
+        results.setdefault(entry.method, {})[entry.outcome] = None, entry
     return _block(analysis, summary_title(analysis), results, 'class="summary-block"')
 
 
 def _block(
-    analysis: Mapping[str, Any],
+    analysis: Analysis,
     title: str,
-    results: Mapping[str, Any],
+    results: Entries,
     attributes: str,
-    ensembles: Mapping[str, Mapping[str, Any]] | None = None,
+    ensembles: Mapping[str, Ensemble] | None = None,
 ) -> str:
-    outcomes = [outcome for outcome in OUTCOMES if any(outcome in result for result in results.values())]
-    labels, baseline, metric = labels_of(analysis), analysis["baseline"], analysis["metric"]
+    outcomes = [of.name for of in compared_outcomes() if any(of.name in result for result in results.values())]
+    labels, baseline, metric = labels_of(analysis), analysis.baseline, analysis.metric
     domain = _domain(analysis, results)
     head = "".join(f'<th scope="col">{escape(outcome_name(outcome, metric))}</th>' for outcome in outcomes)
     rows = []
@@ -88,64 +96,64 @@ def _block(
     return f"<section {attributes}><h3>{escape(title)}</h3>{table}{_key(analysis, results)}{sentences}</section>"
 
 
-def _ensemble_row(analysis: Mapping[str, Any], ensemble: Mapping[str, Any], label: str, outcomes: list[str]) -> str:
+def _ensemble_row(analysis: Analysis, ensemble: Ensemble, label: str, outcomes: list[str]) -> str:
     """The ensemble of the seeds of a method: its values, and by how much its score is above the mean of the seeds."""
     cells = []
     for outcome in outcomes:
-        value = ensemble["outcomes"].get(outcome)
-        shown = f"{ensemble['seeds']} × at inference" if outcome == "cost" else mean_value(outcome, value)
+        value = ensemble.outcomes.get(outcome)
+        shown = f"{ensemble.seeds} × at inference" if outcome == "cost" else mean_value(outcome, value)
         if outcome == "score":
-            gain = f"{number(ensemble['gain'], True)} {interval(outcome, ensemble.get('interval'))}"
+            gain = f"{number(ensemble.gain, True)} {interval(outcome, ensemble.interval)}"
             shown = f'{shown}<span class="ci">{gain.removesuffix(" –")} against the mean</span>'
-        cells.append(f'<td data-label="{escape(outcome_name(outcome, analysis["metric"]))}">{shown}</td>')
+        cells.append(f'<td data-label="{escape(outcome_name(outcome, analysis.metric))}">{shown}</td>')
     of_method = f'<span class="unseen"> of {escape(label)}</span>'
-    head = f'ensemble of {ensemble["seeds"]} seeds{of_method}<span class="hint">not part of the tests</span>'
+    head = f'ensemble of {ensemble.seeds} seeds{of_method}<span class="hint">not part of the tests</span>'
     return f'<tr class="ensemble"><th scope="row">{head}</th>{"".join(cells)}</tr>'
 
 
-def _cell(analysis: Mapping[str, Any], outcome: str, result: Any, label: str, domain: tuple[float, float]) -> str:
-    name = escape(outcome_name(outcome, analysis["metric"]))
-    if not result:
+def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, domain: tuple[float, float]) -> str:
+    name = escape(outcome_name(outcome, analysis.metric))
+    if entry is None:
         return f'<td data-label="{name}"><span class="none">–</span></td>'
-    comparison, mean = result.get("comparison"), result.get("mean")
+    mean, comparison = entry
     shown = f'<span class="mean">{mean_value(outcome, mean)}</span>' if mean is not None else ""
     if not comparison:
         return f'<td data-label="{name}">{shown or "–"}</td>'
-    verdict = comparison["verdict"]
+    verdict = comparison.verdict
     css = verdict.replace(" ", "-")
-    adjusted = comparison.get("p_adjusted")
-    p = f"Holm p {p_value(adjusted)}" if adjusted is not None else f"p {p_value(comparison.get('p'))}"
-    if comparison.get("p") is None and adjusted is None:
+    adjusted = comparison.p_adjusted
+    p = f"Holm p {p_value(adjusted)}" if adjusted is not None else f"p {p_value(comparison.p)}"
+    if comparison.p is None and adjusted is None:
         p = ""
     forest = _forest(analysis, comparison, label, domain) if outcome == "score" else ""
     return (
         f'<td data-label="{name}" data-outcome="{outcome}"><span class="chip {css}"><span aria-hidden="true">'
         f"{VERDICT_SIGNS[verdict]}</span> {verdict_word(outcome, verdict)}</span>{forest}"
-        f'<span class="numbers"><span class="diff">{difference(outcome, comparison.get("difference"))}</span> '
-        f'<span class="ci">{interval(outcome, comparison.get("interval"))}</span> <span class="p">{p}</span> {shown}'
+        f'<span class="numbers"><span class="diff">{difference(outcome, comparison.difference)}</span> '
+        f'<span class="ci">{interval(outcome, comparison.interval)}</span> <span class="p">{p}</span> {shown}'
         "</span></td>"
     )
 
 
-def _domain(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> tuple[float, float]:
+def _domain(analysis: Analysis, results: Entries) -> tuple[float, float]:
     """The range of score differences that the drawn intervals of one table share."""
-    comparisons = [result.get("score", {}).get("comparison") or {} for result in results.values()]
-    bounds = [bound for c in comparisons for bound in (c.get("interval") or ()) if bound is not None]
-    delta = analysis["delta"].get("score") or 0.0
+    comparisons = [result["score"][1] for result in results.values() if "score" in result]
+    bounds = [bound for of in comparisons if of for bound in of.interval or () if bound is not None]
+    delta = analysis.delta.get("score") or 0.0
     limit = max([abs(bound) for bound in bounds] + [1.5 * delta], default=0.0) or 1.0
     return -1.08 * limit, 1.08 * limit
 
 
-def _forest(analysis: Mapping[str, Any], comparison: Mapping[str, Any], label: str, domain: tuple[float, float]) -> str:
+def _forest(analysis: Analysis, comparison: Verdicts, label: str, domain: tuple[float, float]) -> str:
     """The difference and its interval as a small drawing; the band in its middle is ±δ."""
-    bounds, middle = comparison.get("interval"), comparison.get("difference")
+    bounds, middle = comparison.interval, comparison.difference
     if not bounds or None in bounds or middle is None:
         return ""
 
     def x(value: float) -> str:
         return f"{_WIDTH * (value - domain[0]) / (domain[1] - domain[0]):.1f}"
 
-    delta, y = analysis["delta"].get("score") or 0.0, _HEIGHT / 2
+    delta, y = analysis.delta.get("score") or 0.0, _HEIGHT / 2
     width = float(x(delta)) - float(x(-delta))
     band = f'<rect x="{x(-delta)}" y="3" width="{width:.1f}" height="{_HEIGHT - 6}" class="band"/>'
     about = f"{label}: difference {number(middle, True)}, interval {interval('score', bounds)}"
@@ -157,17 +165,17 @@ def _forest(analysis: Mapping[str, Any], comparison: Mapping[str, Any], label: s
     )
 
 
-def _key(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    delta = analysis["delta"].get("score")
-    comparisons = [o.get("comparison") or {} for result in results.values() for o in result.values()]
-    holm = any(comparison.get("p_adjusted") is not None for comparison in comparisons)
+def _key(analysis: Analysis, results: Entries) -> str:
+    delta = analysis.delta.get("score")
+    comparisons = [comparison for result in results.values() for _, comparison in result.values()]
+    holm = any(comparison and comparison.p_adjusted is not None for comparison in comparisons)
     parts = [
-        f"Differences are paired by seed, against {labels_of(analysis)[analysis['baseline']]}. Brackets hold the "
-        f"{100 * analysis['confidence']:.0f} % interval{'; Holm p allows for the number of methods' if holm else ''}."
+        f"Differences are paired by seed, against {labels_of(analysis)[analysis.baseline]}. Brackets hold the "
+        f"{100 * analysis.confidence:.0f} % interval{'; Holm p allows for the number of methods' if holm else ''}."
     ]
     if delta:
         parts.append(f"The shaded band is ±{number(delta)}: differences that are too small to matter.")
-    if analysis["sequential"]:
+    if analysis.sequential:
         parts.append(
             "Seeds were added until the comparisons were decided; the error rates allow for the repeated looks."
         )
@@ -175,36 +183,38 @@ def _key(analysis: Mapping[str, Any], results: Mapping[str, Any]) -> str:
 
 
 def _sentences(
-    analysis: Mapping[str, Any],
-    results: Mapping[str, Any],
+    analysis: Analysis,
+    results: Entries,
     outcomes: list[str],
-    ensembles: Mapping[str, Mapping[str, Any]],
+    ensembles: Mapping[str, Ensemble],
 ) -> Iterator[str]:
     """The verdicts as sentences: those on the score in sight, the others below a line that opens."""
-    found: dict[str, list[str]] = {"score": [], "other": []}
+    lines: dict[str, list[str]] = {"score": [], "other": []}
     for result in results.values():
         for outcome in outcomes:
-            comparison = (result.get(outcome) or {}).get("comparison")
+            _, comparison = result.get(outcome, (None, None))
             if comparison and (sentence := explanation(comparison)):
                 line = f"<li>{escape(sentence)}{_power(outcome, comparison)}</li>"
-                found["score" if outcome == "score" else "other"].append(line)
-    found["other"] += [f"<li>{escape(ensemble['sentence'])}</li>" for ensemble in ensembles.values()]
-    if len(found["score"]) > _MANY:
-        found["other"] = found.pop("score") + found["other"]
-    if found.get("score"):
-        yield f'<ul class="sentences">{"".join(found["score"])}</ul>'
-    if found["other"]:
+                lines["score" if outcome == "score" else "other"].append(line)
+    lines["other"] += [f"<li>{escape(ensemble.sentence)}</li>" for ensemble in ensembles.values()]
+    if len(lines["score"]) > _MANY:
+        lines["other"] = lines.pop("score") + lines["other"]
+    if lines.get("score"):
+        yield f'<ul class="sentences">{"".join(lines["score"])}</ul>'
+    if lines["other"]:
         yield (
-            f"<details><summary>{'The other' if found.get('score') else 'All'} outcomes in words</summary>"
-            f'<ul class="sentences">{"".join(found["other"])}</ul></details>'
+            f"<details><summary>{'The other' if lines.get('score') else 'All'} outcomes in words</summary>"
+            f'<ul class="sentences">{"".join(lines["other"])}</ul></details>'
         )
 
 
-def _power(outcome: str, comparison: Mapping[str, Any]) -> str:
+def _power(outcome: str, comparison: Verdicts) -> str:
     """What the comparison could have found, for readers who wonder about the number of seeds."""
+    if not isinstance(comparison, Comparison):
+        return ""
     parts = []
-    if (chance := comparison.get("probability_of_improvement")) is not None:
+    if (chance := comparison.probability_of_improvement) is not None:
         parts.append(f"Probability of improvement {chance:.2f}")
-    if (effect := comparison.get("minimum_detectable_effect")) is not None:
+    if (effect := comparison.minimum_detectable_effect) is not None:
         parts.append(f"smallest detectable effect {difference(outcome, effect).lstrip('+')}")
     return f' <span class="power">{escape("; ".join(parts))}.</span>' if parts else ""

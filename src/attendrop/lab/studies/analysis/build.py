@@ -11,14 +11,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...report.analysis import (
+    Analysis,
+    Cell,
+    Ensemble,
+    Failure,
+    Heatmap,
+    Method,
+    MethodSummary,
+    Result,
+    Run,
+    Sequential,
+)
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
+from ...tasks.outcomes import all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
-from .outcomes import DELTAS, OUTCOME_NAMES, Group, Record, compare, group_records, outcomes_of
+from .outcomes import Group, Record, compare, group_records, outcomes_of
 
 
-def analyse(folder: str | Path) -> dict[str, Any]:
+def analyse(folder: str | Path) -> Analysis:
     """Analyse the study in a folder.
 
     Args:
@@ -31,13 +44,11 @@ def analyse(folder: str | Path) -> dict[str, Any]:
     analysis = analyse_records(list(read_records(folder).values()), study, folder)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
-        analysis["tuning"] = json.loads(tuning.read_text(encoding="utf-8"))
+        analysis.tuning = json.loads(tuning.read_text(encoding="utf-8"))
     return analysis
 
 
-def analyse_records(
-    records: Sequence[Record], study: Mapping[str, Any], folder: str | Path | None = None
-) -> dict[str, Any]:
+def analyse_records(records: Sequence[Record], study: Mapping[str, Any], folder: str | Path | None = None) -> Analysis:
     """Compare the methods of a study and collect what its report shows.
 
     Args:
@@ -48,135 +59,127 @@ def analyse_records(
     """
     order = {name: place for place, name in enumerate(study["methods"])}
     scored = sorted(
-        (record for record in records if record["fold"] is None),
+        (record for record in records if record.get("fold") is None),
         key=lambda r: (r["task"], r["size"], r["seed"], order.get(r["method"], len(order)), r["id"]),
     )
     methods = [m for m in study["methods"] if any(record["method"] == m for record in scored)]
     baseline = study["methods"][0]
-    deltas, confidence = {**DELTAS, **(study.get("delta") or {})}, study.get("confidence", 0.95)
+    deltas, confidence = all_deltas(study.get("delta")), study.get("confidence", 0.95)
     looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
     groups = group_records([record for record in scored if record["method"] in methods], methods)
     cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
     ensembles, without = _ensembles(groups, folder, deltas["score"], confidence)
     example: Record = next((r for r in scored if r["status"] == "finished"), {})
+    greater_is_better = bool(example.get("greater_is_better", True))
     is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
-    return {
-        "format": 1,
-        "title": study.get("title") or _title(study, example),
-        "created": max((record["ended"] for record in records if record.get("ended")), default=None),
-        "command": study.get("command", ""),
-        "kind": study.get("kind", "compare"),
-        "protocol": "paper" if is_paper else "honest",
-        "baseline": baseline,
-        "delta": deltas,
-        "confidence": confidence,
-        "sequential": None if looks is None else {"max_seeds": looks.max_seeds, "first_look": looks.first},
-        "model": Path(str(example.get("model", {}).get("name") or "")).name or None,
-        "metric": example.get("metric"),
-        "greater_is_better": example.get("greater_is_better"),
-        "versions": example.get("versions", {}),
-        "device": example.get("device"),
-        "methods": [_method(name, scored, baseline) for name in methods],
-        "cells": cells,
-        "ensembles": ensembles,
-        "summary": _summary(cells, baseline, confidence, deltas, bool(example.get("greater_is_better"))),
-        "runs": [_run(record) for record in scored],
-        "method_metrics": {
-            name: metrics
+    return Analysis(
+        baseline=baseline,
+        methods=[_method(name, scored, baseline) for name in methods],
+        cells=cells,
+        title=study.get("title") or _title(study, example),
+        created=max((record["ended"] for record in records if record.get("ended")), default=""),
+        command=study.get("command", ""),
+        kind=study.get("kind", "compare"),
+        protocol="paper" if is_paper else "honest",
+        delta=deltas,
+        confidence=confidence,
+        sequential=None if looks is None else Sequential(looks.max_seeds, looks.first),
+        model=Path(str(example.get("model", {}).get("name") or "")).name,
+        metric=example.get("metric") or "score",
+        greater_is_better=greater_is_better,
+        device=example.get("device") or "",
+        versions=example.get("versions", {}),
+        summary=_summary(cells, baseline, confidence, deltas, greater_is_better),
+        ensembles=ensembles,
+        runs=[_run(record) for record in scored],
+        method_metrics={
+            name: series
             for name in methods
-            if (metrics := method_metrics_of([r for r in scored if r["method"] == name], confidence))
+            if (series := method_metrics_of([r for r in scored if r["method"] == name], confidence))
         },
-        "heatmaps": heatmaps(cells, methods),
-        "tuning": None,
-        "agreement": [
-            found for group in groups for method in methods if (found := agreement_of(group, method)) is not None
-        ],
-        "disagreements": [row for group in groups if group.finished for row in disagreements_of(group)],
-        "explorer": next((record["explorer"] for record in scored if record.get("explorer")), None),
-        "failures": [_failure(record) for record in scored if record["status"] == "failed"],
-        "notes": [*_notes(scored), *without],
-    }
+        heatmaps=heatmaps(cells, methods),
+        agreement=[of for group in groups for method in methods if (of := agreement_of(group, method)) is not None],
+        disagreements=[row for group in groups if group.finished for row in disagreements_of(group)],
+        explorer=next((record["explorer"] for record in scored if record.get("explorer")), None),
+        failures=[_failure(record) for record in scored if record["status"] == "failed"],
+        notes=[*_notes(scored), *without],
+    )
 
 
 def _cells(
     group: Group, baseline: str, deltas: Mapping[str, float], confidence: float, looks: SequentialDesign | None
-) -> list[dict[str, Any]]:
+) -> list[Cell]:
     cells = []
     for part in group.parts:
-        compared = {}
-        for outcome in outcomes_of(group, part):
-            compared[outcome] = compare(group, part, outcome, baseline, deltas[outcome], confidence, looks)
+        compared = {
+            outcome.name: compare(group, part, outcome, baseline, deltas[outcome.name], confidence, looks)
+            for outcome in outcomes_of(group, part)
+        }
         example = next(record for record in group.finished if part in record["scores"])
         for method in group.runs:
             cells.append(
-                {
-                    "method": method,
-                    "task": group.task,
-                    "size": group.size,
-                    "part": part,
-                    "examples": example["examples"].get("train"),
-                    "majority": example["scores"][part].get("majority"),
-                    "outcomes": {outcome: methods[method] for outcome, methods in compared.items()},
-                    "curves": curves_of(group, method, confidence) if part == "validation" else None,
-                }
+                Cell(
+                    method=method,
+                    task=group.task,
+                    size=group.size,
+                    part=part,
+                    outcomes={outcome: results[method] for outcome, results in compared.items()},
+                    examples=example["examples"].get("train"),
+                    majority=example["scores"][part].get("majority"),
+                    curves=curves_of(group, method, confidence) if part == "validation" else None,
+                )
             )
     return cells
 
 
 def _ensembles(
     groups: Sequence[Group], folder: str | Path | None, delta: float, confidence: float
-) -> tuple[list[dict[str, Any]], list[str]]:
+) -> tuple[list[Ensemble], list[str]]:
     """The ensembles of all groups, and sentences about those that cannot be made."""
     from ...evaluation.outputs import read_outputs
     from .ensembles import ensembles_of
 
     if folder is None:
         return [], []
-    found = [ensembles_of(group, lambda run: read_outputs(folder, run), delta, confidence) for group in groups]
-    return [row for rows, _ in found for row in rows], [note for _, notes in found for note in notes]
+    made = [ensembles_of(group, lambda run: read_outputs(folder, run), delta, confidence) for group in groups]
+    return [row for rows, _ in made for row in rows], [note for _, notes in made for note in notes]
 
 
 def _summary(
-    cells: Sequence[Mapping[str, Any]],
-    baseline: str,
-    confidence: float,
-    deltas: Mapping[str, float],
-    greater_is_better: bool,
-) -> list[dict[str, Any]]:
+    cells: Sequence[Cell], baseline: str, confidence: float, deltas: Mapping[str, float], greater_is_better: bool
+) -> list[MethodSummary]:
     """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them."""
     from ...statistics.over_tasks import summarize_tasks
 
-    validation = {(c["method"], c["task"], c["size"]): c["outcomes"] for c in cells if c["part"] == "validation"}
+    validation = {(cell.method, cell.task, cell.size): cell.outcomes for cell in cells if cell.part == "validation"}
     places = list(dict.fromkeys((task, size) for _, task, size in validation))
     if len(places) < 2:
         return []
     rows = []
-    for outcome, delta in deltas.items():
+    for outcome in compared_outcomes():
         differences: dict[str, dict[str, Any]] = {}
-        for (method, task, size), outcomes in validation.items():
-            other = validation[baseline, task, size]
-            if method != baseline and outcome in outcomes:
-                found = _differences(outcomes[outcome], other[outcome])
-                differences.setdefault(method, {})[f"{task} {size}"] = found
+        for (method, task, size), results in validation.items():
+            if method != baseline and outcome.name in results:
+                other = validation[baseline, task, size][outcome.name]
+                differences.setdefault(method, {})[f"{task} {size}"] = _differences(results[outcome.name], other)
         question = Question(
-            delta=delta,
-            greater_is_better=outcome == "score" and greater_is_better,
+            delta=deltas[outcome.name],
+            greater_is_better=outcome.is_better_if_greater(greater_is_better),
             confidence=confidence,
-            outcome=OUTCOME_NAMES.get(outcome, outcome),
+            outcome=outcome.phrase or outcome.label,
             baseline=baseline,
         )
         for method, summary in summarize_tasks(differences, question).items():
-            rows.append({"method": method, "outcome": outcome, **summary.to_dict()})
+            rows.append(MethodSummary(**vars(summary), method=method, outcome=outcome.name))
     return rows
 
 
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    values, baseline = one["values"], other["values"]
-    seeds = [s for s in values if values[s] is not None and baseline.get(s) is not None]
-    return np.array([values[seed] - baseline[seed] for seed in seeds], float)
+def _differences(one: Result, other: Result) -> npt.NDArray[np.float64]:
+    pairs = [(value, other.values.get(seed)) for seed, value in one.values.items()]
+    return np.array([a - b for a, b in pairs if a is not None and b is not None], float)
 
 
-def heatmaps(cells: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
+def heatmaps(cells: Sequence[Cell], methods: Sequence[str]) -> list[Heatmap]:
     """Differences of the score over a grid of p and q, where a study has one.
 
     Args:
@@ -185,39 +188,27 @@ def heatmaps(cells: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list
     """
     grid: dict[str, dict[tuple[float, float], str]] = {}
     for name in methods:
-        found = re.fullmatch(r"(\w+):p=([\d.]+),q=([\d.]+)(.*)", name)
-        if found:
-            grid.setdefault(found[1] + found[4], {})[float(found[2]), float(found[3])] = name
+        match = re.fullmatch(r"(\w+):p=([\d.]+),q=([\d.]+)(.*)", name)
+        if match:
+            grid.setdefault(match[1] + match[4], {})[float(match[2]), float(match[3])] = name
     maps = []
     for method, points in grid.items():
         xs, ys = sorted({x for x, _ in points}), sorted({y for _, y in points})
         if len(xs) < 2 or len(ys) < 2:
             continue
-        for task, size in dict.fromkeys((cell["task"], cell["size"]) for cell in cells):
+        for task, size in dict.fromkeys((cell.task, cell.size) for cell in cells):
             score = {
-                cell["method"]: cell["outcomes"]["score"]
+                cell.method: cell.outcomes["score"]
                 for cell in cells
-                if (cell["task"], cell["size"], cell["part"]) == (task, size, "validation")
+                if (cell.task, cell.size, cell.part) == (task, size, "validation")
             }
             rows = [[_difference(score.get(points.get((x, y), ""))) for x in xs] for y in ys]
-            maps.append(
-                {
-                    "method": method,
-                    "task": task,
-                    "size": size,
-                    "x": "p",
-                    "y": "q",
-                    "xs": xs,
-                    "ys": ys,
-                    "difference": rows,
-                }
-            )
+            maps.append(Heatmap(method, "p", "q", xs, ys, rows, task, size))
     return maps
 
 
-def _difference(outcome: Mapping[str, Any] | None) -> float | None:
-    comparison = outcome["comparison"] if outcome else None
-    return None if comparison is None else comparison["difference"]
+def _difference(result: Result | None) -> float | None:
+    return None if result is None or result.comparison is None else result.comparison.difference
 
 
 def _title(study: Mapping[str, Any], example: Record) -> str:
@@ -226,29 +217,28 @@ def _title(study: Mapping[str, Any], example: Record) -> str:
     return f"{', '.join(tasks)} with {model}" if model else ", ".join(tasks)
 
 
-def _method(name: str, records: Sequence[Record], baseline: str) -> dict[str, Any]:
+def _method(name: str, records: Sequence[Record], baseline: str) -> Method:
     mine = [record for record in records if record["method"] == name]
-    return {
-        "name": name,
-        "label": name,
-        "is_baseline": name == baseline,
-        "runs": len(mine),
-        "failed": sum(record["status"] == "failed" for record in mine),
-        "settings": next((record["settings"] for record in mine if record.get("settings")), {}),
-        "regularizers": next((record["regularizers"] for record in mine if record.get("regularizers")), []),
-    }
+    return Method(
+        name,
+        label=name,
+        is_baseline=name == baseline,
+        runs=len(mine),
+        failed=sum(record["status"] == "failed" for record in mine),
+        settings=next((record["settings"] for record in mine if record.get("settings")), {}),
+        regularizers=next((record["regularizers"] for record in mine if record.get("regularizers")), []),
+    )
 
 
-def _run(record: Record) -> dict[str, Any]:
-    names = ("id", "method", "task", "size", "seed", "status")
+def _run(record: Record) -> Run:
     error = record.get("error")
-    return {
-        **{name: record[name] for name in names},
-        "seconds": record.get("cost", {}).get("seconds"),
-        "kept_epoch": record.get("kept", {}).get("epoch"),
-        "scores": record.get("scores", {}),
-        "error": error["message"] if error else None,
-    }
+    return Run(
+        **{name: record[name] for name in ("id", "method", "task", "size", "seed", "status")},
+        seconds=record.get("cost", {}).get("seconds"),
+        kept_epoch=record.get("kept", {}).get("epoch"),
+        scores=record.get("scores", {}),
+        error=error["message"] if error else None,
+    )
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
@@ -257,13 +247,7 @@ def _notes(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(re.sub(r",? seed \d+$", "", note) for note in notes))
 
 
-def _failure(record: Record) -> dict[str, Any]:
+def _failure(record: Record) -> Failure:
     error = record.get("error") or {}
     message = f"{error.get('type', 'Error')}: {error.get('message', '')}"
-    return {
-        "method": record["method"],
-        "task": record["task"],
-        "size": record["size"],
-        "seed": record["seed"],
-        "message": message,
-    }
+    return Failure(record["method"], message, record["task"], record["size"], record["seed"])

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from ...report.analysis import Curves, Numbers, Series
 from ...statistics.paired import t_interval
 from .outcomes import Group, Record
 
 
-def curves_of(group: Group, method: str, confidence: float) -> dict[str, Any]:
+def curves_of(group: Group, method: str, confidence: float) -> Curves:
     """Scores and losses of a method after each evaluation: epoch, mean, and the limits of the mean's interval."""
     runs = [record["curves"] for record in group.runs[method].values() if record["status"] == "finished"]
     epochs = sorted({row["epoch"] for rows in runs for row in rows})
     names = list(dict.fromkeys(name for rows in runs for row in rows for name in row))
-    bands: dict[str, dict[str, list[float | None]]] = {"mean": {}, "low": {}, "high": {}}
+    curves = Curves(epochs, {})
     for name in names:
         if name in ("epoch", "step", "majority"):
             continue
         columns = [[row.get(name) for rows in runs for row in rows if row["epoch"] == epoch] for epoch in epochs]
-        for kind, values in band(columns, confidence).items():
-            bands[kind][name] = values
-    return {"epoch": epochs, **bands}
+        curves.mean[name], curves.low[name], curves.high[name] = band(columns, confidence)
+    return curves
 
 
-def method_metrics_of(records: Iterable[Record], confidence: float) -> dict[str, Any]:
+def method_metrics_of(records: Iterable[Record], confidence: float) -> dict[str, Series]:
     """What a method logged, by name: step, mean, and the limits of the mean's interval over its runs."""
     series: dict[str, dict[int, list[float]]] = {}
     for record in records:
@@ -34,18 +34,20 @@ def method_metrics_of(records: Iterable[Record], confidence: float) -> dict[str,
             for step, value in points:
                 series.setdefault(name, {}).setdefault(int(step), []).append(value)
     return {
-        name: {"step": sorted(points), **band([points[step] for step in sorted(points)], confidence)}
+        name: Series(sorted(points), *band([points[step] for step in sorted(points)], confidence))
         for name, points in series.items()
     }
 
 
-def band(columns: Iterable[Iterable[Any]], confidence: float) -> Mapping[str, list[float | None]]:
+def band(columns: Iterable[Iterable[Any]], confidence: float) -> tuple[Numbers, Numbers, Numbers]:
     """Mean, low and high of each column. A column with one number has no interval, one without numbers no mean."""
-    result: dict[str, list[float | None]] = {"mean": [], "low": [], "high": []}
+    means: Numbers = []
+    lows: Numbers = []
+    highs: Numbers = []
     for column in columns:
         known = np.array([value for value in column if value is not None and np.isfinite(value)], float)
         low, high = t_interval(known, confidence) if len(known) > 1 else (None, None)
-        result["mean"].append(float(known.mean()) if len(known) else None)
-        result["low"].append(low)
-        result["high"].append(high)
-    return result
+        means.append(float(known.mean()) if len(known) else None)
+        lows.append(low)
+        highs.append(high)
+    return means, lows, highs

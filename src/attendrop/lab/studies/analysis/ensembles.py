@@ -14,10 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...evaluation.outputs import Outputs
-from ...statistics.calibration import brier_score, calibration_error, log_loss, softmax
+from ...report.analysis import Ensemble
+from ...statistics.calibration import log_loss, softmax
 from ...statistics.ensembles import judge_gain
 from ...statistics.verdict import Question
-from ...tasks.metrics import METRICS
+from ...tasks.metrics import METRICS, is_share
+from ...tasks.outcomes import OUTCOMES, measured_outcomes
 from .outcomes import Group
 
 Array = npt.NDArray[Any]
@@ -86,13 +88,13 @@ def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
     if outputs.kind == "multilabel":
         right = np.where(gold == 1, mean, 1 - mean)
         return {"loss": float(-np.log(np.maximum(right, 1e-15)).mean())}
-    found = {"loss": log_loss(mean, gold)}
+    outcomes = {"loss": log_loss(mean, gold)}
     if outputs.kind == "classification":
-        found |= {"ece": calibration_error(mean, gold), "brier": brier_score(mean, gold)}
-    return found
+        outcomes |= measured_outcomes(mean, gold)
+    return outcomes
 
 
-def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> tuple[list[dict[str, Any]], list[str]]:
+def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> tuple[list[Ensemble], list[str]]:
     """The ensemble of each method on each part, and sentences about those that cannot be made.
 
     Args:
@@ -101,7 +103,7 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
         delta: The smallest difference of the score that matters.
         confidence: Confidence of the interval of the gain.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[Ensemble] = []
     missing: list[str] = []
     for method, seeds in group.runs.items():
         finished = [record for record in seeds.values() if record["status"] == "finished"]
@@ -112,13 +114,12 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
             missing.append(method)
             continue
         for part in answers[0]:
-            scores = [record["scores"].get(part, {}).get(record["metric"]) for record in finished]
+            scores = [score for record in finished if (score := OUTCOMES["score"].read(record, part)) is not None]
             members = [of[part] for of in answers if part in of]
-            if len(members) == len(scores) and all(score is not None for score in scores):
+            if len(members) == len(scores) == len(finished):
                 question = Question(delta, bool(finished[0]["greater_is_better"]), confidence)
-                made = _ensemble(members, scores, finished[0]["metric"], question)
-                made |= {"method": method, "task": group.task, "size": group.size, "part": part}
-                rows.append({**made, "sentence": _sentence(made, finished[0]["metric"], confidence)})
+                place = (method, group.task, group.size, part)
+                rows.append(_ensemble(place, members, scores, finished[0]["metric"], question))
     where = group.task if group.size == "all" else f"{group.task}, {group.size}"
     notes = [
         f"there is no ensemble of the seeds of {', '.join(missing)} on {where}: predictions of these runs are not "
@@ -127,41 +128,52 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
     return rows, notes if missing else []
 
 
-def _ensemble(members: Sequence[Outputs], scores: Sequence[float], metric: str, question: Question) -> dict[str, Any]:
-    total = np.sum([evidence(member, place) for place, member in enumerate(members)], axis=0)
+def _ensemble(
+    place: tuple[str, str, str, str],
+    members: Sequence[Outputs],
+    scores: Sequence[float],
+    metric: str,
+    question: Question,
+) -> Ensemble:
+    """The ensemble of one method, task, size and part."""
+    total = np.sum([evidence(member, number) for number, member in enumerate(members)], axis=0)
     n, example = len(members), members[0]
     whole = score_of(total / n, example, metric)
     without = [
-        score_of((total - evidence(member, place)) / (n - 1), example, metric) for place, member in enumerate(members)
+        score_of((total - evidence(member, number)) / (n - 1), example, metric) for number, member in enumerate(members)
     ]
-    resolution = 1 / len(example.gold) if metric == "accuracy" else 0.0
+    resolution = 1 / len(example.gold) if is_share(metric) else 0.0
     gain = judge_gain(whole, without, scores, question, resolution)
-    return {
-        "seeds": n,
-        "outcomes": {"score": whole, **other_outcomes(total / n, example)},
-        "mean": float(np.mean(scores)),
-        "gain": gain.gain,
-        "interval": None if gain.interval is None else list(gain.interval),
-        "verdict": gain.verdict if math.isfinite(gain.gain) else "undecided",
-    }
+    made = Ensemble(
+        *place,
+        seeds=n,
+        sentence="",
+        outcomes={"score": whole, **other_outcomes(total / n, example)},
+        mean=float(np.mean(scores)),
+        gain=gain.gain,
+        interval=gain.interval,
+        verdict=gain.verdict if math.isfinite(gain.gain) else "undecided",
+    )
+    made.sentence = _sentence(made, metric, question.confidence)
+    return made
 
 
-def _sentence(made: Mapping[str, Any], metric: str, confidence: float) -> str:
+def _sentence(made: Ensemble, metric: str, confidence: float) -> str:
     """The ensemble in words: what it has, what it gains, and what it costs."""
-    names = {"score": metric.replace("_", " "), "loss": "loss", "ece": "ECE", "brier": "Brier score"}
-    figures = ", ".join(f"{names[name]} {value:.4f}" for name, value in made["outcomes"].items())
+    names = {name: OUTCOMES[name].short or OUTCOMES[name].title(metric) for name in made.outcomes}
+    figures = ", ".join(f"{names[name]} {value:.4f}" for name, value in made.outcomes.items())
     verdict = {
         "helps": "better than one model",
         "hurts": "worse than one model",
         "no difference": "no different from one model, beyond what matters",
         "undecided": "whether that is more than chance is undecided",
         "too few seeds": "fewer than 5 seeds give no verdict on that",
-    }[made["verdict"]]
+    }[made.verdict]
     interval = ""
-    if made["interval"] is not None:
-        low, high = made["interval"]
+    if made.interval is not None:
+        low, high = made.interval
         interval = f", {100 * confidence:g} % interval {low:+.4f} to {high:+.4f} by the jackknife over seeds"
     return (
-        f"Ensemble of the {made['seeds']} seeds of {made['method']}: {figures}; against the mean of the seeds "
-        f"{made['gain']:+.4f} {names['score']}{interval}: {verdict}. It costs {made['seeds']} × at inference."
+        f"Ensemble of the {made.seeds} seeds of {made.method}: {figures}; against the mean of the seeds "
+        f"{made.gain:+.4f} {names['score']}{interval}: {verdict}. It costs {made.seeds} × at inference."
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from ...report.analysis import Agreement, Disagreement
 from .outcomes import Group, Record
 
 MOST = 20  # disagreements of each task that are shown
@@ -21,40 +20,41 @@ def predictions_of(group: Group, method: str) -> tuple[npt.NDArray[np.int_], npt
     return np.array([run["predicted"] for run in known]), np.array(known[0]["gold"])
 
 
-def agreement_of(group: Group, method: str) -> dict[str, Any] | None:
+def agreement_of(group: Group, method: str) -> Agreement | None:
     """Share of equal predictions of two seeds, on average; and the share of seeds that are right on each example."""
-    found = predictions_of(group, method)
-    if found is None or len(found[0]) < 2:
+    known = predictions_of(group, method)
+    if known is None or len(known[0]) < 2:
         return None
-    predicted, gold = found
+    predicted, gold = known
     seeds = len(predicted)
     counts = np.stack([(predicted == label).sum(0) for label in range(int(max(predicted.max(), gold.max())) + 1)])
     pairs = (counts * (counts - 1)).sum(0) / (seeds * (seeds - 1))
     right = (predicted == gold).mean(0)
-    return {
-        "method": method, "task": group.task, "size": group.size, "agreement": float(pairs.mean()),
-        "per_example": right.round(3).tolist(),
-    }  # fmt: skip
+    return Agreement(method, group.task, float(pairs.mean()), group.size, right.round(3).tolist())
 
 
-def disagreements_of(group: Group) -> list[dict[str, Any]]:
+def disagreements_of(group: Group) -> list[Disagreement]:
     """The examples on which the share of right seeds differs most between methods."""
     texts = next((r["texts"] for r in group.finished if r.get("texts")), None)
-    found = {method: of for method in group.runs if (of := predictions_of(group, method)) is not None}
-    if texts is None or len(found) < 2 or len({len(gold) for _, gold in found.values()}) > 1:
+    known = {method: of for method in group.runs if (of := predictions_of(group, method)) is not None}
+    if texts is None or len(known) < 2 or len({len(gold) for _, gold in known.values()}) > 1:
         return []
-    gold, labels = next(iter(found.values()))[1], _labels(group.finished[0])
-    right = {method: (predicted == gold).mean(0) for method, (predicted, _) in found.items()}
+    gold, labels = next(iter(known.values()))[1], _labels(group.finished[0])
+    right = {method: (predicted == gold).mean(0) for method, (predicted, _) in known.items()}
     shares = np.stack(list(right.values()))
     spread = shares.max(0) - shares.min(0)
     order = [int(i) for i in np.argsort(-spread, kind="stable")[:MOST] if spread[i] > 0 and i < len(texts)]
     return [
-        {
-            "task": group.task, "size": group.size, "example": i, "text": texts[i], "gold": labels[int(gold[i])],
-            "right": {method: round(float(share[i]), 3) for method, share in right.items()},
-        }
+        Disagreement(
+            task=group.task,
+            example=i,
+            right={method: round(float(share[i]), 3) for method, share in right.items()},
+            size=group.size,
+            text=texts[i],
+            gold=labels[int(gold[i])],
+        )
         for i in order
-    ]  # fmt: skip
+    ]
 
 
 def _labels(record: Record) -> list[str]:

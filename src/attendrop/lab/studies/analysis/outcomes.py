@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ...statistics.paired import t_interval
+from ...report.analysis import Result
+from ...statistics.paired import Interval, t_interval
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Comparison, Question, judge_family
+from ...tasks.metrics import is_share
+from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
 
 Record = Mapping[str, Any]
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
-
-# The smallest differences that matter, unless the user gives others. Cost is in multiples of the baseline's.
-DELTAS = {
-    "score": 0.01, "loss": 0.02, "brier": 0.01, "ece": 0.01, "scaled_loss": 0.02, "scaled_ece": 0.01, "cost": 0.05,
-}  # fmt: skip
 
 
 @dataclass
@@ -66,73 +64,64 @@ def group_records(records: Sequence[Record], methods: Sequence[str]) -> list[Gro
     return list(groups.values())
 
 
-def values_of(group: Group, method: str, part: str, outcome: str) -> Values:
+def values_of(group: Group, method: str, part: str, outcome: Outcome) -> Values:
     """The value of each run; None where it failed."""
-    values: Values = {}
-    for seed, record in group.runs[method].items():
-        if record["status"] != "finished":
-            values[seed] = None
-        elif outcome == "cost":
-            values[seed] = record["cost"]["seconds"]
-        else:
-            values[seed] = record["scores"].get(part, {}).get(record["metric"] if outcome == "score" else outcome)
-    return values
+    runs = group.runs[method].items()
+    return {seed: outcome.read(record, part) if record["status"] == "finished" else None for seed, record in runs}
 
 
-def outcomes_of(group: Group, part: str) -> list[str]:
-    """The outcomes that the runs have on a part of the data."""
-    first = next(record for record in group.finished if part in record["scores"])
-    known = [name for name in ("loss", "brier", "ece", "scaled_loss") if name in first["scores"][part]]
-    if first["metric"] in known:
-        known.remove(first["metric"])
-    return ["score", *known, *(["cost"] if part == "validation" else [])]
+def outcomes_of(group: Group, part: str) -> list[Outcome]:
+    """The outcomes that the runs have on a part of the data; the score, and others unless they are the metric."""
+    metric = group.finished[0]["metric"]
+    known = [of for of in compared_outcomes() if any(of.read(run, part) is not None for run in group.finished)]
+    return [OUTCOMES["score"], *(outcome for outcome in known if outcome.name not in ("score", metric))]
 
 
 def compare(
     group: Group,
     part: str,
-    outcome: str,
+    outcome: Outcome,
     baseline: str,
     delta: float,
     confidence: float,
     looks: SequentialDesign | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Result]:
     """Compare all methods with the baseline on one outcome.
 
     Args:
         group: The runs.
         part: The part of the data.
-        outcome: a key of `DELTAS`.
+        outcome: The outcome.
         baseline: The method that the others are compared with.
         delta: The smallest difference that matters.
         confidence: Confidence of the intervals.
         looks: The plan of looks, if seeds were added until the methods were decided.
 
     Returns:
-        Method -> its values, their mean and interval, and the comparison.
+        Method -> its result.
     """
     values = {method: values_of(group, method, part, outcome) for method in group.runs}
-    if outcome == "cost":
+    if outcome.is_relative:
         values = _relative(values, baseline)
     example = next(record for record in group.finished if part in record["scores"])
-    is_score = outcome == "score"
+    is_score = outcome.name == "score"
     question = Question(
         delta=delta,
-        greater_is_better=is_score and bool(example["greater_is_better"]),
+        greater_is_better=outcome.is_better_if_greater(bool(example["greater_is_better"])),
         confidence=confidence,
-        outcome=example["metric"] if is_score else OUTCOME_NAMES[outcome],
+        outcome=example["metric"] if is_score else outcome.phrase or outcome.label,
         baseline=baseline,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
     examples = example["examples"].get(part)
-    resolution = 1 / examples if is_score and example["metric"] == "accuracy" and examples else None
+    resolution = 1 / examples if is_score and is_share(example["metric"]) and examples else None
     judged = _judge(others, values[baseline], question, resolution, looks)
     return {
-        method: {
-            "values": {str(seed): value for seed, value in seeds.items()},
-            **_mean(seeds, confidence),
-            "comparison": None if method == baseline else judged[method].to_dict(),
-        }
+        method: Result(
+            {str(seed): value for seed, value in seeds.items()},
+            *_mean(seeds, confidence),
+            None if method == baseline else judged[method],
+        )
         for method, seeds in values.items()
     }
 
@@ -176,18 +165,8 @@ def verdicts_of(
         confidence: Confidence of the verdicts.
         looks: The plan of looks, if seeds are added until the methods are decided.
     """
-    compared = compare(group, "validation", "score", baseline, delta, confidence, looks)
-    return {m: outcome["comparison"]["verdict"] for m, outcome in compared.items() if outcome["comparison"]}
-
-
-OUTCOME_NAMES = {
-    "loss": "loss",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "scaled_loss": "loss after temperature scaling",
-    "scaled_ece": "calibration error after temperature scaling",
-    "cost": "training time",
-}
+    compared = compare(group, "validation", OUTCOMES["score"], baseline, delta, confidence, looks)
+    return {method: of.comparison.verdict for method, of in compared.items() if of.comparison}
 
 
 def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
@@ -200,9 +179,9 @@ def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
     }
 
 
-def _mean(values: Values, confidence: float) -> dict[str, Any]:
+def _mean(values: Values, confidence: float) -> tuple[float | None, Interval | None]:
+    """The mean of the values that are known, and its interval."""
     known = np.array([value for value in values.values() if value is not None and np.isfinite(value)], float)
     if not len(known):
-        return {"mean": None, "interval": None}
-    interval = list(t_interval(known, confidence)) if len(known) > 1 else None
-    return {"mean": float(known.mean()), "interval": interval}
+        return None, None
+    return float(known.mean()), t_interval(known, confidence) if len(known) > 1 else None

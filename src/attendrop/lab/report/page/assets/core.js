@@ -2,12 +2,9 @@
 "use strict";
 
 const A = JSON.parse(document.getElementById("analysis").textContent);
-const PAPER_LABEL = "paper protocol: selected on the development set";
+const PAPER_LABEL = A.paper_label;
 const IS_PAPER = A.protocol === "paper";
-const OUTCOME_NAMES = {
-  score: A.metric.replaceAll("_", " "), loss: "loss", ece: "calibration error", brier: "Brier score",
-  scaled_loss: "loss after temperature scaling", cost: "cost",
-};
+const OUTCOMES = A.outcomes; // name -> {label, is_relative}, in the order in which they are shown
 const SYMBOLS = [
   d3.symbolCircle, d3.symbolSquare, d3.symbolTriangle, d3.symbolDiamond, d3.symbolStar, d3.symbolCross, d3.symbolWye,
 ];
@@ -58,7 +55,7 @@ function fmt(value, signed = false) {
   const text = size.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 3);
   return (+text === 0 ? "" : value < 0 ? "−" : signed ? "+" : "") + text;
 }
-const fmtOutcome = (outcome, value) => (outcome === "cost" ? `${fmt(value)} ×` : fmt(value));
+const fmtOutcome = (outcome, value) => (OUTCOMES[outcome].is_relative ? `${fmt(value)} ×` : fmt(value));
 const percent = (value) => (isNumber(value) ? `${Math.round(100 * value)} %` : "–");
 
 /** The colour that a CSS variable has now, as rgb(). */

@@ -13,7 +13,7 @@ const spread = (values) => {
   const [low, high] = d3.extent(values.filter(isNumber));
   return high - low > 1e-9 ? {} : { domain: [low - 0.05, high + 0.05] };
 };
-const outcomesHere = () => ["score", "loss", "ece", "brier", "scaled_loss", "cost"].filter((o) => A.cells.some((c) => c.outcomes[o]));
+const outcomesHere = () => Object.keys(OUTCOMES).filter((o) => A.cells.some((c) => c.outcomes[o]));
 const cellOf = (method) => cellsHere().find((c) => c.method === method);
 
 function seedsFigure() {
@@ -28,7 +28,7 @@ function seedsFigure() {
   });
 
   function draw(width) {
-    const isDifference = view.kind === "differences", name = OUTCOME_NAMES[view.outcome];
+    const isDifference = view.kind === "differences", { label: name, is_relative } = OUTCOMES[view.outcome];
     const methods = shownMethods().filter((m) => cellOf(m.name)?.outcomes[view.outcome] && !(isDifference && m.isBaseline));
     const place = new Map(methods.map((m, i) => [m.name, i]));
     const seeds = unique(rowsOf().map((r) => r.seed));
@@ -46,7 +46,7 @@ function seedsFigure() {
     const lines = isDifference ? [] : d3.sort(rows, (r) => r.y);
     const svg = Plot.plot({
       ...BASE, width, height: 62 * methods.length + 56, marginLeft: 14, marginRight: 20, marginTop: 6, marginBottom: 40,
-      x: { ...AXIS, ...spread([...rows.map((r) => r.x), ...means.flatMap((m) => [m.low, m.high])]), label: isDifference ? `difference in ${name} from ${labelOf(A.baseline)}` : name + (view.outcome === "cost" ? ` (× ${labelOf(A.baseline)})` : ""), ticks: width < 500 ? 4 : 7 },
+      x: { ...AXIS, ...spread([...rows.map((r) => r.x), ...means.flatMap((m) => [m.low, m.high])]), label: isDifference ? `difference in ${name} from ${labelOf(A.baseline)}` : name + (is_relative ? ` (× ${labelOf(A.baseline)})` : ""), ticks: width < 500 ? 4 : 7 },
       y: { axis: null, domain: [methods.length - 0.5, -0.5] },
       marks: [
         isDifference && delta ? Plot.rect([0], { x1: -delta, x2: delta, y1: -0.5, y2: methods.length - 0.5, fill: "var(--flat-bg)" }) : null,
@@ -72,7 +72,7 @@ function seedsFigure() {
     id: "seeds", nav: "Seeds", title: "Every seed", draw,
     about: "Each small mark is one run. The large mark is the mean; the line through it is its interval. Runs of one seed share the head, the order of the examples and all draws.",
     controls: [
-      choice("Outcome", outcomesHere(), view.outcome, (v) => { view.outcome = v; redraw(); }, (o) => OUTCOME_NAMES[o]),
+      choice("Outcome", outcomesHere(), view.outcome, (v) => { view.outcome = v; redraw(); }, (o) => OUTCOMES[o].label),
       segmented("Show", ["values", "differences"], "values", (v) => { view.kind = v; redraw(); }, (v) => (v === "values" ? "values" : "paired differences")),
       checkbox("connect runs of one seed", false, (v) => { view.paired = v; redraw(); }),
     ],
@@ -97,7 +97,7 @@ function costFigure() {
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(280, width * 0.45)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
         x: { ...AXIS, label: `training time (× ${labelOf(A.baseline)})`, insetLeft: 16, insetRight: 16, ...spread(rows.flatMap((r) => [r.x, r.x1, r.x2])) },
-        y: { ...AXIS, label: OUTCOME_NAMES.score, inset: 12, ...spread(rows.flatMap((r) => [r.y, r.y1, r.y2])) },
+        y: { ...AXIS, label: OUTCOMES.score.label, inset: 12, ...spread(rows.flatMap((r) => [r.y, r.y1, r.y2])) },
         marks: [
           GRID_Y(), PLAIN_GRID(),
           ...rows.map((r) => isNumber(r.y1) ? Plot.ruleX([r], { x: "x", y1: "y1", y2: "y2", stroke: r.method.color, strokeWidth: 2 }) : null),
@@ -106,7 +106,7 @@ function costFigure() {
           // Labels of neighbours are above and below in turn, and lie on the side that has more room.
           ...d3.sort(rows, (r) => r.x).map((r, i) => Plot.text([r], { x: "x", y: "y", text: [short(r.method.label, width * 0.6)], fontWeight: 600, fill: "var(--ink)",
             textAnchor: r.x <= middle ? "start" : "end", dx: r.x <= middle ? 12 : -12, dy: i % 2 ? 14 : -12, stroke: "var(--panel)", strokeWidth: 4 })),
-          tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOME_NAMES.score} ${fmt(r.y)}\n${fmt(r.x)} × the time of ${labelOf(A.baseline)}` }),
+          tipOf(rows, { x: "x", y: "y", title: (r) => `${r.method.label}\n${OUTCOMES.score.label} ${fmt(r.y)}\n${fmt(r.x)} × the time of ${labelOf(A.baseline)}` }),
         ].filter(Boolean),
       });
     },
@@ -180,7 +180,7 @@ function sizesFigure() {
       return Plot.plot({
         ...BASE, width, height: Math.min(380, Math.max(260, width * 0.42)), marginLeft: 52, marginRight: 24, marginBottom: 42, marginTop: 26,
         x: { label: "training data", labelArrow: "none", domain: [-0.3, sizes.length - 0.7], ticks: d3.range(sizes.length), tickFormat: (i) => sizeLabel(sizes[i] ?? "") },
-        y: { ...AXIS, ...spread(rows.flatMap((r) => [r.y, r.low, r.high])), label: OUTCOME_NAMES.score },
+        y: { ...AXIS, ...spread(rows.flatMap((r) => [r.y, r.low, r.high])), label: OUTCOMES.score.label },
         marks: [
           GRID_Y(),
           ...METHODS.flatMap((m) => {

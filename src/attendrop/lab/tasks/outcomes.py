@@ -1,0 +1,149 @@
+"""The outcomes that a study compares methods on: how each is measured, read from a record, named and shown.
+
+A new outcome is one entry of `OUTCOMES`, in the order in which they are shown. With a `measure`, every evaluation of a
+classifier computes it; the terminal, the Markdown, the tables and the page then show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..statistics.calibration import brier_score, calibration_error, log_loss
+from .metrics import metric_label
+
+Measure = Callable[[np.ndarray, np.ndarray], float]
+Read = Callable[[Any, str], float | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One of the numbers that methods are compared on.
+
+    Attributes:
+        name: Its name in scores, records and files, and the title of its column in the terminal.
+        label: Its name in tables and on pages. The score is called after its metric instead.
+        delta: The smallest difference that matters, unless the user gives another.
+        measure: Computes it from the probabilities of the classes and the right classes; None = something else does.
+        is_scaled: Whether the probabilities are those after temperature scaling.
+        reads: Reads it from the record of a run, for a part of the data; None = it is the score called `name`.
+        greater_is_better: None = as it is for the metric of the task.
+        family: The options that give its smallest difference: "score" (--delta), "loss" (--delta-loss) or
+            "calibration" (--delta-calibration); "" = no option does.
+        phrase: Its name in the sentence of a comparison; None = its label.
+        short: Its name where several are listed in one sentence; None = its label.
+        verdicts: Words for verdicts, where they are not the verdict itself.
+        is_relative: Whether it is shown as a multiple of the baseline's mean.
+        is_compared: Whether studies compare it; otherwise it is only stored.
+        is_in_terminal: Whether it has a column in the terminal, where about five fit.
+        is_in_headline: Whether the report says in its first lines which methods change it.
+    """
+
+    name: str
+    label: str
+    delta: float
+    measure: Measure | None = None
+    is_scaled: bool = False
+    reads: Read | None = None
+    greater_is_better: bool | None = False
+    family: str = ""
+    phrase: str | None = None
+    short: str | None = None
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    is_relative: bool = False
+    is_compared: bool = True
+    is_in_terminal: bool = True
+    is_in_headline: bool = False
+
+    def read(self, record: Any, part: str) -> float | None:
+        """Its value in a finished run; None if the run has none.
+
+        Args:
+            record: The record of the run.
+            part: The part of the data.
+        """
+        return score_in(record, part, self.name) if self.reads is None else self.reads(record, part)
+
+    def title(self, metric: str) -> str:
+        """Its name in tables and on pages; that of the score is the name of the metric."""
+        return metric_label(metric) if self.name == "score" else self.label
+
+    def is_better_if_greater(self, metric_is: bool) -> bool:
+        """Whether a larger value is better, where `metric_is` says it for the metric of the task."""
+        return metric_is if self.greater_is_better is None else self.greater_is_better
+
+    @property
+    def verbs(self) -> dict[str, str]:
+        """What a method does to it that helps or hurts."""
+        if self.greater_is_better is None:
+            return {"helps": "improve", "hurts": "worsen"}
+        return dict(zip(("helps", "hurts"), ("raise", "lower")[:: 1 if self.greater_is_better else -1], strict=True))
+
+
+def score_in(record: Any, part: str, name: str) -> float | None:
+    """A score in the record of a finished run; None if it has none."""
+    value: float | None = record["scores"].get(part, {}).get(name)
+    return value
+
+
+def _score(record: Any, part: str) -> float | None:
+    return score_in(record, part, record["metric"])
+
+
+def _cost(record: Any, part: str) -> float | None:
+    value: float | None = record.get("cost", {}).get("seconds") if part == "validation" else None
+    return value
+
+
+OUTCOMES: dict[str, Outcome] = {
+    outcome.name: outcome
+    for outcome in (
+        Outcome("score", "score", 0.01, reads=_score, greater_is_better=None, family="score"),
+        Outcome("loss", "loss", 0.02, family="loss", is_in_headline=True),  # the Trainer computes it
+        Outcome(
+            "ece", "calibration error", 0.01, calibration_error, family="calibration", short="ECE", is_in_headline=True
+        ),
+        Outcome("brier", "Brier score", 0.01, brier_score, family="calibration"),
+        Outcome(
+            "scaled_loss", "loss after temperature scaling", 0.02, log_loss, is_scaled=True, family="loss",
+            is_in_terminal=False,
+        ),
+        Outcome(
+            "scaled_ece", "calibration error after temperature scaling", 0.01, calibration_error, is_scaled=True,
+            family="calibration", is_compared=False,
+        ),
+        Outcome(
+            "cost", "cost", 0.05, reads=_cost, phrase="training time", is_relative=True,
+            verdicts={"helps": "cheaper", "hurts": "costs more"},
+        ),
+    )
+}  # fmt: skip
+
+
+def compared_outcomes() -> list[Outcome]:
+    """The outcomes that studies compare, in the order in which they are shown."""
+    return [outcome for outcome in OUTCOMES.values() if outcome.is_compared]
+
+
+def measured_outcomes(probabilities: np.ndarray, gold: np.ndarray, is_scaled: bool = False) -> dict[str, float]:
+    """The outcomes that are measured on the probabilities of a classifier.
+
+    Args:
+        probabilities: The probability of each class of each example.
+        gold: The right classes.
+        is_scaled: Whether the probabilities are those after temperature scaling.
+    """
+    of = [outcome for outcome in OUTCOMES.values() if outcome.measure and outcome.is_scaled is is_scaled]
+    return {outcome.name: outcome.measure(probabilities, gold) for outcome in of if outcome.measure}
+
+
+def all_deltas(given: Mapping[str, float] | None = None) -> dict[str, float]:
+    """The smallest difference of each outcome that matters.
+
+    Args:
+        given: Those of the user, which take precedence.
+    """
+    return {**{name: outcome.delta for name, outcome in OUTCOMES.items()}, **(given or {})}

@@ -1,0 +1,66 @@
+"""The table of outcomes: from one entry to the terminal, the Markdown, the CSV and the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attendrop.lab.cli.compare import print_verdicts
+from attendrop.lab.report.page import checked_analysis, comparisons_csv, render_markdown, render_page
+from attendrop.lab.studies.analysis import analyse_records
+from attendrop.lab.tasks.outcomes import OUTCOMES, Outcome, all_deltas, compared_outcomes, measured_outcomes
+
+
+def entropy(probabilities: Any, gold: Any) -> float:
+    return float(-(probabilities * np.log(probabilities)).sum(-1).mean())
+
+
+def record_of(method: str, seed: int, **scores: float) -> dict[str, Any]:
+    return {
+        "id": f"{method}-{seed}", "status": "finished", "method": method, "task": "t", "size": "all", "seed": seed,
+        "metric": "accuracy", "greater_is_better": True, "examples": {"train": 100, "validation": 50},
+        "scores": {"validation": {"accuracy": 0.7 + 0.001 * seed, **scores}}, "cost": {"seconds": 2.0 + 0.01 * seed},
+        "curves": [], "predictions": {}, "labels": ["a", "b"],
+    }  # fmt: skip
+
+
+def test_a_new_outcome_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(OUTCOMES, "entropy", Outcome("entropy", "mean entropy", delta=0.02, measure=entropy))
+    assert measured_outcomes(np.full((3, 2), 0.5), np.zeros(3, int))["entropy"] == pytest.approx(np.log(2))
+    values = {"plain": 0.5, "rdrop": 0.4}
+    records = [record_of(m, seed, entropy=v + 0.001 * seed) for m, v in values.items() for seed in range(6)]
+    analysis = analyse_records(records, {"methods": ["plain", "rdrop"]})
+    comparison = next(cell for cell in analysis.cells if cell.method == "rdrop").outcomes["entropy"].comparison
+    assert comparison is not None
+    assert comparison.verdict == "helps"
+    print_verdicts(analysis)
+    assert "entropy" in capsys.readouterr().out
+    assert "| rdrop | mean entropy | 0.403 | ▲ helps | −0.100 |" in render_markdown(analysis)
+    assert ",entropy," in comparisons_csv(checked_analysis(analysis))
+    page = render_page(analysis)
+    assert '<th scope="col">mean entropy</th>' in page
+    assert '"entropy":{"label":"mean entropy","is_relative":false}' in page
+
+
+def test_outcomes_say_how_they_are_read_and_in_what_words() -> None:
+    record = record_of("plain", 3, loss=0.6)
+    values = [OUTCOMES[name].read(record, "validation") for name in ("score", "loss", "ece")]
+    assert values == [0.703, 0.6, None]
+    cost = OUTCOMES["cost"]
+    assert (cost.read(record, "validation"), cost.read(record, "test")) == (2.03, None)
+    assert OUTCOMES["score"].title("macro_f1") == "macro f1"
+    assert OUTCOMES["score"].verbs == {"helps": "improve", "hurts": "worsen"}
+    assert OUTCOMES["loss"].verbs == {"helps": "lower", "hurts": "raise"}
+    assert Outcome("x", "x", 0.1, greater_is_better=True).verbs == {"helps": "raise", "hurts": "lower"}
+    assert [of.name for of in compared_outcomes()] == ["score", "loss", "ece", "brier", "scaled_loss", "cost"]
+    assert all_deltas({"score": 0.5}) == {
+        "score": 0.5, "loss": 0.02, "ece": 0.01, "brier": 0.01, "scaled_loss": 0.02, "scaled_ece": 0.01, "cost": 0.05
+    }  # fmt: skip
+
+
+def test_an_outcome_that_is_the_metric_is_compared_once() -> None:
+    records = [{**record_of(m, seed, loss=0.5), "metric": "loss"} for m in ("plain", "rdrop") for seed in range(2)]
+    analysis = analyse_records(records, {"methods": ["plain", "rdrop"]})
+    assert list(analysis.cells[0].outcomes) == ["score", "cost"]
