@@ -92,5 +92,5 @@ $(DOCS_STAMP): $(CLI_STAMP)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	touch $@
 
-tables: setup  ## Regenerate the tables in the docs from benchmarks/results and the cards of the methods
-	$(BIN)/python -m benchmarks.tables
+tables: setup  ## Regenerate the tables in the docs from benchmarks/results, studies/results and the cards of the methods
+	$(BIN)/python -m docs.tables

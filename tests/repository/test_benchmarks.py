@@ -17,12 +17,10 @@ from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
     evaluation,
-    example_scores,
     inference,
     kernels,
     records,
     shapes,
-    tables,
     trainer_steps,
     weight_passes,
     whole_runs,
@@ -243,42 +241,3 @@ def test_new_columns_are_added_to_a_file_of_results(tmp_path: Path) -> None:
     records.append(path, [{"a": 5, "c": 6}])
     with path.open(encoding="utf-8") as lines:
         assert [list(row.values()) for row in csv.DictReader(lines)] == [["1", "2", ""], ["3", "4", ""], ["5", "", "6"]]
-
-
-def test_tables_in_the_documentation_match_the_results(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tables.main(["--check"]) == 0, capsys.readouterr().out
-
-
-def test_table_of_the_examples_compares_runs_of_the_same_seed() -> None:
-    setting = {"example": "a", "data": "mrpc", "train": "9", "test": "5", "epochs": "1", "score": "accuracy"}
-    values = {
-        ("0", "plain"): "0.5",
-        ("0", "ema"): "0.75",
-        ("1", "plain"): "0.7",
-        ("1", "ema"): "0.65",
-        ("2", "plain"): "0",
-    }
-    rows = [{**setting, "seed": s, "method": m, "value": v, "seconds": "2.2"} for (s, m), v in values.items()]
-    ((script, data, method, _, plain, regularised, difference, seeds, seconds),) = example_scores.lines(rows)
-    assert (script, method, plain, regularised, seeds, seconds) == ("a.py", "`ema`", "0.6000", "0.7000", "2", "2 / 2")
-    assert data == "mrpc: 9 examples, 1 epoch; at most 5 test examples"
-    assert difference == "+0.1000 (-0.0500 to +0.2500)"
-
-
-def test_tables_of_steps_have_the_rows_of_their_part_in_its_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = ["tiny,2,8,b,1", "tiny,2,8,dropped,2", "tiny,2,8,a,3", "tiny,4,8,a,4", "tiny,2,8,b,5"]
-    (tmp_path / "a.csv").write_text("\n".join(["model,batch,length,provider,train ms", *rows]), encoding="utf-8")
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    monkeypatch.setitem(trainer_steps.PARTS, "sizes", ("a.csv", 2, [("tiny", "2x8", ["a", "b", "new"])]))
-    assert [(row["provider"], row["train ms"]) for row in tables._steps("sizes")] == [("a", "3"), ("b", "5")]
-
-
-def test_last_row_counts_when_a_setting_was_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    (tmp_path / "a.csv").write_text("provider,threads,ms\nx,2,1\ny,2,2\nx,16,3\nx,2,4\n", encoding="utf-8")
-    assert [row["ms"] for row in tables.rows("a.csv", ("provider",), threads="2")] == ["4", "2"]
-    monkeypatch.setitem(tables.TABLES, "one", lambda: tables.table(["a"], [["1"]]))
-    text = "before\n<!-- table: one -->\nold\n<!-- end of table -->\nafter\n"
-    assert tables.renewed(text) == "before\n<!-- table: one -->\n| a |\n| --- |\n| 1 |\n<!-- end of table -->\nafter\n"

@@ -10,9 +10,9 @@ import yaml
 
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.methods import parse_method
-from benchmarks.verdict import choose, judge, lines, plan
-from benchmarks.verdict.lines import read
-from benchmarks.verdict.run import COLUMNS, portable_id
+from studies.verdict import choose, judge, lines, plan
+from studies.verdict.lines import read
+from studies.verdict.run import COLUMNS, portable_id
 
 
 def test_every_method_has_the_same_number_of_settings_that_exist() -> None:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from attendrop.methods import parse_method
-from benchmarks.verdict.attendout import plan, report, run
-from benchmarks.verdict.attendout.files import Files
-from benchmarks.verdict.lines import Workers, append_lines, read, remove_failed
-from benchmarks.verdict.run import portable_id
 from helpers.wordpiece import make_tokenizer, save_model
+from studies.verdict.attendout import plan, report, run
+from studies.verdict.attendout.files import Files
+from studies.verdict.lines import Workers, append_lines, read, remove_failed
+from studies.verdict.run import portable_id
 
 STAGES = [stage for part in plan.PARTS for stage in part]
 EFFECTS = (-0.3, 0.2, 0.2, 0.2, 0.2, 0.2)  # of the rate of each layer on the loss: dropping in the first layer helps

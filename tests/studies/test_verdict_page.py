@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from attendrop.lab.report.page import checked_analysis, render_page
-from benchmarks import tables
-from benchmarks.verdict import answers, figure, judge, page, parts, plan, protocol_gains, protocols, recommend, report
-from benchmarks.verdict.run import COLUMNS
+from docs.tables import pages
+from studies.verdict import answers, figure, judge, page, parts, plan, protocol_gains, protocols, recommend, report
+from studies.verdict.run import COLUMNS
 
 TRAINING = {"learning_rate": 1e-4, "num_train_epochs": 10.0}
 OTHER_TRAINING = {
@@ -292,11 +292,11 @@ def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_sho
 
 
 def test_every_table_of_the_page_exists() -> None:
-    text = (tables.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
-    marked = {match["name"] for match in tables.MARKED.finditer(text)}
+    text = (pages.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
+    marked = {match["name"] for match in pages.MARKED.finditer(text)}
     assert marked | {"verdict-expectations"} == {name for name in page.TABLES if not name.startswith("verdict-of-")}
     for method in page.METHODS:
-        assert f"<!-- table: verdict-of-{method} -->" in (tables.ROOT / f"docs/methods/{method}.md").read_text("utf-8")
+        assert f"<!-- table: verdict-of-{method} -->" in (pages.ROOT / f"docs/methods/{method}.md").read_text("utf-8")
 
 
 def test_the_card_of_a_method_has_its_settings(study: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from attendrop.lab.studies.worker import Worker
-from benchmarks.verdict import ensemble, plan, protocols
-from benchmarks.verdict.lines import read
-from benchmarks.verdict.run import portable_id
 from helpers.cli_tools import save_encoder, sentences
+from studies.verdict import ensemble, plan, protocols
+from studies.verdict.lines import read
+from studies.verdict.run import portable_id
 
 pytestmark = pytest.mark.xdist_group("study_worker")
 SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "eval_strategy": "epoch"}
@@ -28,7 +28,7 @@ def make_pairs(count: int, seed: int) -> pa.Table:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny model, and data in the layout of `benchmarks.verdict.data`."""
+    """A tiny model, and data in the layout of `studies.verdict.data`."""
     for name, value in {"POOL": 40, "CHOOSE_POOL": 12, "TO_CHOOSE": 6, "TEST": 20, "PLAIN_SEEDS": 2}.items():
         monkeypatch.setattr(protocols, name, value)
     monkeypatch.setattr(protocols, "METHOD_SEEDS", 1)

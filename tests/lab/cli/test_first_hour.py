@@ -20,8 +20,8 @@ from attendrop.lab.runs.recipe import choose_recipe, epochs_for, preset_epochs_f
 from attendrop.lab.runs.settings import make_config
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.worker import Worker
-from benchmarks import defaults
 from helpers.cli_tools import save_encoder, sentences, write_csv
+from studies import defaults
 
 pytestmark = pytest.mark.xdist_group("first hour")
 

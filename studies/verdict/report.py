@@ -1,6 +1,6 @@
 """Writes the report of the confirmation runs, as `attendrop compare` writes one, from their lines.
 
-    python -m benchmarks.verdict.report --name minilm
+    python -m studies.verdict.report --name minilm
 
 The lines hold no predictions of single examples and no curves, so that these parts of a report are missing.
 """
@@ -8,18 +8,18 @@ The lines hold no predictions of single examples and no curves, so that these pa
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from attendrop.lab.report.page import checked_analysis, render_page
 from attendrop.lab.studies.analysis import analyse_records
 
-from ..tables import ROOT
 from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
 from .recommend import primary_size
 from .run import SCORES
 from .show import MODELS, examples
 
-FOLDER = ROOT / "docs" / "studies"
+FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 
 
 def record_of(row: dict[str, str], model: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def analysis_of(rows: Rows, name: str) -> dict[str, Any]:
     """
     methods = list(dict.fromkeys([PLAIN, *(row["method"] for row in rows)]))
     title = f"The verdict: {MODELS[name]}, {examples(primary_size()):,} training examples"
-    command = f"python -m benchmarks.verdict.run confirm --data DATA --model MODEL --name {name}"
+    command = f"python -m studies.verdict.run confirm --data DATA --model MODEL --name {name}"
     study = {"methods": methods, "title": title, "command": command}
     return analyse_records([record_of(row, MODELS[name]) for row in rows if row["accuracy"] or row["error"]], study)
 

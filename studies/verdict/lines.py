@@ -16,9 +16,7 @@ from typing import Any
 from attendrop.lab.studies.executors import WORKER, Engine, make_engine
 from attendrop.lab.studies.spec import RunSpec
 
-from ..tables import ROOT
-
-RECORDS = ROOT / "docs" / "results" / "verdict"
+RECORDS = Path(__file__).parents[2] / "docs" / "results" / "verdict"
 
 TOGETHER = 10  # runs of one setting that one worker gets; enough to repay the capture of their graphs
 
@@ -29,7 +27,7 @@ Line = dict[str, Any]
 def make_parser(about: str | None) -> argparse.ArgumentParser:
     """The flags that all parts of the study share."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="the folder that `benchmarks.verdict.data` made")
+    parser.add_argument("--data", required=True, help="the folder that `studies.verdict.data` made")
     parser.add_argument("--model", required=True, help="the folder of the model")
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
     parser.add_argument("--workers", type=int, default=1, help="runs at the same time")

@@ -1,10 +1,10 @@
 """How much of a gain does selection make by itself? The papers' protocol and an honest one, from the same runs.
 
-    python -m benchmarks.verdict.protocols --data DATA --model MODEL --name minilm --minutes 4
+    python -m studies.verdict.protocols --data DATA --model MODEL --name minilm --minutes 4
 
 Every epoch of every run is scored on three sets of examples that it is not trained on: the development set of the task,
 100 examples to choose with, and the rest as an untouched test set. There are 8 settings of AD-DROP with 9 seeds each,
-and 80 seeds of plain fine-tuning. `benchmarks.verdict.protocol_gains` computes what each protocol would report.
+and 80 seeds of plain fine-tuning. `studies.verdict.protocol_gains` computes what each protocol would report.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def runs(data: str, model: str) -> dict[str, RunSpec]:
     """Name of a line -> its run. Those of both tasks and all settings come early.
 
     Args:
-        data: The folder that `benchmarks.verdict.data` made.
+        data: The folder that `studies.verdict.data` made.
         model: The folder of the model.
     """
     shared = {**SHARED, "data_dir": f"{data}/protocols", "model": model}
@@ -136,7 +136,7 @@ def main() -> None:
 
     options = make_parser(__doc__).parse_args()
     wanted = {name: [run] for name, run in runs(options.data, options.model).items()}
-    run_parts(COLUMNS, {PART: wanted}, line_of, options, "benchmarks.verdict.protocols:ProtocolWorker")
+    run_parts(COLUMNS, {PART: wanted}, line_of, options, "studies.verdict.protocols:ProtocolWorker")
 
 
 if __name__ == "__main__":

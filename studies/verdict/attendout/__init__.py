@@ -1,7 +1,7 @@
 """Why AttendOut does not help yet: an experiment on small training sets with thousands of reward examples.
 
-    python -m benchmarks.verdict.attendout.run --data DATA --model MODEL --minutes 6
-    python -m benchmarks.tables                       # writes the tables of docs/verdict-attendout.md
+    python -m studies.verdict.attendout.run --data DATA --model MODEL --minutes 6
+    python -m docs.tables                       # writes the tables of docs/verdict-attendout.md
 
 plan.py     the tasks, the fixed drop rates, the games and the rules of every choice; written before the first run
 files.py    divides the training examples of a task: a pool to draw from, and the reward set

@@ -1,6 +1,6 @@
 """The upper line of the study: an ensemble of five plain models that were trained on the same examples.
 
-    python -m benchmarks.verdict.ensemble confirm --data DATA --model MODEL --name minilm --minutes 4
+    python -m studies.verdict.ensemble confirm --data DATA --model MODEL --name minilm --minutes 4
 
 The members of an ensemble differ in their new head and in the order of the examples. (An ensemble of the seeds of the
 study would see many times as many training examples, because every seed draws its own.) There is one line for each

@@ -1,8 +1,8 @@
 """The generated parts of docs/verdict.md and of the README: tables, sentences and the figure.
 
-    python -m benchmarks.verdict.page       # writes all of them; the same as `make tables`
+    python -m studies.verdict.page       # writes all of them; the same as `make tables`
 
-Every number on the page comes from docs/results/verdict/*.csv and frozen.yaml. `benchmarks.tables --check` fails if
+Every number on the page comes from docs/results/verdict/*.csv and frozen.yaml. `python -m docs.tables --check` fails if
 the page and the files disagree.
 """
 
@@ -14,7 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from statistics import mean, median
 
-from ..records import NOT_YET, table
+from docs.tables.markdown import NOT_YET, table
+
 from . import answers
 from .judge import OUTCOMES, against, by_cell, on_tasks, over_cells, over_tasks
 from .lines import RECORDS
@@ -323,7 +324,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    from ..tables import main as write_tables
+    from docs.tables.pages import main as write_tables
 
     return write_tables([])
 

@@ -1,6 +1,6 @@
 """What tuning is worth: the setting that `attendrop tune` chooses against all random settings, on the development set.
 
-    python -m benchmarks.tune --model DIR --data DIR --task glue/rte --size full --folder runs/tune-rte
+    python -m studies.tune --model DIR --data DIR --task glue/rte --size full --folder runs/tune-rte
 
 The search sees splits of the training data only. When it has chosen, every setting that it tried is run on the
 development set too, with the same seeds, so that the choice can be compared with the median random setting and with the
@@ -20,8 +20,9 @@ from attendrop.lab.studies.driver import run_study
 from attendrop.lab.studies.executors import make_engine
 from attendrop.lab.studies.tune import TuneListener, Tuner, tune
 from attendrop.lab.studies.tune_design import make_tune_config
+from benchmarks.records import append, conditions
 
-from .records import RESULTS, append, conditions
+from . import RESULTS
 
 # size -> settings of every run, trials for each method, splits, seeds on the development set
 SIZES: dict[str, tuple[dict[str, Any], int, int, int]] = {

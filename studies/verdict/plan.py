@@ -104,7 +104,7 @@ def chosen(best: int | None = None) -> list[Setting]:
     settings = frozen()
     if not settings:
         raise SystemExit(
-            f"{FROZEN.name} does not exist; run the stage {TUNE!r}, then `python -m benchmarks.verdict.choose`."
+            f"{FROZEN.name} does not exist; run the stage {TUNE!r}, then `python -m studies.verdict.choose`."
         )
     names = list(settings)
     if best is not None:

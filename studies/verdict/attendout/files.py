@@ -19,7 +19,7 @@ class Files:
     """The files of the experiment.
 
     Args:
-        data: The folder that `benchmarks.verdict.data` made.
+        data: The folder that `studies.verdict.data` made.
         folder: Where the divided files are written.
         reward_set: The number of examples of the reward set.
     """

@@ -1,6 +1,6 @@
 """Compares the epochs and the learning rate that attendrop chooses by itself with the best of a small grid.
 
-    python -m benchmarks.defaults --model DIR --data DIR --seeds 4 --workers 12 --bf16
+    python -m studies.defaults --model DIR --data DIR --seeds 4 --workers 12 --bf16
 
 Six small data sets, all runs through the workers of a study. `--data` is a folder of the Hub's Parquet files, as for
 `attendrop train --data-dir`, with the training and validation files of these tasks (5 MB). Each run is scored after its
@@ -22,7 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .records import RESULTS, append, conditions, table
+from benchmarks.records import append, conditions
+from docs.tables.markdown import table
+
+from . import RESULTS
 
 # task -> the number of training examples
 TASKS = {"glue/sst2": 300, "glue/stsb": 300, "conll2003": 300, "glue/mrpc": 500, "glue/qnli": 1000, "glue/cola": 1000}

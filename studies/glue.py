@@ -1,6 +1,6 @@
 """Fine-tunes a model on a GLUE task with each method and seed, and prints a table of scores, losses and calibration.
 
-    python -m benchmarks.glue --model DIR --data DIR --task mrpc --seeds 0 1 2 \\
+    python -m studies.glue --model DIR --data DIR --task mrpc --seeds 0 1 2 \\
         --methods plain addrop:p=0.3,q=0.3 addrop:p=0.8,q=0.3,layers=all
 
 `--data` is a folder with one Parquet or JSON Lines file for each split, such as `train.parquet`, with the column names
@@ -21,7 +21,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .records import RESULTS, append
+from benchmarks.records import append
+
+from . import RESULTS
 
 # task -> (columns with text, metric, whether the label is a number)
 TASKS = {

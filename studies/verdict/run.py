@@ -1,6 +1,6 @@
 """Runs stages of the plan and appends one line for each run to docs/results/verdict/<stage>-<model>.csv.
 
-    python -m benchmarks.verdict.run tune --data DATA --model MODEL --name minilm
+    python -m studies.verdict.run tune --data DATA --model MODEL --name minilm
 
 It may be stopped at any time; started again, it leaves out the runs that have a line.
 """

@@ -1,6 +1,6 @@
 """Runs all stages of the AttendOut experiment, one line for each run in docs/results/verdict/attendout-<model>.csv.
 
-    python -m benchmarks.verdict.attendout.run --data DATA --model MODEL --workers 14 --minutes 6
+    python -m studies.verdict.attendout.run --data DATA --model MODEL --workers 14 --minutes 6
 
 It may be stopped at any time; started again, it leaves out the runs that have a line. Later stages depend on the lines
 of earlier ones, by the rules of plan.py.
