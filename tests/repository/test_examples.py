@@ -14,18 +14,16 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.lab.cli.demo.downloads import MINILM, MOVIE_REVIEWS, SMOLLM2, fetch
 from helpers.cli_tools import save_encoder
+from helpers.forks import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", ["trainer", "accelerate_loop"])
 def test_an_example_learns_its_task(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"], env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.stdout)]
+    done = run_python(EXAMPLES / f"{name}.py", ACCELERATE_USE_CPU="true")
+    assert done.code == 0, done.err
+    losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.out)]
     assert len(losses) == 4
     assert losses[-1] < losses[0] / 5
 
