@@ -7,6 +7,7 @@ without any state of the tests, and imports attendrop itself. Tests of how a pro
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -106,6 +107,7 @@ def _run(program: list[str], environment: dict[str, str], out: str, err: str) ->
     import torch
 
     torch.set_num_threads(1)
+    gc.freeze()  # the Trainer collects garbage in every run: not among half a million objects of the libraries
     try:
         if program[0] == "-m":
             sys.argv = program[1:]
