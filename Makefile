@@ -35,6 +35,7 @@ $(STAMP): $(CLI_STAMP)
 check: lint test docs  ## Everything that must pass before a change is merged
 
 test: setup  ## Run the tests, without the slow ones
+	@echo "about 6 minutes on 2 cores, where nothing else runs:"
 	$(PYTEST)
 
 test-long: setup  ## Run all tests, the slow ones too: 200 steps of every method in bfloat16, and more
@@ -92,5 +93,5 @@ $(DOCS_STAMP): $(CLI_STAMP)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
 	touch $@
 
-tables: setup  ## Regenerate the tables in the docs from benchmarks/results and the cards of the methods
-	$(BIN)/python -m benchmarks.tables
+tables: setup  ## Regenerate the tables in the docs from benchmarks/results, studies/results and the cards of the methods
+	$(BIN)/python -m docs.tables

@@ -1,1 +1,1 @@
-"""Measurements of time, memory and scores. Results are CSV files in `results`; `tables` writes them into the docs."""
+"""Measurements of time and memory. Results are CSV files in `results`; `docs.tables` writes them into the docs."""

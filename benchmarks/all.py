@@ -22,7 +22,7 @@ import traceback
 
 import torch
 
-from . import tables
+from docs.tables import pages
 
 STEPS = ["benchmarks.trainer_steps", "--part"]
 # device -> part -> (arguments of `python -m`, minutes)
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
             failed.append(name)
         print(f"--- {name} took {time.perf_counter() - start:.0f} s", flush=True)
     if not options.no_tables:
-        tables.main([])
+        pages.main([])
     print(f"everything took {(time.perf_counter() - first) / 60:.1f} minutes")
     if failed:
         print(f"failed: {', '.join(failed)}")

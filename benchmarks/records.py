@@ -1,7 +1,4 @@
-"""The CSV files of results: rows are appended and never edited, each with the conditions of its measurement.
-
-Beside that, the tables in Markdown that are made of them.
-"""
+"""The CSV files of results: rows are appended and never edited, each with the conditions of its measurement."""
 
 from __future__ import annotations
 
@@ -65,11 +62,3 @@ def spread_of(values: Sequence[float], median: float | None = None) -> float:
         median: Theirs by default.
     """
     return round(100 * (max(values) - min(values)) / (median or statistics.median(values)), 1)
-
-
-NOT_YET = "Not measured yet.\n"  # in the place of a table without results
-
-
-def table(titles: list[str], lines: list[list[str]]) -> str:
-    """A table in Markdown."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in (titles, ["---"] * len(titles), *lines))

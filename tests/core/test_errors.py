@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from attendrop import ADDrop, Engine, RegularizedTrainer, attribute, load_regularizers, parse_method
 from attendrop.lab.report.masks import main as draw
 from helpers import zoo
+from helpers.forks import run_python
 from helpers.traces import traces
 
 
@@ -166,9 +167,9 @@ def test_drawing_command_fails_with_one_sentence(tmp_path, monkeypatch, capsys) 
         with pytest.raises(SystemExit, match="2"):
             draw(arguments)
         assert capsys.readouterr().err.strip().splitlines()[-1].startswith("error: ")
-    done = subprocess.run([sys.executable, "-m", "attendrop.lab.report.masks", " "], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    done = run_python("-m", "attendrop.lab.report.masks", " ")
+    assert done.code == 2
+    assert "Traceback" not in done.err
     assert list(tmp_path.iterdir()) == []
 
 

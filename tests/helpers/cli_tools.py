@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as hf
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+
+from helpers.forks import Done, run_python
 
 GOOD = ["fine", "warm", "clever", "moving", "funny", "brave"]
 BAD = ["dull", "cold", "stale", "clumsy", "loud", "empty"]
@@ -86,18 +85,9 @@ def save_translator(folder: Path, texts: Sequence[str]) -> Path:
     return folder
 
 
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def attendrop(*arguments: Any) -> Done:
-    """Runs the command line in a new process, as a user does."""
-    words = [sys.executable, "-m", "attendrop", *map(str, arguments)]
-    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-    return Done(done.returncode, done.stdout, done.stderr)
+    """Runs the command line in a process of its own."""
+    return run_python("-m", "attendrop", *arguments, PYTHONUNBUFFERED="1")

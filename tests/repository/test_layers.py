@@ -98,7 +98,7 @@ def test_rule_for_imports_on_examples() -> None:
         assert not is_allowed(module, target)
 
 
-def test_one_module_names_the_libraries_of_other_trainers() -> None:
+def test_only_one_module_names_foreign_trainer_libraries() -> None:
     names = re.compile(r"\btrl\b|\bTRL|SFTTrainer|setfit|sentence[-_]transformers(?!/)")  # "…/" is the name of a model
     files = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if names.search(path.read_text("utf-8")))
     assert list(files) == [Path("trainer", "foreign.py")]

@@ -43,7 +43,7 @@ print(attendrop.__file__)
 """
 
 
-def test_one_process_runs_the_tests_of_a_group(request: pytest.FixtureRequest) -> None:
+def test_grouped_tests_share_one_process(request: pytest.FixtureRequest) -> None:
     """Otherwise the fixtures of a group, which train models, would be made in each process, and nobody would notice."""
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("the tests run in one process")
@@ -93,7 +93,7 @@ def run(environment: Path, folder: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_wheel_holds_every_module_and_the_type_information(wheel: Path) -> None:
+def test_wheel_contains_every_module_and_the_type_information(wheel: Path) -> None:
     package = ROOT / "src" / "attendrop"
     modules = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
     page = {str(path.relative_to(package.parent)) for path in package.glob("lab/report/page/*/*") if path.is_file()}

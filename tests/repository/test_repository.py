@@ -27,7 +27,7 @@ def project() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
-def test_no_file_imports_a_test_file(path: Path) -> None:
+def test_no_test_file_is_imported(path: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -38,7 +38,7 @@ def test_no_file_imports_a_test_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_run_targets_of_the_makefile(path: Path) -> None:
+def test_workflows_run_existing_make_targets(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     workflow = read_yaml(path)
     assert workflow["permissions"] == {"contents": "read"}

@@ -407,7 +407,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder, "tree")
-        for name in ("src", "tests", "benchmarks"):
+        for name in ("src", "tests", "benchmarks", "studies", "docs/tables"):
             shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", tree)
         mutants = [(file, *mutant) for file, table in MUTANTS.items() for mutant in table]

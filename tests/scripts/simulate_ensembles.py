@@ -1,6 +1,6 @@
 """Simulated ensembles: how often does the interval of the gain contain the mean gain of other seeds?
 
-`python tests/scripts/simulate_ensembles.py` prints the table and writes it to benchmarks/results/ensembles.csv. The
+`python tests/scripts/simulate_ensembles.py` prints the table and writes it to studies/results/ensembles.csv. The
 examples of a case are fixed. A member knows each example up to noise of its own, and members differ in quality.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from attendrop.lab.statistics.ensembles import judge_gain
 from attendrop.lab.statistics.verdict import Question
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "ensembles.csv"
+RESULTS = Path(__file__).parents[2] / "studies" / "results" / "ensembles.csv"
 SEEDS = (5, 10, 20)
 CONFIDENCE = 0.95
 Array = np.ndarray[Any, np.dtype[Any]]

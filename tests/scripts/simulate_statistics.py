@@ -1,6 +1,6 @@
 """Simulated studies: are error rates, power and intervals as stated? `python tests/scripts/simulate_statistics.py`
 
-The table is printed and written to benchmarks/results/statistics.csv. Each study has the paired differences of one
+The table is printed and written to studies/results/statistics.csv. Each study has the paired differences of one
 method or of four, with a standard deviation of 1. The four methods of a study are compared with the same runs of the
 baseline, so that their differences are correlated, as in a real study. All studies of a line are computed at once; the
 first ones are judged by `judge_family` too, which must agree.
@@ -23,7 +23,7 @@ from attendrop.lab.statistics.paired import minimum_detectable_effect
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Question, judge_family
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "statistics.csv"
+RESULTS = Path(__file__).parents[2] / "studies" / "results" / "statistics.csv"
 SEEDS = (5, 10, 20)
 METHODS = (1, 4)
 ALPHA = 0.05

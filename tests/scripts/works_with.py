@@ -2,8 +2,8 @@
 
     python tests/scripts/works_with.py
 
-It trains a tiny model for two steps each time, on two CPU processes, and writes benchmarks/results/works-with.csv, from
-which `python -m benchmarks.tables` makes the catalogue of the site. A cell is "yes", or the error.
+It trains a tiny model for two steps each time, on two CPU processes, and writes studies/results/works-with.csv, from
+which `python -m docs.tables` makes the catalogue of the site. A cell is "yes", or the error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from transformers.utils import logging
 
 from attendrop import METHODS, RegularizedTrainer, Regularizer
 from attendrop.methods import make_method
-from benchmarks.records import RESULTS
 from helpers.data import make_arguments
 from helpers.settings import SETTINGS, bert_for
 from helpers.zoo import make_batch, make_model, with_adapters
+from studies import RESULTS
 
 SHARDED = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["BertLayer"]}}
 

@@ -10,12 +10,12 @@ import yaml
 
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.methods import parse_method
-from benchmarks.verdict import choose, judge, lines, plan
-from benchmarks.verdict.lines import read
-from benchmarks.verdict.run import COLUMNS, portable_id
+from studies.verdict import choose, judge, lines, plan
+from studies.verdict.lines import read
+from studies.verdict.run import COLUMNS, portable_id
 
 
-def test_every_method_has_the_same_number_of_settings_that_exist() -> None:
+def test_every_method_has_the_same_number_of_valid_settings() -> None:
     for method in plan.PLAN["methods"]:
         settings = plan.candidates(method)
         assert len(settings) == plan.PLAN["points"]
@@ -25,7 +25,7 @@ def test_every_method_has_the_same_number_of_settings_that_exist() -> None:
                 parse_method(setting.text)
 
 
-def test_no_choice_sees_a_confirmation_task() -> None:
+def test_choices_use_no_confirmation_task() -> None:
     stages = plan.PLAN["stages"]
     development = (plan.TUNE, plan.DEFAULTS)
     others = {task for name, stage in stages.items() if name not in development for task in stage["tasks"]}
@@ -33,7 +33,7 @@ def test_no_choice_sees_a_confirmation_task() -> None:
         assert not others & set(stages[name]["tasks"])
 
 
-def test_a_run_has_the_same_name_wherever_its_files_are() -> None:
+def test_run_id_does_not_depend_on_file_locations() -> None:
     one, other = (plan.runs(plan.TUNE, folder, f"{folder}/model") for folder in ("/here", "/there"))
     assert [portable_id(run) for run in one] == [portable_id(run) for run in other]
     assert len({portable_id(run) for run in one}) == len(one)
@@ -45,7 +45,7 @@ def test_every_task_has_the_same_number_of_training_examples() -> None:
     assert {run.size for run in runs} == {"shots=150"}
 
 
-def test_workers_take_groups_of_one_setting_and_at_the_end_share_the_longest() -> None:
+def test_workers_take_one_setting_each_and_share_the_longest_at_the_end() -> None:
     runs = plan.runs("confirm", "/data", "/model", ["plain", "SAM"])[: 2 * 20]  # one task
     groups = lines._Groups(runs)
     one: list[RunSpec] = []
@@ -61,7 +61,7 @@ def test_workers_take_groups_of_one_setting_and_at_the_end_share_the_longest() -
     assert sorted(run.id for run in taken if run) == sorted(run.id for run in runs)
 
 
-def test_a_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
+def test_truncated_line_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "tune.csv"
     file.write_text(",".join(COLUMNS) + "\n" + "a," * (len(COLUMNS) - 1) + "a\nb,half", encoding="utf-8")
     assert [row["id"] for row in read(file)] == ["a"]
@@ -88,7 +88,7 @@ def make_tuned_rows(best: dict[str, tuple[int, float]]) -> list[dict[str, str]]:
     return rows
 
 
-def test_the_setting_with_the_smallest_scaled_loss_is_chosen(
+def test_choose_takes_the_smallest_scaled_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = make_tuned_rows({"plain": (2, 0.8), "mixout": (5, 0.9)})
@@ -140,7 +140,7 @@ def test_fixed_settings_and_combinations_follow_from_the_chosen_ones(monkeypatch
     assert together["ours"]["training"] == chosen["EMA"]["training"]
 
 
-def test_a_planted_effect_is_found_and_failures_are_counted() -> None:
+def test_judge_detects_a_planted_effect_and_counts_failures() -> None:
     generator, rows = np.random.default_rng(0), []
     for task in ("a", "b", "c"):
         for seed in range(20):
@@ -158,7 +158,7 @@ def test_a_planted_effect_is_found_and_failures_are_counted() -> None:
     assert over["better"].difference == pytest.approx(-0.05, abs=0.01)
 
 
-def test_a_stage_may_have_the_best_methods_alone_and_a_model_its_own_rate(
+def test_stage_can_be_limited_to_the_best_methods_and_scale_the_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = {"plain": 0.6, "mixout": 0.5, "SAM": 0.4, "EMA": 0.45, "AD-DROP": 0.7}

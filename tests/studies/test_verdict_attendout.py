@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from attendrop.methods import parse_method
-from benchmarks.verdict.attendout import plan, report, run
-from benchmarks.verdict.attendout.files import Files
-from benchmarks.verdict.lines import Workers, append_lines, read, remove_failed
-from benchmarks.verdict.run import portable_id
 from helpers.wordpiece import make_tokenizer, save_model
+from studies.verdict.attendout import plan, report, run
+from studies.verdict.attendout.files import Files
+from studies.verdict.lines import Workers, append_lines, read, remove_failed
+from studies.verdict.run import portable_id
 
 STAGES = [stage for part in plan.PARTS for stage in part]
 EFFECTS = (-0.3, 0.2, 0.2, 0.2, 0.2, 0.2)  # of the rate of each layer on the loss: dropping in the first layer helps
@@ -58,7 +58,7 @@ def rows() -> list[dict[str, str]]:
     return found
 
 
-def test_every_run_is_another_one_whose_method_exists(rows: list[dict[str, str]]) -> None:
+def test_runs_are_unique_and_their_methods_exist(rows: list[dict[str, str]]) -> None:
     assert 700 < len(rows) < 850
     assert len({row["id"] for row in rows}) == len(rows)
     for text in [*plan.GAMES.values(), *(plan.contender_of(rates).text for rates in plan.fixed_rates())]:
@@ -80,7 +80,7 @@ def test_choices_follow_the_planted_effects_and_never_see_a_confirmation_task(ro
         assert names[0] == names[1]
 
 
-def test_the_tables_show_the_planted_effects(rows: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_show_the_planted_effects(rows: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "lines", lambda: tuple(rows))
     tables = {name.removeprefix("attendout-"): make() for name, make in report.TABLES.items()}
     assert all(report.NOT_YET not in text for text in tables.values())
@@ -101,7 +101,7 @@ def test_the_tables_show_the_planted_effects(rows: list[dict[str, str]], monkeyp
     assert [float(rewards[i].split()[0].replace("−", "-")) for i in (2, 7)] == pytest.approx([0.02, -0.02], abs=0.002)
 
 
-def test_a_game_is_run_and_its_rounds_are_in_its_line(tmp_path: Path) -> None:
+def test_game_run_records_its_rounds(tmp_path: Path) -> None:
     """Its reward set, its training examples and its test examples are three different sets."""
     for part, count in (("train", 40), ("validation", 12)):
         target = tmp_path / "data" / "glue" / "sst2" / f"{part}.parquet"

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from attendrop.lab.report.page import checked_analysis, render_page
-from benchmarks import tables
-from benchmarks.verdict import answers, figure, judge, page, parts, plan, protocol_gains, protocols, recommend, report
-from benchmarks.verdict.run import COLUMNS
+from docs.tables import pages
+from studies.verdict import answers, figure, judge, page, parts, plan, protocol_gains, protocols, recommend, report
+from studies.verdict.run import COLUMNS
 
 TRAINING = {"learning_rate": 1e-4, "num_train_epochs": 10.0}
 OTHER_TRAINING = {
@@ -91,7 +91,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
     return {line[0]: line[1:] for line in lines}
 
 
-def test_the_words_are_those_of_the_planted_effects(study: Path) -> None:
+def test_sentences_match_the_planted_effects(study: Path) -> None:
     found = rows_of(page.TABLES["verdict-words"]())
     score, loss, seconds = 0, 1, -1
     assert [found["mixout"][at] for at in (score, loss)] == ["hurts", "**helps**"]
@@ -109,7 +109,7 @@ def test_the_words_are_those_of_the_planted_effects(study: Path) -> None:
         assert f"{start}*Two together* (3 of 3) and *AD-DROP* (3 of 3)." in majority
 
 
-def test_a_control_tells_the_effect_of_the_method_from_that_of_its_epochs(study: Path) -> None:
+def test_control_separates_the_method_from_its_epochs(study: Path) -> None:
     found = rows_of(page.TABLES["verdict-controls"]())
     assert found["EMA"][:2] == ["8", "1.0e-04"]
     assert found["EMA"][3].endswith("no difference")  # it helps against plain fine-tuning, which has more epochs
@@ -120,7 +120,7 @@ def test_a_control_tells_the_effect_of_the_method_from_that_of_its_epochs(study:
     assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("trained alike")[1]
 
 
-def test_methods_that_were_measured_with_one_amount_of_data_only_are_left_out_by_size(study: Path) -> None:
+def test_table_by_size_omits_methods_measured_at_one_size(study: Path) -> None:
     rows = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "Two together"]
     write(study / "fewer-minilm.csv", rows)
     forget()
@@ -131,7 +131,7 @@ def test_methods_that_were_measured_with_one_amount_of_data_only_are_left_out_by
     assert "LLRD" not in alike
 
 
-def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(study: Path) -> None:
+def test_recommendation_is_the_best_development_method_that_does_not_hurt(study: Path) -> None:
     assert recommend.best_first() == ["mixout", "EMA", "AD-DROP", "LLRD", "plain"]
     assert recommend.recommended_for("minilm", "shots=150", "score") == "AD-DROP"
     assert recommend.recommended_for("minilm", "shots=150", "loss") == "Two together"  # it is better than EMA
@@ -143,7 +143,7 @@ def test_the_recommendation_is_the_best_on_development_tasks_that_does_not_hurt(
     assert recommend.preset() == recommend.Recommended(("ema:decay=0.99",), 5e-5, 8.0)
 
 
-def test_a_stage_is_used_when_all_of_its_runs_have_been_made(study: Path) -> None:
+def test_incomplete_stage_is_ignored(study: Path) -> None:
     rows = list(make_rows("minilm", ["shots=50"], 20))
     assert parts.sizes("minilm") == ["shots=50", "shots=150"]
     write(study / "fewer-minilm.csv", rows[: -len(METHODS)])  # the last seed is missing
@@ -155,7 +155,7 @@ def test_a_stage_is_used_when_all_of_its_runs_have_been_made(study: Path) -> Non
     assert page._made(answers.RunCount("fewer", "minilm", made, 0, 20, 720)) == f"{made} of 720"
 
 
-def test_the_preset_was_measured_with_every_amount_of_data(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preset_was_measured_at_every_size(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert recommend.preset_method() == "EMA"
     monkeypatch.setitem(plan.PLAN["stages"]["fewer"], "best", 0)
     others = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "EMA"]
@@ -165,7 +165,7 @@ def test_the_preset_was_measured_with_every_amount_of_data(study: Path, monkeypa
     assert recommend.preset_method() == "AD-DROP"
 
 
-def test_other_data_are_shown_apart(study: Path) -> None:
+def test_other_data_have_their_own_table(study: Path) -> None:
     before = page.TABLES["verdict-words"]()
     rows = [row for row in make_rows("minilm", ["shots=150"], 20) if row["task"] == "imdb"]
     for row in rows:
@@ -183,7 +183,7 @@ def test_other_data_are_shown_apart(study: Path) -> None:
     assert "| rotten_tomatoes | 300 | 20 |" in page.TABLES["verdict-levels"]()
 
 
-def test_whole_training_sets_are_shown_apart(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_training_sets_have_their_own_table(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = page.TABLES["verdict-tasks-score"]()
     monkeypatch.setitem(plan.PLAN["stages"]["whole"], "tasks", ["glue/mrpc", "glue/stsb"])
     rows = []
@@ -204,9 +204,7 @@ def test_whole_training_sets_are_shown_apart(study: Path, monkeypatch: pytest.Mo
     assert "LLRD" not in alike  # no plain fine-tuning is trained alike
 
 
-def test_defaults_that_were_measured_on_development_tasks_can_be_the_preset(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preset_can_be_the_defaults_of_a_method(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"plain": "", "AD-DROP, default": "addrop", "EMA": "ema"}
     stage = {"tasks": ["glue/sst2"], "sizes": ["shots=150"], "first_seed": 0, "seeds": 8, "trained_as": ["plain"]}
     monkeypatch.setitem(plan.PLAN["stages"], "defaults", {**stage, "settings": settings})
@@ -230,7 +228,7 @@ def test_defaults_that_were_measured_on_development_tasks_can_be_the_preset(
     assert losses["EMA"] == 0.45  # it was searched
 
 
-def test_defaults_are_compared_with_plain_fine_tuning_of_the_same_epochs(study: Path) -> None:
+def test_defaults_are_compared_with_plain_at_the_same_epochs(study: Path) -> None:
     rows = []
     for epochs in (16.0, 32.0):
         for seed in range(8):
@@ -252,14 +250,14 @@ def test_failed_runs_are_counted_and_named(study: Path) -> None:
     assert "| confirm | all-MiniLM-L6-v2 | 480 | 1 | 20 |" in page.TABLES["verdict-runs"]()
 
 
-def test_the_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:
+def test_figure_has_a_line_for_each_method_and_outcome(study: Path) -> None:
     text = figure.draw()
     assert text.count("<title>") == 2 * (len(METHODS) - 1)
     assert "mixout: −5.0, hurts" in text
     assert f'stroke="{figure.COLOURS["hurts"]}"' in text
 
 
-def test_the_report_has_the_same_differences_as_the_page(study: Path) -> None:
+def test_report_and_page_have_the_same_differences(study: Path) -> None:
     analysis = report.analysis_of(parts.confirmation_rows("minilm", "shots=150"), "minilm")
     assert "The verdict: all-MiniLM-L6-v2, 300 training examples" in render_page(checked_analysis(analysis))
     for cell in analysis.cells:
@@ -269,7 +267,7 @@ def test_the_report_has_the_same_differences_as_the_page(study: Path) -> None:
             assert comparison.difference == pytest.approx(expected.difference)
 
 
-def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_show(study: Path) -> None:
+def test_selection_bias_shows_in_the_papers_protocol_only(study: Path) -> None:
     generator = np.random.default_rng(0)
     rows = []
     for task, dev in protocols.TASKS.items():
@@ -293,14 +291,14 @@ def test_selection_makes_a_gain_of_nothing_that_the_honest_protocol_does_not_sho
 
 
 def test_every_table_of_the_page_exists() -> None:
-    text = (tables.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
-    marked = {match["name"] for match in tables.MARKED.finditer(text)}
+    text = (pages.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
+    marked = {match["name"] for match in pages.MARKED.finditer(text)}
     assert marked | {"verdict-expectations"} == {name for name in page.TABLES if not name.startswith("verdict-of-")}
     for method in page.METHODS:
-        assert f"<!-- table: verdict-of-{method} -->" in (tables.ROOT / f"docs/methods/{method}.md").read_text("utf-8")
+        assert f"<!-- table: verdict-of-{method} -->" in (pages.ROOT / f"docs/methods/{method}.md").read_text("utf-8")
 
 
-def test_the_card_of_a_method_has_its_settings(study: Path) -> None:
+def test_method_card_lists_the_settings(study: Path) -> None:
     lines = page.TABLES["verdict-of-addrop"]().splitlines()[2:]
     assert [line.split("|")[1].strip() for line in lines] == [f"`{ADDROP}`", "`addrop`"]  # combinations are not there
     assert lines[0].count("**helps**") == 4
@@ -308,16 +306,14 @@ def test_the_card_of_a_method_has_its_settings(study: Path) -> None:
 
 
 @pytest.mark.parametrize("methods", [(), ("ema",), ("ema", "mixout:p=0.5")])
-def test_the_module_of_the_preset_is_what_the_study_recommends(
-    methods: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_preset_module_matches_the_recommendation(methods: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recommend, "preset", lambda: recommend.Recommended(methods, 5e-05, 16.0))
     names: dict[str, object] = {}
     exec(recommend.module(), names)
     assert names["RECOMMENDED"] == (methods, 5e-05, 16.0)
 
 
-def test_the_answer_begins_with_what_helps_in_every_part(study: Path) -> None:
+def test_answer_begins_with_what_helps_everywhere(study: Path) -> None:
     def begins() -> str:
         return " ".join(page.TABLES["verdict-answer"]().partition("\n\n")[0].split())
 

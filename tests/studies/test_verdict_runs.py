@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from attendrop.lab.studies.worker import Worker
-from benchmarks.verdict import ensemble, plan, protocols
-from benchmarks.verdict.lines import read
-from benchmarks.verdict.run import portable_id
 from helpers.cli_tools import save_encoder, sentences
+from studies.verdict import ensemble, plan, protocols
+from studies.verdict.lines import read
+from studies.verdict.run import portable_id
 
 pytestmark = pytest.mark.xdist_group("study_worker")
 SHORT = {"num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "eval_strategy": "epoch"}
@@ -28,7 +28,7 @@ def make_pairs(count: int, seed: int) -> pa.Table:
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny model, and data in the layout of `benchmarks.verdict.data`."""
+    """A tiny model, and data in the layout of `studies.verdict.data`."""
     for name, value in {"POOL": 40, "CHOOSE_POOL": 12, "TO_CHOOSE": 6, "TEST": 20, "PLAIN_SEEDS": 2}.items():
         monkeypatch.setattr(protocols, name, value)
     monkeypatch.setattr(protocols, "METHOD_SEEDS", 1)
@@ -51,7 +51,7 @@ def start(module: object, monkeypatch: pytest.MonkeyPatch, data: Path, *more: st
     module.main()  # type: ignore[attr-defined]
 
 
-def test_the_sets_of_the_protocols_share_no_example(data: Path) -> None:
+def test_protocol_sets_are_disjoint(data: Path) -> None:
     pool, scored = (pq.read_table(data / "protocols/glue/rte" / f"{name}.parquet") for name in ("train", "validation"))
     assert (len(pool), len(scored)) == (40, 16 + 12 + 20)
     where = protocols.positions(16, len(scored), seed=0)
@@ -61,9 +61,7 @@ def test_the_sets_of_the_protocols_share_no_example(data: Path) -> None:
     assert protocols.positions(16, len(scored), seed=1)["choose"].tolist() != where["choose"].tolist()
 
 
-def test_every_epoch_of_a_run_is_scored_on_each_set_and_a_stopped_study_goes_on(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_epochs_are_scored_on_each_set_and_a_stopped_study_resumes(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start(protocols, monkeypatch, data, "--minutes", "0")
     assert read(data / "out/protocols-tiny.csv") == []
     start(protocols, monkeypatch, data)
@@ -88,7 +86,7 @@ def test_every_epoch_of_a_run_is_scored_on_each_set_and_a_stopped_study_goes_on(
 
 
 @pytest.mark.slow
-def test_an_ensemble_is_scored_as_one_model_that_saw_one_sample(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ensemble_is_scored_as_one_model(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = data / "frozen.yaml"
     frozen.write_text(yaml.safe_dump({"plain": {"method": "", "training": {"learning_rate": 1e-3}}}), encoding="utf-8")
     monkeypatch.setattr(plan, "FROZEN", frozen)

@@ -27,6 +27,7 @@ from attendrop.trainer.trajectory import Change, find_changes
 from attendrop.utils.lock import LOCK_FILE, locked
 from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
+from helpers.forks import Fork
 from helpers.zoo import make_model
 
 # One process runs all of these tests, so that their shared fixtures are created once.
@@ -330,11 +331,9 @@ def _wait_for(condition: Any, seconds: float = 240) -> None:
 
 
 def run_faults(folder: Path, *more: str, timeout: float) -> dict[str, int]:
-    done = subprocess.run(
-        [sys.executable, FAULTS, str(folder), *more], env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    done = Fork([FAULTS, folder, *more]).wait(timeout)
+    assert done.code == 0, done.err[-2000:]
+    result = json.loads(done.out.splitlines()[-1])
     assert result["bad"] == []
     counts: dict[str, int] = result["counts"]
     print(counts)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 import torch
 
 from helpers.data import largest_difference, same_bits, weights_of
+from helpers.forks import run_ranks
 from helpers.precision import float64
 from helpers.zoo import make_model
 from scripts.train_distributed import ATTENDOUT_STEPS, SAVE_STEPS, STEPS, make_trainer, networks_of
@@ -26,16 +24,8 @@ SCRIPT = str(Path(__file__).parents[1] / "scripts" / "train_distributed.py")
 
 def _on_two_processes(mode: str, folder: Path, method: str = "addrop", *options: str) -> list[dict[str, Any]]:
     """Runs the script on two processes; returns the results of each rank."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, SCRIPT, mode, method, str(folder), *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+    for done in run_ranks(2, SCRIPT, mode, method, folder, *options):
+        assert done.code == 0, done.err[-4000:]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 from helpers.data import largest_difference, same_bits
+from helpers.forks import run_ranks
 from helpers.settings import SETTINGS, bert_for
 from scripts.train_family import NEEDS_DROPOUT, train
 
@@ -32,12 +30,8 @@ NOT_A_MEAN = {
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("family")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, SCRIPT, str(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-        timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    for done in run_ranks(2, SCRIPT, folder):
+        assert done.code == 0, done.err[-4000:]
     return [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,11 @@ from safetensors.torch import load_file
 from attendrop import parse_method
 from attendrop.core.schedule import is_method_epoch
 from helpers.data import same_bits, weights_of
+from helpers.forks import Fork, run_python
 from helpers.zoo import make_model
 from scripts.train_tiny import EPOCHS, METHODS, SAVE_STEPS, STEPS_PER_EPOCH, train
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "train_tiny.py")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 STEPS = EPOCHS * STEPS_PER_EPOCH
 
 Found = tuple[dict[str, torch.Tensor], Any]
@@ -29,19 +27,12 @@ Found = tuple[dict[str, torch.Tensor], Any]
 
 def kill_in_step(method: str, folder: Path, step: int) -> None:
     """Starts a run and kills it between a backward pass and the optimizer step."""
-    child = subprocess.Popen(
-        [sys.executable, SCRIPT, method, str(folder), "--pause-in-step", str(step)],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    try:
-        assert any(line.strip() == "paused" for line in child.stdout), "the run ended before it could be killed"
-    finally:
-        os.kill(child.pid, signal.SIGKILL)
-        child.stdout.close()
-    assert child.wait() == -signal.SIGKILL
+    child = Fork([SCRIPT, method, folder, "--pause-in-step", step])
+    while "paused" not in child.written():
+        assert child.process.is_alive(), "the run ended before it could be killed"
+        time.sleep(0.05)
+    child.kill()
+    assert child.wait().code == -signal.SIGKILL
 
 
 def read(path: Path) -> Found:
@@ -76,7 +67,7 @@ def test_killed_run_resumes_exactly(tmp_path: Path, method: str, killed_in: int)
     else:
         check_the_middle_of_a_round(method, killed / f"checkpoint-{saved}", saved)
 
-    subprocess.run([sys.executable, SCRIPT, method, str(killed), "--resume"], env=ENVIRONMENT, check=True, timeout=300)
+    assert run_python(SCRIPT, method, killed, "--resume").code == 0
     train(method, str(whole))
     resumed = read(killed / "end.safetensors")
     assert_same(resumed, read(whole / "end.safetensors"))

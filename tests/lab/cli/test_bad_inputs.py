@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from attendrop.lab.cli.app import run
 from attendrop.lab.cli.flags import as_arguments
 from attendrop.lab.runs import fine_tune
 from helpers.bad_inputs import BAD_INPUTS, Bad, File, Model, Run, written
-from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
+from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
 
 # One process runs all of these tests, so that the model and the finished run are created once.
 pytestmark = pytest.mark.xdist_group("bad_inputs")
@@ -129,9 +131,11 @@ def test_a_new_process_answers_in_the_same_way(
     bad = next(bad for bad in BAD_INPUTS if bad.words.startswith(words))
     command = words_of(bad, place)
     before = written(tmp_path)
-    done = attendrop(*command)
-    assert done.code == 2
-    assert re.search(bad.words, one_sentence(done.err))
+    done = subprocess.run(
+        [sys.executable, "-m", "attendrop", *command], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert re.search(bad.words, one_sentence(done.stderr))
     assert written(tmp_path) == before
 
 

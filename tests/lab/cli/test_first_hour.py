@@ -20,8 +20,8 @@ from attendrop.lab.runs.recipe import choose_recipe, epochs_for, preset_epochs_f
 from attendrop.lab.runs.settings import make_config
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.worker import Worker
-from benchmarks import defaults
 from helpers.cli_tools import save_encoder, sentences, write_csv
+from studies import defaults
 
 pytestmark = pytest.mark.xdist_group("first hour")
 
@@ -84,10 +84,10 @@ FINDINGS = {
         "test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook": "a result in a notebook",
     },
     "repository/test_examples.py": {
-        "test_the_notebook_runs_from_the_first_cell_to_the_last": "the notebook",
+        "test_notebook_runs_from_first_to_last_cell": "the notebook",
     },
     "repository/test_docs.py": {
-        "test_the_loop_of_the_guide_trains_as_it_stands": "the loop with an Engine",
+        "test_loop_in_the_guide_trains_unchanged": "the loop with an Engine",
     },
     "lab/cli/test_demo.py": {
         "test_demo_from_download_to_summary": "the last screen of the demo",

@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from ....errors import UserError
 from ...runs import Result, make_config, train
+from ...tasks import downloads
 from ..console import console, plain_table
 from ..live_table import LiveTable, RowUpdater, RunRow
-from . import downloads
 from .closing import print_conclusions, print_next_steps
 from .comparison import compare_seeds
 from .figures import draw_figures

@@ -1,0 +1,7 @@
+"""Writes or checks all tables; see the package."""
+
+import sys
+
+from .pages import main
+
+sys.exit(main())

@@ -1,0 +1,78 @@
+"""The tables of `studies/results`: simulations, examples with real weights, defaults and public files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from studies import RESULTS, defaults
+
+from .examples import TITLES, lines
+from .markdown import table
+from .results import last_rows
+
+
+def simulated(quantity: str) -> str:
+    """Shares of simulated studies, in percent: a row for each kind of differences, a column for each kind of study."""
+    shares: dict[str, dict[str, str]] = {}
+    for row in last_rows(RESULTS / "statistics.csv", ("seeds", "methods", "differences"), quantity=quantity):
+        study = f"{row['seeds']} seeds" if row["seeds"].isdigit() else row["seeds"]
+        study += f", {row['methods']} methods" if row["methods"] != "1" else ""
+        shares.setdefault(row["differences"], {})[study] = f"{100 * float(row['measured']):.1f}"
+    studies = list(dict.fromkeys(study for of in shares.values() for study in of))
+    lines = [[name, *(of.get(study, "") for study in studies)] for name, of in shares.items()]
+    return table(["differences", *studies], lines)
+
+
+def simulated_ensembles() -> str:
+    """How often the interval of an ensemble's gain contains the mean gain, in percent."""
+    shares: dict[str, list[str]] = {}
+    for row in last_rows(RESULTS / "ensembles.csv", ("case", "seeds")):
+        shares.setdefault(row["case"], []).append(f"{100 * float(row['covered']):.1f}")
+    return table(["members", "5 seeds", "10 seeds", "20 seeds"], [[name, *of] for name, of in shares.items()])
+
+
+def examples() -> str:
+    """What came out of the examples with real weights."""
+    measured = last_rows(RESULTS / "examples-cuda.csv", ("example", "score", "method", "seed"))
+    if not measured:
+        return ""
+    intro = (
+        f"On one {measured[0]['device']}, with the real weights: means over the seeds, and differences between runs of "
+        "the same\n"
+        "seed. Seconds are those of a plain and of a regularised run, while all four examples ran at once.\n\n"
+    )
+    return intro + table([*TITLES, "seconds of a run"], lines(measured))
+
+
+def chosen_defaults() -> str:
+    """The epochs and learning rates that are chosen, against the best of a grid."""
+    key = ("task", "examples", "evaluated", "by", "epochs", "rate", "seed")
+    return defaults.markdown(last_rows(RESULTS / "defaults.csv", key))
+
+
+def public_files() -> str:
+    """What was said about public files, and the scores of runs on them."""
+    lines = []
+    for row in last_rows(RESULTS / "public-files.csv", ("data set",)):
+        flags = row["train"].removeprefix("attendrop train --model M --train-file ")
+        said = row["said"].replace("|", "\\|") or "nothing unusual"
+        score = f"{row['metric']} {float(row['score']):.3f}"
+        beside = f" ({float(row['most frequent']):.3f})" if row["most frequent"] else ""
+        trained = f"{row['trained on']}, {row['steps']} steps"
+        lines.append([row["data set"], row["kind"], f"`{flags}`", said, trained, score + beside])
+    return table(
+        ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "examples": examples,
+    "defaults": chosen_defaults,
+    "public-files": public_files,
+    "simulated-alarms": lambda: simulated("false alarms"),
+    "simulated-coverage": lambda: simulated("coverage"),
+    "simulated-bca": lambda: simulated("coverage of BCa"),
+    "simulated-power": lambda: simulated("power"),
+    "simulated-ensembles": simulated_ensembles,
+    "simulated-equivalence": lambda: simulated('false "no difference"'),
+}

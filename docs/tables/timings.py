@@ -1,0 +1,332 @@
+"""The tables of `benchmarks/results`: time and memory of steps, runs, kernels and inference.
+
+If a row was measured several times under the same conditions, the last measurement counts. Tables of training steps on
+a GPU have the rows that `trainer_steps.PARTS` measures, and no older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.floors import weight_passes_of
+from benchmarks.records import RESULTS
+
+from .markdown import NOT_YET, percent, table, two
+from .results import Row, last_rows
+
+
+def steps_on_a_cpu() -> str:
+    """Multiples of a plain step on two cores of a CPU, of a model with four layers."""
+    measured = last_rows(RESULTS / "steps-cpu.csv", ("provider",), threads="2", batch="8", length="128", layers="4")
+    return table(
+        ["step", "time", "spread", "floor", "peak memory"],
+        [
+            [row["provider"], two(row["time x plain"]), percent(row.get("spread"))]
+            + [two(row[column]) for column in ("floor x plain", "memory x plain")]
+            for row in measured
+        ],
+    )
+
+
+def _steps(part: str) -> list[Row]:
+    """The last measurements of the steps of a part of `benchmarks.trainer_steps`, in its order."""
+    from benchmarks.trainer_steps import PARTS
+
+    file, _, wanted = PARTS[part]
+    of_file = last_rows(RESULTS / file, ("model", "batch", "length", "provider"))
+    found = {(row["model"], f"{row['batch']}x{row['length']}", row["provider"]): row for row in of_file}
+    keys = [(model, size, name) for model, size, names in wanted for name in names]
+    return [found[key] for key in keys if key in found]
+
+
+def captured() -> str:
+    """Milliseconds of a step inside `Trainer.train()` on a GPU, and multiples of a captured plain step."""
+    measured = _steps("sizes")
+    sizes = list(dict.fromkeys((row["batch"], row["length"]) for row in measured))
+    lines = []
+    for name in dict.fromkeys(row["provider"] for row in measured):
+        at = {(row["batch"], row["length"]): row for row in measured if row["provider"] == name}
+        cells = [f"{float(at[s]['train ms']):.1f} ({two(at[s]['x captured'])})" if s in at else "" for s in sizes]
+        last = at.get(sizes[-1])
+        spreads = [float(row["spread"]) for row in at.values() if row.get("spread")]
+        floor, memory = next(iter(at.values()))["floor"], last["memory x capt"] if last else ""
+        lines.append([name, *cells, percent(max(spreads, default=None)), two(floor), two(memory)])
+    titles = [*(f"{b} × {n}" for b, n in sizes), "largest spread", "floor", "memory, {} × {}".format(*sizes[-1])]
+    return table(["ms (× plain captured)", *titles], lines)
+
+
+def models(is_long: bool) -> str:
+    """Steps of long texts, or of other models: ms, multiple of a captured plain step, peak memory."""
+    of: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in _steps("long" if is_long else "models"):
+        of.setdefault((row["model"], f"{row['batch']} × {row['length']}"), {})[row["provider"]] = row
+    if not of:
+        return ""
+    names = list(dict.fromkeys(name for by in of.values() for name in by))
+    lines = [
+        [size if is_long else f"{model}, {size}", *(_cell(by.get(name)) for name in names)]
+        for (model, size), by in of.items()
+    ]
+    first = "batch × tokens" if is_long else "model, batch × tokens"
+    return (
+        f"### {'Long texts' if is_long else 'Other models'}\n\n"
+        "Each cell: ms (× plain captured, spread), peak memory in MiB\n"
+        f"(`python -m benchmarks.trainer_steps --part {'long' if is_long else 'models'}`).\n\n"
+        f"{table([first, *names], lines)}"
+    )
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    spread = f", {found}" if (found := _spread(row)) else ""
+    return f"{float(row['train ms']):.1f} ({two(row['x captured'])}{spread}), {row['peak MiB']}"
+
+
+def family() -> str:
+    """Captured steps of the papers' methods, as multiples of plain ones."""
+    header = ["step", "ms", "spread", "× captured plain", "aim", "floor", "× stock plain", "peak memory, MiB"]
+    return table(
+        header,
+        [
+            [row["provider"], row["train ms"], _spread(row)]
+            + [two(row[name]) for name in ("x captured", "aim", "floor", "x stock")]
+            + [row["peak MiB"]]
+            for row in _steps("family")
+        ],
+    )
+
+
+def baselines() -> str:
+    """Captured steps of averages, baselines and further methods, as multiples of plain ones, beside their floors."""
+    measured = _steps("baselines")
+    if not measured:
+        return ""
+    return (
+        "### Averages, fine-tuning baselines and further methods\n\n"
+        "`python -m benchmarks.trainer_steps --part baselines`, at the same shapes. The floor is derived from the "
+        "passes of a\n"
+        "step (`benchmarks/floors.py`); it and × plain are multiples of a captured plain step of the same model. "
+        '"over weights"\n'
+        "is how often a step reads or writes a number for each weight, which the floor does not count: 0.12 ms each "
+        "time at\n"
+        "the bandwidth of the card's memory.\n\n"
+    ) + table(
+        [
+            *("step", "model", "ms", "spread", "× plain", "floor", "over weights", "should be at most"),
+            "peak memory, MiB",
+        ],
+        [
+            [
+                *(row[column] for column in ("provider", "model", "train ms")),
+                *(_spread(row), two(row["x captured"]), two(row["floor"])),
+                str(weight_passes_of(row["provider"]) or ""),
+                *(two(row["aim"]), row["peak MiB"]),
+            ]
+            for row in measured
+        ],
+    )
+
+
+def weight_passes() -> str:
+    """Passes over all weights, beside the same by torch's functions for lists."""
+    measured = {row["provider"]: row for row in last_rows(RESULTS / "weight-passes-cuda.csv", ("provider",))}
+    lines = []
+    for name, row in measured.items():
+        foreach = measured.get(f"{name}, foreach")
+        if "foreach" not in name:
+            moved = f"{int(row['GB/s']) / 1000:.1f}" if row["GB/s"] != "0" else ""
+            times = row["microseconds"], percent(row["spread"])
+            lines.append([name, row["passes"], *times, moved, foreach["microseconds"] if foreach else ""])
+    return table(["pass over all weights", "read or written", "µs", "spread", "TB/s", "µs by torch's foreach"], lines)
+
+
+def whole_runs() -> str:
+    """Seconds of whole runs on few texts."""
+    of: dict[tuple[str, int, int], dict[str, Row]] = {}
+    for row in last_rows(RESULTS / "whole-runs-cuda.csv", ("model", "texts", "epochs", "run")):
+        of.setdefault((row["model"], int(row["texts"]), int(row["epochs"])), {})[row["run"]] = row
+    names = sorted({name for by in of.values() for name in by}, key=lambda name: (name.split()[0], "captured" in name))
+    lines = [[*map(str, run), *(_seconds(by.get(name)) for name in names)] for run, by in sorted(of.items())]
+    return table(["model", "texts", "epochs", *names], lines)
+
+
+def short_runs() -> str:
+    """Those on 300 texts that `benchmarks.all` measures."""
+    measured = last_rows(RESULTS / "whole-runs-cuda.csv", ("run",), model="roberta-base", texts="300", epochs="10")
+    return table(
+        ["run", "seconds", "spread", "× eager"],
+        [
+            [row["run"], f"{float(row['seconds']):.1f}", _spread(row), two(row["x eager"])]
+            for row in measured
+            if row["run"].startswith("addrop")
+        ],
+    )
+
+
+def _seconds(row: Row | None) -> str:
+    if row is None:
+        return ""
+    beside = ", ".join(part for part in (two(row["x eager"]), _spread(row)) if part)
+    return f"{float(row['seconds']):.1f}" + (f" ({beside})" if beside else "")
+
+
+def _spread(row: Row) -> str:
+    """In percent; nothing where there was one round."""
+    return percent(row["spread"]) if int(row["rounds"]) > 1 else ""
+
+
+def evaluation() -> str:
+    """Evaluation and prediction, beside a bare captured forward."""
+    measured = last_rows(RESULTS / "evaluation-cuda.csv", ("what",), model="roberta-base")
+    if not measured:
+        return NOT_YET
+    return table(
+        ["", "texts", "seconds", "spread", "bare forward, seconds", "spread", "× bare forward"],
+        [
+            [
+                *(row["what"], row["texts"], row["seconds"], percent(row["spread"])),
+                *(row["bare seconds"], percent(row["bare spread"]), two(row["x bare"])),
+            ]
+            for row in measured
+        ],
+    )
+
+
+def kernels() -> str:
+    """Time of AD-DROP's mask beside attention itself."""
+    measured = last_rows(RESULTS / "kernels-cuda.csv", ("provider", "batch", "length"), batch="64", length="256")
+    return table(
+        ["64 × 256, 12 heads of width 64, bf16", "µs", "spread", "× attention", "floor of a mask, µs"],
+        [
+            [
+                row["provider"],
+                f"{float(row['microseconds']):.0f}",
+                percent(row["spread"]),
+                two(row["time x attention"]),
+                row["floor microseconds"] if row["provider"].startswith("mask") else "",
+            ]
+            for row in measured
+        ],
+    )
+
+
+def inference(device: str = "cpu") -> str:
+    """Time of a forward with and without pruned attention layers."""
+    measured = last_rows(RESULTS / f"inference-{device}.csv", ("batch", "length", "way"), layers="12", width="768")
+    if not measured:
+        return ""
+    digits = 0 if device == "cpu" else 2
+    spread = ["spread"] if "spread" in measured[0] else []
+    intro = "On an NVIDIA GPU, bf16 (`python -m benchmarks.inference --device cuda --dtype bfloat16`):\n\n"
+    return ("" if device == "cpu" else intro) + table(
+        ["batch × tokens", "by", "stock", "pruned", *spread, "speed-up", "against stock SDPA", "at most"],
+        [
+            [f"{row['batch']} × {row['length']}", row["way"], f"{float(row['stock ms']):.{digits}f} ms"]
+            + [f"{float(row['pruned ms']):.{digits}f} ms", *(percent(row[column]) for column in spread)]
+            + [f"{two(row[column])}×" for column in ("speed-up", "against stock sdpa", "ceiling")]
+            for row in measured
+        ],
+    )
+
+
+def attention_with_bits() -> str:
+    """Attention that reads bits, as multiples of PyTorch's flash attention, and AD-DROP's mask, of that as a bias."""
+    found = last_rows(RESULTS / "bits-cuda.csv", ("batch", "length", "provider"), causal="False")
+    sizes = sorted({(row["batch"], row["length"]) for row in found}, key=lambda size: int(size[1]))
+    of_memory = ("4", "2048")
+    lines = []
+    for name in dict.fromkeys(row["provider"] for row in found):
+        at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
+        cells = [f"{float(at[s]['microseconds']):.0f} ({two(at[s]['x first'])})" if s in at else "" for s in sizes]
+        largest = percent(max((float(row["spread"]) for row in at.values() if row["spread"]), default=None))
+        lines.append([name, *cells, largest, at[of_memory]["added MiB"] if of_memory in at else ""])
+    columns = [*(f"{b} × {n}" for b, n in sizes), "largest spread", f"MiB, {' × '.join(of_memory)}"]
+    return table(["µs (× first of its group)", *columns], lines) if found else ""
+
+
+def profile() -> str:
+    """Where the time of a plain step goes, eager and captured, and captured with a cast in each layer."""
+    from benchmarks.profile import PROFILED
+
+    of = {}
+    for name in PROFILED:
+        measured = last_rows(RESULTS / "profile-cuda.csv", ("step ms", "name"), provider=name, what="kind")
+        last = measured[-1]["step ms"]
+        of[name] = {row["name"]: row for row in measured if row["step ms"] == last}
+    whole = [next(iter(by.values())) for by in of.values()]
+    kinds = list(dict.fromkeys(kind for by in of.values() for kind in by))
+    lines = [
+        [kind, *(cell for by in of.values() for cell in _time_and_calls(by.get(kind)))]
+        for kind in sorted(kinds, key=lambda kind: -float(of[PROFILED[-1]].get(kind, {}).get("ms", 0)))
+    ]
+    step = ["a whole step (spread)"]
+    step += [cell for row in whole for cell in (f"{two(row['step ms'])} ({percent(row['spread'])})", "")]
+    return table(["kind of kernel", *(f"{name}, {what}" for name in of for what in ("ms", "kernels"))], [step, *lines])
+
+
+def _time_and_calls(row: Row | None) -> tuple[str, str]:
+    return ("", "") if row is None else (two(row["ms"]), f"{float(row['calls']):.0f}" if float(row["calls"]) else "")
+
+
+class Steps(NamedTuple):
+    """Milliseconds of a step of one size."""
+
+    stock: float
+    plain: float
+    addrop: float
+
+
+def _headline_steps() -> dict[str, Steps]:
+    """For each size of batch: plain in the stock Trainer, plain captured, AD-DROP captured."""
+    times: dict[str, dict[str, float]] = {}
+    for row in _steps("sizes"):
+        times.setdefault(f"{row['batch']} × {row['length']}", {})[row["provider"]] = float(row["train ms"])
+    return {size: Steps(of["stock plain"], of["plain captured"], of["addrop captured"]) for size, of in times.items()}
+
+
+def speed_in_a_sentence() -> str:
+    """The first claim of the README."""
+    steps = _headline_steps()
+    faster = [of.stock / of.plain for of in steps.values()]
+    *small, largest = (of.addrop / of.stock for of in steps.values())
+    return (
+        f"**Faster steps.** On one GPU, a step of plain fine-tuning is {min(faster):.1f} to {max(faster):.1f} times as "
+        "fast as in the stock\n"
+        f"`Trainer`. A step with AD-DROP takes {min(small):.2f} to {max(small):.2f} of the time of a *plain* step of "
+        "the stock `Trainer`,\n"
+        f"and {largest:.2f} at the largest batch ([measurements](#speed-on-one-gpu)).\n"
+    )
+
+
+def speed() -> str:
+    """The captured steps of the README, beside those of the stock Trainer."""
+    return table(
+        ["batch × tokens", "stock Trainer, plain", "attendrop, plain", "attendrop, AD-DROP"],
+        [
+            [size, f"{of.stock:.1f} ms"] + [f"{ms:.1f} ms ({ms / of.stock:.2f} ×)" for ms in (of.plain, of.addrop)]
+            for size, of in _headline_steps().items()
+        ],
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "captured": captured,
+    "speed": speed,
+    "speed-in-a-sentence": speed_in_a_sentence,
+    "steps-cpu": steps_on_a_cpu,
+    "family": family,
+    "baselines": baselines,
+    "weight-passes": weight_passes,
+    "kernels": kernels,
+    "bits": attention_with_bits,
+    "profile": profile,
+    "inference": inference,
+    "inference-cuda": lambda: inference("cuda"),
+    "long-texts": lambda: models(is_long=True),
+    "other-models": lambda: models(is_long=False),
+    "whole-runs": whole_runs,
+    "short-runs": short_runs,
+    "evaluation": evaluation,
+}

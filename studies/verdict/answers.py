@@ -1,0 +1,296 @@
+"""The results of the verdict study in sentences, and what it recommends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from attendrop.lab.runs.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
+from attendrop.lab.statistics.over_tasks import FEWEST_TASKS, TaskSummary
+from attendrop.lab.tasks.findings import plural
+from docs.tables.markdown import NOT_YET, table
+
+from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question
+from .parts import ENSEMBLES, MEMBERS, OTHER_DATA, PLAIN, STAGES, planned, rows_of, sizes
+from .plan import DEFAULTS, TUNE, controls, frozen
+from .recommend import (
+    GOALS,
+    MODEL,
+    boundaries,
+    is_confirmed,
+    measured,
+    preset,
+    primary_size,
+    recommended_for,
+)
+from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of, named, paragraph
+
+
+class RunCount(NamedTuple):
+    """How many runs a part of the study has.
+
+    Attributes:
+        part: The part: a stage of the plan, ensembles of a stage, or an experiment of its own.
+        model: The name of the model in the files.
+        runs: The number of runs.
+        failed: The number of lines without a result.
+        seeds: The number of seeds.
+        planned: The number of runs that it should have; 0 if the plan does not say.
+    """
+
+    part: str
+    model: str
+    runs: int
+    failed: int
+    seeds: int
+    planned: int
+
+
+def run_counts() -> list[RunCount]:
+    """The parts of the study that were run. An ensemble is several runs."""
+    counts = []
+    for model in MODELS:
+        for part in (TUNE, DEFAULTS, *STAGES, *ENSEMBLES, "protocols", "attendout"):
+            rows = rows_of(part, model)
+            if not rows:
+                continue
+            each = MEMBERS if part in ENSEMBLES else 1  # runs of a line
+            failed = sum(row["status"] != "finished" for row in rows)
+            wanted = len(planned(part, model)) if part in (*STAGES, *ENSEMBLES) else 0
+            seeds = len({row["seed"] for row in rows})
+            counts.append(RunCount(part, model, each * len(rows), failed, seeds, each * wanted))
+    return counts
+
+
+def recommendation() -> str:
+    """The decision table."""
+    found = [size for size in sizes(MODEL) if methods_of(MODEL, size)]
+    if not is_confirmed():
+        return NOT_YET
+    amounts = [examples(size) for size in found]
+    limits = boundaries(amounts)
+    lines = []
+    ranges = ["any number"]
+    if limits:
+        between = [f"{low:,} to {high:,}" for low, high in itertools.pairwise(limits)]
+        ranges = [f"up to {limits[0]:,}", *between, f"more than {limits[-1]:,}"]
+    for where, size, n in zip(ranges, found, amounts, strict=True):
+        lines.append([f"{where} (measured: {n:,})", *(_advice(size, goal) for goal in GOALS)])
+    return table(["training examples", *GOALS.values()], lines)
+
+
+def _advice(size: str, goal: str) -> str:
+    method = recommended_for(MODEL, size, goal)
+    if method == PLAIN:
+        return "plain fine-tuning"
+    gain = over_tasks(MODEL, size, goal)[method]
+    setting = " + ".join(f"`{one}`" for one in frozen()[method]["method"].split(" + "))
+    return f"{setting}: {NAMES[goal]} {interval(goal, gain)}"
+
+
+def answer() -> str:
+    """The result in a few sentences, for each model."""
+    if not is_confirmed():
+        return (
+            "Not all confirmation runs have been made yet. Parts below that have no numbers say so; the rest of the "
+            "page is the plan.\n"
+        )
+    size = primary_size()
+    answers = [_answer_of(name, size) for name in MODELS if methods_of(name, size)]
+    return "\n".join(filter(None, [in_every_part(), *answers]))
+
+
+def _tasks_and_seeds(name: str, size: str) -> tuple[int, int]:
+    """How many tasks there are, and how many paired seeds a comparison has at least."""
+    tasks = on_tasks(name, size, "score").values()
+    return len(tasks), min(comparison.pairs for of in tasks for comparison in of.values())
+
+
+def _answer_of(name: str, size: str) -> str:
+    methods = methods_of(name, size)
+    tasks, seeds = _tasks_and_seeds(name, size)
+    text = paragraph(
+        f"{len(methods)} methods and settings were compared with plain fine-tuning of {MODELS[name]} on {tasks} "
+        f"confirmation tasks with {examples(size):,} training examples and at least {seeds} paired seeds each:"
+    )
+    text += "\n"
+    text += _groups("score", "score", over_tasks(name, size, "score"))
+    text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(name, size, "scaled_loss"))
+    alike = over_tasks(name, size, "loss", alike=True)
+    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", alike)
+    return text + _about_other_tasks(name, methods, size)
+
+
+def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
+    """Which methods help and hurt, and how many make no difference or are undecided."""
+    groups = {v: [m for m, of in found.items() if of.verdict == v] for v in ("helps", "hurts", "undecided")}
+    same = len(found) - sum(map(len, groups.values()))
+    delta = amount(outcome, question(outcome).delta, signed=False)
+    shown = [
+        f"{named(groups[verdict])} {verdict if len(groups[verdict]) == 1 else verdict.removesuffix('s')}"
+        for verdict in ("helps", "hurts")
+    ]
+    if same:
+        shown.append(f"{same} {'makes' if same == 1 else 'make'} no difference beyond {delta}")
+    if undecided := len(groups["undecided"]):
+        shown.append(f"{undecided} {'is' if undecided == 1 else 'are'} undecided")
+    return paragraph(f"- **{title}**: {'; '.join(shown)}.")
+
+
+def _about_other_tasks(name: str, methods: list[str], size: str) -> str:
+    """What can be said about other tasks, if the tasks are a sample too."""
+    found = {outcome: over_tasks(name, size, outcome, only_these=False) for outcome in ("score", "loss")}
+    shown = [
+        f"{NAMES[outcome]}: {named([m for m in methods if m in of and of[m].verdict == verdict])} {verdict}"
+        for outcome, of in found.items()
+        for verdict in ("helps", "hurts")
+    ]
+    if _tasks_and_seeds(name, size)[0] < FEWEST_TASKS or all(": none " in one for one in shown):
+        shown = ["nothing can be said from so few"]
+    return paragraph(f"- **other tasks**, if the tasks count as a sample too: {'; '.join(shown)}.")
+
+
+def is_ours(method: str) -> bool:
+    """Whether a method, or a part of a combination, is from the two papers of this library."""
+    settings_of = frozen().get(method, {}).get("method", "")
+    return any(one.partition(":")[0] in OURS for one in settings_of.split(" + "))
+
+
+def majority() -> str:
+    """Which methods of ours help on a majority of the confirmation tasks, each judged by itself."""
+    size, text = primary_size(), ""
+    for name in MODELS:
+        if not methods_of(name, size):
+            continue
+        for outcome in ("loss", "score"):
+            change = "raise" if outcome in HIGHER_IS_BETTER else "lower"
+            better, better_than_alike = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
+            text += paragraph(
+                f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
+                f"correction: {listed(better)}. Against plain fine-tuning that is trained alike: "
+                f"{listed(better_than_alike)}."
+            )
+    return text or NOT_YET
+
+
+def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]:
+    tasks = on_tasks(name, size, outcome, alike)
+    sign = 1 if outcome in HIGHER_IS_BETTER else -1
+    found = []
+    for method in filter(is_ours, methods_of(name, size)):
+        figures = [of[method] for of in tasks.values() if method in of]
+        better = [
+            f for f in figures if f.p_adjusted is not None and f.p_adjusted < 0.05 and sign * (f.difference or 0) > 0
+        ]
+        if 2 * len(better) > len(tasks):
+            found.append(f"*{method}* ({len(better)} of {len(tasks)})")
+    return found
+
+
+def in_every_part() -> str:
+    """Which methods lower the log loss with every model and in every part of the study with small training sets."""
+    parts = measured()
+    if len(parts) < 2:
+        return ""
+    common = set.intersection(*(set(over_tasks(*part, "loss", alike=True)) for part in parts))
+    lower = [_lower_the_loss_alike(*part) for part in parts]
+    found = [method for method in lower[0] if all(method in of_part for of_part in lower)]
+    number = len(common) - len(found)
+    was, does = ("was", "does") if number == 1 else ("were", "do")
+    others = f"; {plural(number, 'other')} that {was} compared in all of them {does} not"
+    return paragraph(
+        f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(found)} "
+        f"{'lowers' if len(found) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
+        f"hurting the score{others if found and number else ''}."
+    )
+
+
+def chosen_preset() -> str:
+    """What `--preset recommended` sets."""
+    found = preset()
+    if found is None:
+        return NOT_YET
+    methods = " ".join(f"`--method {one}`" for one in found.method) or "no method"
+    return paragraph(
+        f"`--preset recommended` sets {methods}, a learning rate of {found.rate:g} for a model of width 768 (inversely "
+        f"proportional to the width) and {found.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
+        f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
+        "same. Of all methods that hurt neither the score nor the log loss, before or after temperature scaling, in "
+        f"any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
+        "with the lowest loss on the development tasks."
+    )
+
+
+def _parts() -> str:
+    """The parts with small training sets, for a sentence: model and amount of data of each."""
+    return "; ".join(
+        f"{MODELS[name]}, {'Rotten Tomatoes' if size == OTHER_DATA else f'{examples(size):,} examples'}"
+        for name, size in measured()
+    )
+
+
+def expectations() -> str:
+    """The README's summary: what to expect."""
+    if not is_confirmed():
+        return ""
+    size = primary_size()
+    methods, rows = _compared(MODEL, size), sum(of.runs for of in run_counts())
+    score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
+    alike, score_alike = (over_tasks(MODEL, size, outcome, alike=True) for outcome in ("loss", "score"))
+    tasks, seeds = _tasks_and_seeds(MODEL, size)
+
+    def count(of: Mapping[str, TaskSummary], verdict: str) -> str:
+        number = sum(of[method].verdict == verdict for method in methods if method in of)
+        return str(number or "none")
+
+    text = paragraph(
+        f"In a study of {rows:,} runs ([the verdict](docs/verdict.md)), {len(methods)} methods and settings were "
+        f"compared with plain fine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples: {tasks} "
+        f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
+        f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
+        f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
+        f"sure a model is of its answers: without temperature scaling, {count(alike, 'helps')} of {len(alike)} lower "
+        "the log loss of plain fine-tuning that is trained alike. Those that do so without hurting the score:"
+    )
+    text += "\n"
+    lines = [
+        [
+            method,
+            f"{frozen()[method]['training']['num_train_epochs']:g}",
+            interval("loss", alike[method]),
+            interval("score", score_alike[method]),
+        ]
+        for method in _lower_the_loss_alike(MODEL, size)
+    ]
+    text += table(["method", "epochs", "log loss", "score, in points"], lines)
+    others = [_on_another_model(name, size) for name in MODELS if name != MODEL]
+    return "\n".join(filter(None, [text, *others, in_every_part()]))
+
+
+def _compared(name: str, size: str) -> list[str]:
+    """The methods and settings without the controls."""
+    return [method for method in methods_of(name, size) if method not in controls()]
+
+
+def _lower_the_loss_alike(name: str, size: str) -> list[str]:
+    """Those that lower the log loss of plain fine-tuning that is trained alike, and do not hurt the score."""
+    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
+    found = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
+    return sorted(found, key=lambda method: alike[method].difference or 0.0)
+
+
+def _on_another_model(name: str, size: str) -> str:
+    """What a smaller study of another model found."""
+    methods = _compared(name, size)
+    if not methods:
+        return ""
+    tasks, seeds = _tasks_and_seeds(name, size)
+    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
+    raise_the_score = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
+    lower_the_loss = [f"{m} ({interval('loss', alike[m])})" for m in _lower_the_loss_alike(name, size)]
+    return paragraph(
+        f"On {MODELS[name]} ({len(methods)} of the methods and settings, {tasks} tasks, {seeds} paired seeds) the "
+        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning that is trained alike is "
+        f"lowered, without hurting the score, by {listed(lower_the_loss)}."
+    )
