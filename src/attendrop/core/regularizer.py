@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from ..model.plan import Plan
 from ..model.seams import Seams
+from .hyper import check_fields
 from .schedule import Schedule
 from .step import Loop, MicroBatch, Step
 
@@ -68,6 +69,10 @@ class Regularizer:
         False  # whether the model is evaluated and saved with other weights than it trains
     )
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.reset()
 
     # ---- what it needs -----------------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..kernels.mixed_rows import mixed_rows
 from ..model.objective import head_of
@@ -66,10 +66,7 @@ class HiddenMixup(Regularizer):
 
     name: ClassVar[str] = "hidden_mixup"
 
-    alpha: Strength = 0.5
-
-    def __post_init__(self) -> None:
-        self.alpha = as_strength("HiddenMixup", "alpha", self.alpha, 0, inf)
+    alpha: Strength = hyper(0.5, search="log:0.1..2")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         head = head_of(model, {})

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
 from ._shared.predictions import check_distribution, predictions_of
@@ -32,10 +33,7 @@ class LabelSmoothing(Regularizer):
 
     name: ClassVar[str] = "label_smoothing"
 
-    epsilon: Strength = 0.1
-
-    def __post_init__(self) -> None:
-        self.epsilon = as_strength("LabelSmoothing", "epsilon", self.epsilon, 0, 1)
+    epsilon: Strength = hyper(0.1, high=1, search="0.02..0.3")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_distribution("LabelSmoothing", model)

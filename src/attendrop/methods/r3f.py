@@ -12,18 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest
+from ..core.schedule import Strength, largest
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
-from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
 from ._shared.noise import NOISES, noise_of
 
@@ -46,17 +45,11 @@ class R3F(Regularizer):
 
     name: ClassVar[str] = "r3f"
 
-    epsilon: float = 1e-5
-    weight: Strength = 1.0
-    noise: str = "uniform"
-    loss: str = "clean"
-    detach: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("R3F.epsilon", self.epsilon)
-        self.weight = as_strength("R3F", "weight", self.weight, 0, inf)
-        for field, allowed in (("noise", NOISES), ("loss", LOSSES), ("detach", (True, False))):
-            check_choice(f"R3F.{field}", getattr(self, field), allowed)
+    epsilon: float = hyper(1e-5, search="log:1e-6..1e-3")
+    weight: Strength = hyper(1.0, search="log:0.1..5")
+    noise: str = hyper("uniform", choices=NOISES)
+    loss: str = hyper("clean", choices=LOSSES)
+    detach: bool = hyper(False)
 
     @property
     def views(self) -> int:

@@ -16,19 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.probe import Probe
 from ..model.seams import Seams
-from ..utils.checks import check_number, check_whole
 from ._shared.averages import WeightAverage
 from ._shared.by_parts import at_least_float32
 from ._shared.divergence import Pair, check_head, pair_of
@@ -102,22 +101,13 @@ class SMART(Regularizer):
 
     name: ClassVar[str] = "smart"
 
-    weight: Strength = 1.0
-    mu: Strength = 1.0
-    epsilon: float = 1e-5
-    sigma: float = 1e-5
-    steps: int = 1
-    step_size: float = 1e-3
-    beta: Strength = 0.99
-
-    def __post_init__(self) -> None:
-        self.weight = as_strength("SMART", "weight", self.weight, 0, inf)
-        self.mu = as_strength("SMART", "mu", self.mu, 0, inf)
-        self.beta = as_strength("SMART", "beta", self.beta, 0, 1)
-        for field in ("epsilon", "sigma", "step_size"):
-            check_number(f"SMART.{field}", getattr(self, field))
-        check_whole("SMART.steps", self.steps, 1)
-        self.reset()
+    weight: Strength = hyper(1.0, search="log:0.1..10")
+    mu: Strength = hyper(1.0, search="log:0.1..10")
+    epsilon: float = hyper(1e-5, search="log:1e-6..1e-1")
+    sigma: float = hyper(1e-5)
+    steps: int = hyper(1, low=1)
+    step_size: float = hyper(1e-3)
+    beta: Strength = hyper(0.99, high=1)
 
     def reset(self) -> None:
         self._teacher = Teacher(self.beta)

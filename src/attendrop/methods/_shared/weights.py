@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
-from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
+from ...core.schedule import Schedule, Strength, largest, value_at
 from ...core.step import Step
 from ...kernels.draws import uniform
 from ...kernels.random_scaling import mix, unmix
@@ -119,14 +119,6 @@ def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
     )
 
 
-def as_drop_probability(owner: str, value: Any) -> Strength:
-    """`value` as a probability below 1 or a schedule of such, or a `ValueError`."""
-    p = as_strength(owner, "p", value, 0, 1)
-    if largest(p) == 1:
-        raise ValueError(f"{owner}.p is {value!r}; it must be below 1, or no weight is left to train.")
-    return p
-
-
 # The method that has replaced the weights of a model for now.
 _editing: WeakKeyDictionary[nn.Module, EditsWeights] = WeakKeyDictionary()
 
@@ -199,6 +191,14 @@ class MixedWeights(EditsWeights):
 
     p: Strength
     pattern: str = "element"
+
+    def __post_init__(self) -> None:
+        given: Any = self.p
+        super().__post_init__()
+        if largest(self.p) == 1:
+            raise ValueError(
+                f"{type(self).__name__}.p is {given!r}; it must be below 1, or no weight is left to train."
+            )
 
     def reset(self) -> None:
         self._model: nn.Module | None = None

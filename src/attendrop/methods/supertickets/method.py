@@ -58,7 +58,7 @@ class SuperTickets(Regularizer):
                 f"SuperTickets.tickets is {given!r}; it must be Tickets, a dictionary with 'heads' and "
                 "'feed_forwards', or the path of a file that Tickets.save wrote."
             )
-        self.reset()
+        super().__post_init__()
 
     def reset(self) -> None:
         self._places = Places()
