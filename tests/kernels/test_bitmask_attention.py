@@ -164,7 +164,8 @@ def test_attention_is_as_exact_as_stock(
     plain = run(stock, *given, allowed), run(stock, *(x.double() for x in given), allowed)
     for name, ours, exact, theirs, exactly in zip("oqkv", found, truth, *plain, strict=True):
         if exact.norm() == 0:  # with one key the weights are 1, and no gradient goes to query and key
-            assert ours.norm() <= 1e-6, name
+            # what rounding leaves of a sum of products that cancel
+            assert ours.norm() <= torch.finfo(ours.dtype).eps * given[-1].norm(), name
             continue
         error, limit = relative_error(ours, exact), 2 * relative_error(theirs, exactly)
         assert error <= max(limit, 4 * torch.finfo(ours.dtype).eps), f"{name}: {error:.1e}, stock {limit / 2:.1e}"
@@ -182,7 +183,10 @@ def test_large_programs_compute_the_same(kind: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(triton, "MANY_QUERIES", 1)
     assert triton.sizes("forward", query, has_rows=False)["M"] == 128
     for ours, theirs in zip(triton.forward(query, key, value, *mask, 0.2, draws), small, strict=True):
-        assert torch.equal(ours, theirs)
+        if HAS_GPU:
+            assert torch.equal(ours, theirs)
+        else:  # the interpreter multiplies by a BLAS, whose order of summation depends on the shapes and the processor
+            torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-4)
 
 
 def test_rows_that_lost_everything_are_uniform_and_rows_without_a_valid_key_are_zero() -> None:

@@ -179,7 +179,7 @@ def test_every_method_has_its_files_and_entries() -> None:
         assert cls.name == name
         assert f"from .methods.{name} import {cls.__name__} as {cls.__name__}\n" in stub
         assert name in SETTINGS
-        assert (ROOT / "tests" / f"test_{name}.py").is_file()
+        assert (ROOT / "tests/methods" / f"test_{name}.py").is_file()
         assert (ROOT / "docs/methods" / f"{name}.md").is_file()
     modules = {path.stem for path in (ROOT / "src/attendrop/methods").iterdir() if not path.name.startswith("_")}
     assert modules == set(METHODS)

@@ -54,7 +54,7 @@ def test_every_public_name_has_one_entry_in_the_api_reference(hooks: ModuleType)
     entries = [line.removeprefix("::: ") for line in pages if line.startswith("::: ")]
     assert len(set(entries)) == len(entries)
     assert {f"attendrop.{name}" for name in attendrop.__all__} <= set(entries)
-    for package in ("prune", "tasks", "experiments"):
+    for package in ("prune", "lab.tasks", "lab.runs"):
         names = importlib.import_module(f"attendrop.{package}").__all__
         assert {name for name in names if name not in attendrop.__all__} == {
             entry.rpartition(".")[2] for entry in entries if entry.startswith(f"attendrop.{package}.")

@@ -100,7 +100,7 @@ def test_wheel_holds_every_module_and_the_type_information(wheel: Path) -> None:
     page = {name for name in page if "__pycache__" not in name}
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == modules | page | {"attendrop/py.typed", "attendrop/__init__.pyi", "attendrop/cli/flags.json"}
+    assert names == modules | page | {"attendrop/py.typed", "attendrop/__init__.pyi", "attendrop/lab/cli/flags.json"}
     assert wheel.name.startswith(f"attendrop-{attendrop.__version__}-")
 
 

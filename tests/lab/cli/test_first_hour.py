@@ -29,7 +29,7 @@ TESTS = Path(__file__).parents[2]
 
 # file -> test -> what made a newcomer hesitate, and no longer does
 FINDINGS = {
-    "test_doctor.py": {
+    "lab/tasks/test_diagnostics.py": {
         "test_finding": (
             "a byte order mark, latin-1, cp1252 and UTF-16 are recognised or named; a header that is data is "
             "refused; a file without a known suffix is recognised by its content; labels that differ by case or "
@@ -43,20 +43,20 @@ FINDINGS = {
         "test_bad_rows_are_dropped_only_on_request_and_each_is_named": "bad rows are left out on request only",
         "test_the_first_sheet_of_an_excel_file_is_read": "Excel and compressed files",
     },
-    "test_losses.py": {
+    "lab/runs/test_losses.py": {
         "test_several_labels_train_evaluate_and_predict": "several labels for a text",
         "test_multiple_choice_from_a_file_trains_and_predicts_its_letters": "multiple choice",
         "test_balanced_weights_are_those_of_scikit_learn": "class weights",
         "test_balanced_sampling_draws_equally_many_of_each_class": "balanced sampling",
     },
-    "test_adapters.py": {
+    "lab/runs/test_lora.py": {
         "test_adapters_are_trained_and_merged_into_an_ordinary_model": "adapters from the command line",
         "test_a_finished_run_keeps_the_model_and_not_its_checkpoints": "optimizer states are not kept",
         "test_run_yaml_repeats_the_run_from_any_directory": "run.yaml repeats the run",
         "test_an_out_of_memory_error_names_the_flags_that_help": "an out-of-memory error names flags",
         "test_mistakes_with_adapters_are_one_sentence": "quantisation without a GPU",
     },
-    "test_judged.py": {
+    "lab/evaluation/test_evaluation.py": {
         "test_a_run_judges_its_model": "baseline, intervals, classes, confusion, calibration, errors",
         "test_a_model_that_gives_one_answer_is_warned_of": "a model that gives one answer only",
         "test_another_file_is_judged_later_as_in_the_run": "another file is judged later",
@@ -66,16 +66,16 @@ FINDINGS = {
         "test_a_translation_is_judged_text_by_text": "errors.csv of a translation",
         "test_of_equal_scores_the_smallest_loss_is_kept": "ties are broken by the loss",
     },
-    "test_figures.py": {
+    "lab/report/test_figures.py": {
         "test_sentence_with_its_dropped_positions_is_drawn": "sentence.png says what it shows",
     },
-    "test_first_hour.py": {
+    "lab/cli/test_first_hour.py": {
         "test_epochs_and_rate_are_chosen_from_the_data": "the default recipe predicted one class",
         "test_figures_are_returned": "figures are objects",
         "test_the_documents_have_the_default_length": "the default of --max-length",
         "test_rows_that_cannot_be_predicted_are_left_out_on_request_and_named": "rows were left out silently",
     },
-    "test_terminal.py": {
+    "lab/cli/test_terminal.py": {
         "test_help_shows_the_flags_that_matter_and_help_all_shows_every_flag": "the help had a thousand lines",
         "test_help_cuts_no_flag_in_a_terminal_of_80_columns": "flags were cut",
         "test_a_bar_is_drawn_only_where_a_line_can_be_drawn_again": "bars in files and in dumb terminals",
@@ -83,13 +83,13 @@ FINDINGS = {
         "test_fine_tune_has_the_parameters_of_the_flags": "fine_tune has real parameters",
         "test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook": "a result in a notebook",
     },
-    "test_examples.py": {
+    "repository/test_examples.py": {
         "test_the_notebook_runs_from_the_first_cell_to_the_last": "the notebook",
     },
-    "test_docs.py": {
+    "repository/test_docs.py": {
         "test_the_loop_of_the_guide_trains_as_it_stands": "the loop with an Engine",
     },
-    "test_demo.py": {
+    "lab/cli/test_demo.py": {
         "test_demo_from_download_to_summary": "the last screen of the demo",
     },
 }

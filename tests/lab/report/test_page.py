@@ -82,7 +82,7 @@ def test_maps_that_do_not_fit_are_left_out_and_counted() -> None:
 
 
 def test_libraries_are_the_ones_that_their_table_lists() -> None:
-    folder = Path(attendrop.__file__).parent / "report/page/vendor"
+    folder = Path(attendrop.__file__).parent / "lab/report/page/vendor"
     table = re.findall(r"^\| `([\w.]+)` .* `(\w{64})` \|$", (folder / "README.md").read_text("utf-8"), re.MULTILINE)
     assert dict(table) == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.js")}
     assert {path.name for path in folder.glob("*.LICENSE")} == {"d3.LICENSE", "plot.LICENSE"}
