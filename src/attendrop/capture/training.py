@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import HasParameters, ProbesModel
 from ..core.engine import Engine
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
@@ -134,7 +135,9 @@ class CapturedTraining:
     def _trained(self, engine: Engine) -> nn.Module:
         """The model, with the parameters of the methods that the pass gives gradients."""
         if self._network is None:
-            own = [parameter for method in engine.regularizers for parameter in method.parameters()]
+            own = [
+                p for method in engine.regularizers if isinstance(method, HasParameters) for p in method.parameters()
+            ]
             self._network = nn.ModuleList([self._model, nn.ParameterList(own)]) if own else self._model
         return self._network
 
@@ -170,11 +173,12 @@ class CapturedTraining:
 
     def _plan(self, engine: Engine, key: Hashable, batch: MicroBatch, work: StaticMicroBatch) -> Plan | None:
         """The plan of methods that ask the model, in a graph of its own; None where it is a part of the pass."""
-        if not any(method.probes(batch.step) for method in engine.regularizers):
+        probing = [method for method in engine.regularizers if isinstance(method, ProbesModel)]
+        if not any(method.probes(batch.step) for method in probing):
             return None
         work = replace(work, may_probe=True)
         with preserved(self.graphs.device):
             plan = self.graphs.run(("plan", key), capturable_work(self._model, lambda: engine.plan(work)), batch=batch)
-        if batch.step.measure and any(method.measures_plan for method in engine.regularizers):
+        if batch.step.measure and any(method.measures_plan for method in probing):
             self._measured.write_masks(plan, engine, key, batch, work)
         return plan

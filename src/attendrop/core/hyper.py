@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -55,9 +56,11 @@ class Hyper:
         return "".join(f", or {value!r}" for value in self.also)
 
     def described(self, field: dataclasses.Field[Any]) -> str:
-        """The numbers that are allowed, for the help of a field; empty where it holds none."""
+        """What is allowed, for the help of a field; empty where it is True and False, or anything."""
         kinds = _kinds(field)
-        if self.choices or not kinds & {"Strength", "int", "float"}:
+        if self.choices and "bool" not in kinds:
+            return f"one of {', '.join(map(json.dumps, self.choices))}"
+        if not kinds & {"Strength", "int", "float"}:
             return ""
         begin, end = f"{'above' if self.is_above else 'from'} {self.low:g}", ""
         if self.high != inf:

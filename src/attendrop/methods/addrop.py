@@ -21,8 +21,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ProbesModel
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import END_ON, Strength, is_method_epoch, value_at
 from ..core.step import Loop, MicroBatch, Step
 from ..kernels.attention_mask import KeepForm, as_keep
@@ -52,7 +52,7 @@ def random_keep_mask(
 
 
 @dataclass
-class ADDrop(Regularizer):
+class ADDrop(ProbesModel):
     """Attribution-driven attention dropout.
 
     Args:

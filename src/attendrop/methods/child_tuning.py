@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import KeepsState
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule, Strength, values_of
@@ -64,7 +65,7 @@ def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
 
 
 @dataclass
-class ChildTuning(Regularizer):
+class ChildTuning(KeepsState):
     """Masked gradients.
 
     Args:

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import HasParameters, KeepsState, PenalizesParameters, ReadsHiddenGradients
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.state import load_optimizer_tensors, optimizer_tensors
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
@@ -45,7 +45,7 @@ def negative_entropy(logit: Tensor) -> Tensor:
 
 
 @dataclass
-class ConcreteDropout(Regularizer):
+class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, KeepsState):
     """Dropout with a learned rate after each block.
 
     Args:
@@ -57,7 +57,6 @@ class ConcreteDropout(Regularizer):
     """
 
     name: ClassVar[str] = "concrete_dropout"
-    reads_gradients: ClassVar[bool] = True
 
     init: float = hyper(0.1, below=1, search="0.05..0.3")
     lr: float = hyper(0.01, search="log:0.001..0.1")
@@ -114,10 +113,6 @@ class ConcreteDropout(Regularizer):
             return x * keep_factor(rates[0][block], draws, self.temperature).to(x.dtype)
 
         return edit
-
-    @property
-    def reads_predictions(self) -> bool:
-        return False
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         if self._rates is None:

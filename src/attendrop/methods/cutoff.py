@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
@@ -52,7 +52,7 @@ def cut_of(draws: Tensor, real: Tensor, ratio: float | Tensor, kind: str) -> Ten
 
 
 @dataclass
-class Cutoff(Regularizer):
+class Cutoff(ComparesViews):
     """A second view with cut embeddings, and a penalty that pulls the predictions of the views together.
 
     Args:

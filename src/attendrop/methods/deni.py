@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import AveragesWeights, KeepsState
 from ..core.hyper import hyper
 from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
@@ -42,7 +43,7 @@ ENSEMBLE = -1  # the round of the delayed ensemble; those of the interpolation a
 
 
 @dataclass
-class DENI(TrainsNetworks):
+class DENI(TrainsNetworks, AveragesWeights, KeepsState):
     """Noisy copies that are trained beside the model and averaged with it.
 
     Args:
@@ -56,7 +57,6 @@ class DENI(TrainsNetworks):
     """
 
     name: ClassVar[str] = "deni"
-    averages_weights: ClassVar[bool] = True
     competes: ClassVar[bool] = False
 
     models: int = hyper(10, low=1, search="2..10")

@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.capabilities import ReadsHiddenGradients, RunsSeveralPasses
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, value_at
@@ -55,7 +56,7 @@ def climbed(delta: Tensor, gradient: Tensor, step_size: float, epsilon: float | 
 
 
 @dataclass
-class FreeLB(Regularizer):
+class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
     """Adversarial training with the gradients of all ascent steps.
 
     Args:
@@ -67,7 +68,6 @@ class FreeLB(Regularizer):
     """
 
     name: ClassVar[str] = "freelb"
-    reads_gradients: ClassVar[bool] = True
 
     epsilon: Strength = hyper(0.4, search="log:0.05..2")
     steps: int = hyper(3, low=1, search="2,3")

@@ -15,14 +15,14 @@ from typing import ClassVar
 
 from torch import nn
 
+from ..core.capabilities import ScalesLearningRates
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..model.seams import Seams
 from ._shared.depth import EMBEDDINGS, depths
 
 
 @dataclass
-class Freeze(Regularizer):
+class Freeze(ScalesLearningRates):
     """Pretrained weights that are not trained.
 
     Args:

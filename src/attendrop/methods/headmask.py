@@ -17,8 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ProbesModel
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, value_at
 from ..core.step import Loop, MicroBatch, Step
 from ..model.objective import example_scores, head_of
@@ -36,7 +36,7 @@ def head_importance(gradient: Tensor, output: Tensor, examples: int) -> Tensor:
 
 
 @dataclass
-class HeadMask(Regularizer):
+class HeadMask(ProbesModel):
     """Masks of whole heads.
 
     Args:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import RequiresModelLoss
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
@@ -57,7 +58,7 @@ class Pairs:
 
 
 @dataclass
-class HiddenMixup(Regularizer):
+class HiddenMixup(RequiresModelLoss):
     """Mixup of hidden states.
 
     Args:
@@ -85,7 +86,7 @@ class HiddenMixup(Regularizer):
         return None
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         return ("HiddenMixup mixes the model's own loss", "choose one of them") if largest(self.alpha) > 0 else None
 
     def capture_key(self, step: Step) -> Hashable:

@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, ProbesModel
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
@@ -83,7 +83,7 @@ def second_view(record: Record) -> Record:
 
 
 @dataclass
-class HiddenCut(Regularizer):
+class HiddenCut(ProbesModel, ComparesViews):
     """Spans of tokens are cut in the second view, and a penalty pulls the predictions of the views together.
 
     Args:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
@@ -29,7 +29,7 @@ from ._shared.patterns import draw_keep
 
 
 @dataclass
-class HiddenKey(Regularizer):
+class HiddenKey(ComparesViews):
     """Dropout of keys and of hidden states, and a penalty on the divergence between two views.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.capabilities import RequiresModelLoss
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
@@ -24,7 +25,7 @@ from ._shared.predictions import check_distribution, predictions_of
 
 
 @dataclass
-class LabelSmoothing(Regularizer):
+class LabelSmoothing(RequiresModelLoss):
     """Labels that are smoothed towards the uniform distribution.
 
     Args:
@@ -46,7 +47,7 @@ class LabelSmoothing(Regularizer):
         return None
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "LabelSmoothing.epsilon changes the model's own loss"
         return (needs, "choose one of them") if largest(self.epsilon) > 0 else None
 

@@ -17,14 +17,14 @@ from typing import ClassVar
 
 from torch import nn
 
+from ..core.capabilities import ScalesLearningRates
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..model.seams import Seams
 from ._shared.depth import depths
 
 
 @dataclass
-class LLRD(Regularizer):
+class LLRD(ScalesLearningRates):
     """Smaller learning rates in lower layers.
 
     Args:

@@ -20,6 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, views_of
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
@@ -61,7 +62,7 @@ def variant_of(model: nn.Module) -> str | None:
 
 
 @dataclass
-class LoRADropout(Regularizer):
+class LoRADropout(ComparesViews):
     """Dropout of the inputs and outputs of LoRA's factors.
 
     Args:
@@ -99,7 +100,7 @@ class LoRADropout(Regularizer):
         seams.open_linear(model, [factor.name for pair in self._factors for factor in pair])
 
     def refuses(self, other: Regularizer) -> str | None:
-        if 2 < self.views != other.views > 1:
+        if 2 < self.views != views_of(other) > 1:
             return (
                 f"of which {type(other).__name__} compares two views and LoRADropout draws {self.views}; set "
                 "LoRADropout.samples to 1 or 2."

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.capabilities import KeepsState
 from ..core.hyper import hyper
 from ..core.schedule import Strength
 from ..core.step import Step
@@ -25,7 +26,7 @@ from ._shared.weights import PATTERNS, LinearWeight, MixedWeights, linear_weight
 
 
 @dataclass
-class Mixout(MixedWeights):
+class Mixout(MixedWeights, KeepsState):
     """Pretrained weights in the place of trained ones.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ChangesFirstWeights, KeepsState
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.step import Step
@@ -29,7 +30,7 @@ def noise(uniform: Tensor, deviation: Tensor, strength: float) -> Tensor:
 
 
 @dataclass
-class NoisyTune(Regularizer):
+class NoisyTune(ChangesFirstWeights, KeepsState):
     """Noise on the pretrained weights before training.
 
     Args:
@@ -37,7 +38,6 @@ class NoisyTune(Regularizer):
     """
 
     name: ClassVar[str] = "noisytune"
-    start_order: ClassVar[int] = 0
 
     strength: float = hyper(0.15, high=1, search="0.05..0.5")
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, RequiresModelLoss, views_of
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest
@@ -30,7 +31,7 @@ LOSSES = ("clean", "both")
 
 
 @dataclass
-class R3F(Regularizer):
+class R3F(ComparesViews, RequiresModelLoss):
     """Noise on the embeddings of the second view, and a penalty on the divergence between the views.
 
     Args:
@@ -56,12 +57,12 @@ class R3F(Regularizer):
         return 2 if largest(self.weight) > 0 else 1
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "R3F.loss is 'clean', for which the loss must be the model's own"
         return (needs, "set R3F(loss='both')") if self.loss == "clean" and self.views > 1 else None
 
     def refuses(self, other: Regularizer) -> str | None:
-        if self.loss == "clean" and self.views > 1 and other.views > 1:
+        if self.loss == "clean" and self.views > 1 and views_of(other) > 1:
             return (
                 f"of which R3F trains on the first view alone and {type(other).__name__} on both; set R3F(loss='both')."
             )

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from ..core.capabilities import ComparesViews
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
@@ -27,7 +27,7 @@ logger = logging.get_logger(__name__)
 
 
 @dataclass
-class RDrop(Regularizer):
+class RDrop(ComparesViews):
     """A penalty on the divergence between two views.
 
     Args:

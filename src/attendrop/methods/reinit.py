@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ChangesFirstWeights, KeepsState
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.step import Step
@@ -30,7 +31,7 @@ _FLAG = "_is_hf_initialized"  # transformers initialises no tensor that has it
 
 
 @dataclass
-class Reinit(Regularizer):
+class Reinit(ChangesFirstWeights, KeepsState):
     """Fresh weights in the last blocks.
 
     Args:
@@ -39,7 +40,6 @@ class Reinit(Regularizer):
     """
 
     name: ClassVar[str] = "reinit"
-    start_order: ClassVar[int] = 0
 
     blocks: int = hyper(1, search="1..4")
     pooler: bool = hyper(True)

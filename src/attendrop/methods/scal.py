@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..core.capabilities import ComparesViews, ProbesModel, ReadsHiddenGradients
 from ..core.hyper import hyper
-from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
@@ -56,7 +56,7 @@ def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
 
 
 @dataclass
-class SCAL(Regularizer):
+class SCAL(ProbesModel, ComparesViews, ReadsHiddenGradients):
     """An adversarial second view and a contrastive loss.
 
     Args:
@@ -66,7 +66,6 @@ class SCAL(Regularizer):
     """
 
     name: ClassVar[str] = "scal"
-    reads_gradients: ClassVar[bool] = True  # the contrastive term trains the blocks, and not the head
 
     epsilon: Strength = hyper(1.0, search="log:0.05..2")
     alpha: Strength = hyper(0.5, search="0.1..1")

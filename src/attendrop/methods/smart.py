@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, KeepsState, ProbesModel, RequiresModelLoss, views_of
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
@@ -86,7 +87,7 @@ class Teacher(WeightAverage):
 
 
 @dataclass
-class SMART(Regularizer):
+class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
     """Smoothness-inducing adversarial regularisation, and a momentum teacher.
 
     Args:
@@ -117,7 +118,7 @@ class SMART(Regularizer):
         return 2 if largest(self.weight) > 0 else 1
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "SMART.weight is not 0, for which the loss must be the model's own"
         return (needs, "set SMART(weight=0)") if self.views > 1 else None
 
@@ -127,7 +128,7 @@ class SMART(Regularizer):
             refuse_sharded("SMART", model)
 
     def refuses(self, other: Regularizer) -> str | None:
-        if self.views > 1 and other.views > 1:
+        if self.views > 1 and views_of(other) > 1:
             return (
                 f"of which SMART trains on the first of two views alone and {type(other).__name__} on all; set "
                 "SMART(weight=0), or choose one of them."

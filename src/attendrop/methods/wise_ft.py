@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ChoosesOnDevelopment
 from ..core.hyper import hyper
 from ..core.step import Step
 from ..errors import UserError
@@ -30,7 +31,7 @@ AUTO = "auto"
 
 
 @dataclass
-class WiSEFT(RemembersOrigin):
+class WiSEFT(RemembersOrigin, ChoosesOnDevelopment):
     """Weights between the pretrained and the tuned ones.
 
     Args:
@@ -40,7 +41,6 @@ class WiSEFT(RemembersOrigin):
     """
 
     name: ClassVar[str] = "wise_ft"
-    averages_weights: ClassVar[bool] = True
 
     alpha: float | str = hyper(0.5, high=1, also=[AUTO], search="0.1..0.9")
     grid: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ...core.capabilities import EditsWeights
 from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
 from ...core.schedule import Schedule, Strength, largest, value_at
@@ -120,13 +121,11 @@ def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
 
 
 # The method that has replaced the weights of a model for now.
-_editing: WeakKeyDictionary[nn.Module, EditsWeights] = WeakKeyDictionary()
+_editing: WeakKeyDictionary[nn.Module, RestoresWeights] = WeakKeyDictionary()
 
 
-class EditsWeights(Regularizer):
+class RestoresWeights(EditsWeights):
     """The base class of methods that replace weights for the length of a step or of a micro-batch."""
-
-    edits_weights: ClassVar[bool] = True
 
     def register(self, model: nn.Module) -> None:
         """From now on, the weights of the model are those of this method."""
@@ -186,7 +185,7 @@ def _restore(changed: list[_Mixed]) -> None:
         torch._foreach_copy_([entry.weight for entry in changed], [entry.trained for entry in changed])
 
 
-class MixedWeights(EditsWeights):
+class MixedWeights(RestoresWeights):
     """The base class of methods that train with mixed weights. A subclass has `p` and `pattern`, and says what U is."""
 
     p: Strength

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...core.capabilities import KeepsState
 from ...core.hyper import hyper
 from ...core.networks import TrainsNetworks
 from ...core.state import load_optimizer_tensors, optimizer_tensors
@@ -48,7 +49,7 @@ MODES = ("dropout", "prune")
 
 
 @dataclass
-class AttendOut(TrainsNetworks):
+class AttendOut(TrainsNetworks, KeepsState):
     """Learned attention dropout.
 
     Args:
