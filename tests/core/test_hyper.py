@@ -10,7 +10,7 @@ import pytest
 
 from attendrop import METHODS, Regularizer, Schedule, Strength, UserError, hyper
 from attendrop.core.hyper import hyper_of
-from attendrop.lab.cli.methods import field_descriptions
+from attendrop.lab.cli.methods import field_descriptions, with_bounds
 
 
 @dataclass
@@ -74,6 +74,14 @@ def test_description_says_what_a_field_allows() -> None:
         "is_on": "",
         "layers": "",
     }
+
+
+def test_help_adds_the_bounds_that_a_docstring_does_not_state() -> None:
+    fields = {field.name: field for field in dataclasses.fields(Toy)}
+    assert with_bounds(Toy, fields["p"], "a share") == "a share; a number from 0 to 1, or a schedule"
+    assert with_bounds(Toy, fields["kind"], "what it is") == 'what it is; one of "a", "b"'
+    for field, text in (("p", "a number from 0 to 1"), ("kind", '"a": this, "b": that'), ("is_on", "x"), ("free", "x")):
+        assert with_bounds(Toy, fields[field], text) == text
 
 
 # Checks in `__post_init__` allow less, or the docstring says it in other words.
