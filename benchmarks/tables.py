@@ -526,6 +526,7 @@ def renewed(text: str) -> str:
 # Whole files -> the module and the function that make them.
 FILES = {
     "docs/images/verdict.svg": ("benchmarks.verdict.figure", "draw"),
+    "src/attendrop/__init__.pyi": ("docs.stub", "stub"),
     "src/attendrop/lab/runs/recommended.py": ("benchmarks.verdict.recommend", "module"),
 }
 

@@ -1,4 +1,4 @@
-# The public names of attendrop and where each is defined. This is the only list of them.
+# The public names of attendrop and where each is defined. This is the only list of them. `make tables` adds methods.
 from .core.capabilities import AveragesWeights as AveragesWeights
 from .core.capabilities import ChangesFirstWeights as ChangesFirstWeights
 from .core.capabilities import ChoosesOnDevelopment as ChoosesOnDevelopment
