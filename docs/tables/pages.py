@@ -34,6 +34,7 @@ def renewed(text: str) -> str:
 
 # Whole files -> the module and the function that make them.
 FILES = {
+    "src/attendrop/__init__.pyi": ("docs.stub", "stub"),
     "docs/images/verdict.svg": ("studies.verdict.figure", "draw"),
     "src/attendrop/lab/runs/recommended.py": ("studies.verdict.recommend", "module"),
 }
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     stale = []
-    for name in (*PAGES, *FILES):
+    for name in (*FILES, *PAGES):  # the list of public names even where a table cannot be made yet
         path = ROOT / name
         before = path.read_text(encoding="utf-8") if path.is_file() else None
         after = _made(name) if name in FILES else renewed(before or "")

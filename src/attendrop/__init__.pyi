@@ -1,8 +1,24 @@
-# The public names of attendrop and where each is defined. This is the only list of them.
+# The public names of attendrop and where each is defined. This is the only list of them. `make tables` adds methods.
+from .core.capabilities import AveragesWeights as AveragesWeights
+from .core.capabilities import ChangesFirstWeights as ChangesFirstWeights
+from .core.capabilities import ChoosesOnDevelopment as ChoosesOnDevelopment
+from .core.capabilities import ComparesViews as ComparesViews
+from .core.capabilities import EditsWeights as EditsWeights
+from .core.capabilities import HasParameters as HasParameters
+from .core.capabilities import KeepsState as KeepsState
+from .core.capabilities import PenalizesParameters as PenalizesParameters
+from .core.capabilities import ProbesModel as ProbesModel
+from .core.capabilities import ReadsColumns as ReadsColumns
+from .core.capabilities import ReadsHiddenGradients as ReadsHiddenGradients
+from .core.capabilities import RequiresModelLoss as RequiresModelLoss
+from .core.capabilities import RunsSeveralPasses as RunsSeveralPasses
+from .core.capabilities import ScalesLearningRates as ScalesLearningRates
 from .core.engine import Engine as Engine
+from .core.hyper import hyper as hyper
 from .core.regularizer import Regularizer as Regularizer
 from .core.schedule import Progress as Progress
 from .core.schedule import Schedule as Schedule
+from .core.schedule import Strength as Strength
 from .core.step import Loop as Loop
 from .core.step import MicroBatch as MicroBatch
 from .core.step import Step as Step

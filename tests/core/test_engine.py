@@ -10,7 +10,18 @@ import pytest
 import torch
 from transformers import Trainer
 
-from attendrop import ADDrop, AttendOut, Engine, Mixout, Plan, RegularizedTrainer, Regularizer
+from attendrop import (
+    ADDrop,
+    AttendOut,
+    ComparesViews,
+    EditsWeights,
+    Engine,
+    Mixout,
+    Plan,
+    ReadsColumns,
+    RegularizedTrainer,
+    Regularizer,
+)
 from helpers import zoo
 from helpers.data import SGD, largest_difference, make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.methods import TwoViews
@@ -19,10 +30,8 @@ from helpers.traces import traces
 
 
 @dataclass
-class Halved(Regularizer):
+class Halved(EditsWeights):
     """Halves all gradients and records which hooks are called."""
-
-    edits_weights: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.calls: list[str] = []
@@ -99,7 +108,7 @@ def test_engine_counts_epochs_in_a_bare_loop() -> None:
 
 
 @dataclass
-class SecondView(Regularizer):
+class SecondView(ComparesViews):
     """Like HiddenCut: one token of the second view is edited after the feed-forward of the first block."""
 
     strength: float = 1.0
@@ -149,7 +158,7 @@ def test_plan_can_edit_the_second_view_only(kind: str) -> None:
 
 
 @dataclass
-class Reader(Regularizer):
+class Reader(ReadsColumns):
     """Reads a column: the scale of each example's attention."""
 
     column: str = "how_much"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from attendrop import Engine, Regularizer
+from attendrop import Engine, KeepsState
 from helpers import zoo
 
 
@@ -34,7 +34,7 @@ def test_choices_of_one_example_have_positions_of_their_own() -> None:
 
 
 @dataclass
-class Counting(Regularizer):
+class Counting(KeepsState):
     """Logs the number of the step, and has a state that differs between processes."""
 
     name: ClassVar[str] = "counting"

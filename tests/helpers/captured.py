@@ -8,8 +8,8 @@ from attendrop.methods import make_method, parse_method
 
 from .settings import SETTINGS
 
-# A usual setting of each method, other ways in which it works, and strengths that change from step to step.
-CAPTURED = {
+# A usual setting, other ways in which a method works, and strengths that change from step to step.
+ROWS = {
     "addrop": [
         "addrop:p=0.4,q=0.5,layers=all",
         "addrop:attribution=rd,layers=all,cross_tuning=False",
@@ -61,9 +61,12 @@ CAPTURED = {
     "unidrop": ["unidrop:p_k=0.2,p_d=0.3", "unidrop:fd1=0..0.3,fd2=0.1..1,layerdrop=0..0.5,p_d=0.5..0.1"],
 }
 
+# Of a method without a row the fields of its usual setting.
+CAPTURED = {**ROWS, **{name: [name] for name in SETTINGS if name not in ROWS}}
+
 
 def make_methods(text: str) -> list[Any]:
     """The methods of a text of `CAPTURED`; several are joined by " + "."""
-    if text == "supertickets":
+    if text in SETTINGS:
         return [make_method(text, SETTINGS[text].usual)]
     return [parse_method(part) for part in text.split(" + ")]

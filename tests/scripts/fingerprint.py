@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from transformers import TrainingArguments
 
-from attendrop import RegularizedTrainer, attribute, parse_method
+from attendrop import KeepsState, RegularizedTrainer, attribute, parse_method
 from attendrop.methods import make_method
 from helpers import zoo
 from helpers.settings import SETTINGS
@@ -63,7 +63,7 @@ def train(kind: str, regularizers: list, columns: dict[str, Any], **options: Any
         trainer.log = lambda logs, *rest, **more: trainer.state.log_history.append(logs)
         trainer.train()
         states: dict[str, Any] = {}
-        for regularizer in regularizers:
+        for regularizer in (method for method in regularizers if isinstance(method, KeepsState)):
             states |= {f"state.{k}": v for k, v in regularizer.state()[0].items()}
         return digest({**trainer.model.state_dict(), **states})
 

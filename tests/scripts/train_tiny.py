@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from transformers import TrainerCallback
 
-from attendrop import RegularizedTrainer, parse_method
+from attendrop import KeepsState, RegularizedTrainer, parse_method
 from helpers.data import make_arguments, make_examples, pad, weights_of
 from helpers.zoo import make_model
 
@@ -58,7 +58,7 @@ def train(method: str, folder: str, resume: bool = False, pause_in_step: int | N
         callbacks=[] if pause_in_step is None else [Pause(pause_in_step)],
     )
     trainer.train(resume_from_checkpoint=resume)
-    tensors, values = regularizer.state()
+    tensors, values = regularizer.state() if isinstance(regularizer, KeepsState) else ({}, {})
     tensors = {**{f"model.{name}": value for name, value in weights_of(model).items()}, **tensors}
     save_file(
         {name: value.detach().contiguous().clone() for name, value in tensors.items()}, f"{folder}/end.safetensors"

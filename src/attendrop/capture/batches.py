@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import columns_of
 from ..core.trainer_protocol import TrainerProtocol
 from ..model.modes import evaluating
 from ..model.objective import IGNORED
@@ -131,7 +132,7 @@ class PaddedShapes(ExactShapes):
     @property
     def _columns(self) -> frozenset[str]:
         """The columns that methods read and the model does not get."""
-        return frozenset(name for method in self._trainer.regularizers for name in method.columns)
+        return columns_of(*self._trainer.regularizers)
 
     @property
     def _config(self) -> Any:

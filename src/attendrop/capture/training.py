@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..core.capabilities import HasParameters, ProbesModel
 from ..core.engine import Engine
 from ..core.step import MicroBatch
 from ..core.trainer_protocol import TrainerProtocol
@@ -111,7 +112,9 @@ class CapturedTraining:
     def trained(self, engine: Engine) -> nn.Module:
         """The model, with the parameters of the methods that the pass gives gradients."""
         if self._network is None:
-            own = [parameter for method in engine.regularizers for parameter in method.parameters()]
+            own = [
+                p for method in engine.regularizers if isinstance(method, HasParameters) for p in method.parameters()
+            ]
             self._network = nn.ModuleList([self.model, nn.ParameterList(own)]) if own else self.model
         return self._network
 
@@ -158,7 +161,7 @@ class _GraphRunner:
     def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
         """Plans in a graph of its own where a method asks the model; otherwise the plan is a part of the pass."""
         self._batch, self._work = batch, self._graphs.static_micro_batch(batch)
-        methods = self._engine.regularizers
+        methods = [method for method in self._engine.regularizers if isinstance(method, ProbesModel)]
         self._plan: Plan | None = None
         if any(method.probes(batch.step) for method in methods):
             work = replace(self._work, may_probe=True)

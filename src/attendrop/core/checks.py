@@ -9,6 +9,15 @@ from typing import Any
 
 from torch import nn
 
+from .capabilities import (
+    AveragesWeights,
+    EditsWeights,
+    ReadsColumns,
+    RequiresModelLoss,
+    RunsSeveralPasses,
+    reads_predictions,
+    views_of,
+)
 from .regularizer import Regularizer
 
 _OTHER_LOSSES = "label_smoothing_factor, class weights, a focal loss or a compute_loss_func of the Trainer"
@@ -31,10 +40,10 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"regularizers has {name} {names.count(name)} times; it must have each method once.")
-    editors = [type(r).__name__ for r in regularizers if r.edits_weights]
+    editors = [type(r).__name__ for r in regularizers if isinstance(r, EditsWeights)]
     if len(editors) > 1:
         raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")
-    averages = [type(r).__name__ for r in regularizers if r.averages_weights]
+    averages = [type(r).__name__ for r in regularizers if isinstance(r, AveragesWeights)]
     if len(averages) > 1:
         raise ValueError(
             f"regularizers has {' and '.join(averages)}, which both decide the weights of the final model; choose one "
@@ -46,22 +55,23 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
             raise ValueError(f"regularizers has {type(one).__name__} and {type(other).__name__}, {reason}")
 
 
-def check_own_loss(regularizer: Regularizer, is_another: bool) -> None:
+def check_model_loss(regularizer: Regularizer, is_another: bool) -> None:
     """Refuses a method that replaces a part of the model's own loss where another loss is trained.
 
     Args:
         regularizer: the method.
         is_another: whether it is another loss.
     """
-    if is_another and regularizer.own_loss is not None:
-        needs, remedy = regularizer.own_loss
+    refusal = regularizer.requires_model_loss if isinstance(regularizer, RequiresModelLoss) else None
+    if is_another and refusal is not None:
+        needs, remedy = refusal
         raise ValueError(f"{needs}, and another one is in use ({_OTHER_LOSSES}); {remedy}.")
 
 
 def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any]) -> None:
     """Refuses a batch that lacks a column which a method reads."""
     for regularizer in regularizers:
-        for name in regularizer.columns:
+        for name in regularizer.columns if isinstance(regularizer, ReadsColumns) else ():
             if name not in batch:
                 raise ValueError(
                     f"{type(regularizer).__name__} reads the column {name!r}, and the batch has only "
@@ -73,17 +83,17 @@ def check_calls(regularizers: Sequence[Regularizer]) -> None:
     """Refuses what is not defined where the loop's loss calls the model by itself."""
     for regularizer in regularizers:
         name = type(regularizer).__name__
-        if regularizer.views > 1 or regularizer.reads_predictions:
+        if views_of(regularizer) > 1 or reads_predictions(regularizer):
             raise ValueError(
                 f"{name} adds a penalty on the prediction of each example, which this trainer's loss does not give; "
                 "use a method without such a penalty, such as ADDrop."
             )
-        if type(regularizer).passes is not Regularizer.passes:
+        if isinstance(regularizer, RunsSeveralPasses):
             raise ValueError(
                 f"{name} needs several passes over a batch, and this trainer's loss calls the model by itself; use a "
                 "method that needs one pass, such as ADDrop."
             )
-        if regularizer.columns:
+        if isinstance(regularizer, ReadsColumns) and regularizer.columns:
             raise ValueError(
                 f"{name} reads the column {regularizer.columns[0]!r} of the model's inputs, and this trainer's loss "
                 "makes these inputs by itself; use a method that reads no column."

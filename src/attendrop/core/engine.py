@@ -30,7 +30,17 @@ from ..model.sites import map_shape
 from ..random import preserved
 from ..utils.batches import batch_size as size_of
 from ..utils.batches import tiled
-from .checks import as_list, check_calls, check_checkpointing, check_columns, check_own_loss, check_regularizers
+from .capabilities import (
+    AveragesWeights,
+    ReadsHiddenGradients,
+    RequiresModelLoss,
+    RunsSeveralPasses,
+    adds_penalty,
+    columns_of,
+    start_order,
+    views_of,
+)
+from .checks import as_list, check_calls, check_checkpointing, check_columns, check_model_loss, check_regularizers
 from .rates import Rates
 from .regularizer import Regularizer
 from .schedule import Progress
@@ -112,7 +122,7 @@ class Engine:
         try:
             for regularizer in self.regularizers:
                 regularizer.reset()
-                check_own_loss(regularizer, self.loop.replaces_loss)
+                check_model_loss(regularizer, self.loop.replaces_loss)
                 regularizer.check_loop(model, self.loop)
             self._rates = Rates(self.regularizers, model, self.seams)
             self._rates.freeze(model)  # before the checks, which look at what is trained
@@ -124,9 +134,8 @@ class Engine:
             self._rates.restore(model)
             self.seams.unbind()
             raise
-        self.views = max((regularizer.views for regularizer in self.regularizers), default=1)
-        self.columns = frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
-        self.reads_outputs = any(type(r).penalty is not Regularizer.penalty for r in self.regularizers)
+        self.views, self.columns = views_of(*self.regularizers), columns_of(*self.regularizers)
+        self.reads_outputs = any(map(adds_penalty, self.regularizers))
         self.seed, self.rank, self.world, self.batch_size = seed, rank, world, batch_size
         self._steps_per_epoch = steps_per_epoch
         self._progress = Progress(0, (epochs or 1) * steps_per_epoch, 0, epochs or 1)
@@ -188,11 +197,11 @@ class Engine:
             loop=self.loop,
             views=self.views,
             columns=self.columns,
-            reads_gradients=any(regularizer.reads_gradients for regularizer in self.regularizers),
+            reads_gradients=any(isinstance(r, ReadsHiddenGradients) for r in self.regularizers),
         )
         self._micro_batches = 0
         self._rates.check_scaled()
-        for regularizer in sorted(self.regularizers, key=lambda r: r.start_order):
+        for regularizer in sorted(self.regularizers, key=start_order):
             regularizer.on_step_begin(self._step)
 
     @contextmanager
@@ -283,7 +292,8 @@ class Engine:
         count = self.number_of_passes(batch.step)
         for number in range(count):
             for regularizer in self.regularizers:
-                regularizer.on_pass(self._for(regularizer, batch), number)
+                if isinstance(regularizer, RunsSeveralPasses):
+                    regularizer.on_pass(self._for(regularizer, batch), number)
             # The next pass draws the same ordinary dropout.
             is_last = number == count - 1
             with nullcontext() if is_last else preserved(batch.step.device), tracked():
@@ -291,7 +301,7 @@ class Engine:
 
     def number_of_passes(self, step: Step) -> int:
         """Tracked passes over each micro-batch of this step."""
-        return max((regularizer.passes(step) for regularizer in self.regularizers), default=1)
+        return max((r.passes(step) for r in self.regularizers if isinstance(r, RunsSeveralPasses)), default=1)
 
     def planned(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
         """Plans; returns what makes the context of a pass. Where the loss calls the model, each call has its plan."""
@@ -330,7 +340,7 @@ class Engine:
 
     def _for(self, regularizer: Regularizer, batch: MicroBatch) -> MicroBatch:
         """The batch with the columns of this method and of no other."""
-        others = self.columns.difference(regularizer.columns)
+        others = self.columns - columns_of(regularizer)
         if not others:
             return batch
         return replace(batch, examples={k: value for k, value in batch.examples.items() if k not in others})
@@ -346,8 +356,8 @@ class Engine:
         assert self._tracked is not None, "loss() belongs inside micro_batch()"
         total: Tensor = outputs["loss"] if loss is None else loss
         for regularizer in self.regularizers:
-            if loss is not None and regularizer.own_loss is not None:
-                check_own_loss(regularizer, outputs.get("loss") is None)
+            if loss is not None and isinstance(regularizer, RequiresModelLoss):
+                check_model_loss(regularizer, outputs.get("loss") is None)
             penalty = regularizer.penalty(outputs, self._for(regularizer, self._tracked))
             if penalty is None:
                 continue
@@ -374,7 +384,7 @@ class Engine:
         """To be called after the optimizer's step."""
         assert self._step is not None, "after_optimizer() comes after before_optimizer()"
         # An average is taken of the weights as all other methods leave them.
-        for regularizer in sorted(self.regularizers, key=lambda r: r.averages_weights):
+        for regularizer in sorted(self.regularizers, key=lambda r: isinstance(r, AveragesWeights)):
             regularizer.on_step_end(self._step)
         for name, value in self._step.metrics.items():
             self._metrics.setdefault(name, []).append(value.detach().float())
@@ -409,7 +419,7 @@ class Engine:
 
     def _evaluated_weights(self) -> dict[str, Tensor]:
         """The weights of the one method that keeps an average."""
-        method = next((r for r in self.regularizers if r.averages_weights), None)
+        method = next((r for r in self.regularizers if isinstance(r, AveragesWeights)), None)
         return {} if method is None else method.evaluated_weights(self.model)
 
     def save_state(self, folder: str | Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..model.seams import Seams
+from .capabilities import ScalesLearningRates
 from .regularizer import Regularizer
 
 
@@ -25,7 +26,7 @@ class Rates:
         factors: dict[str, float] = {}
         self._owners: list[str] = []  # methods that need the optimizer
         self.freezing: list[Regularizer] = []  # methods that freeze weights
-        for regularizer in regularizers:
+        for regularizer in (r for r in regularizers if isinstance(r, ScalesLearningRates)):
             own = regularizer.rate_factors(model, seams)
             for name, factor in own.items():
                 factors[name] = factors.get(name, 1.0) * factor

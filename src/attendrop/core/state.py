@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from .capabilities import KeepsState
 from .regularizer import Regularizer
 
 CONFIG_FILE = "regularizers.json"
@@ -28,7 +29,7 @@ def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
 
     The first process writes everything, the others only the tensors that differ between processes.
     """
-    for regularizer in regularizers:
+    for regularizer in (r for r in regularizers if isinstance(r, KeepsState)):
         tensors, values = regularizer.state()
         if tensors or values:
             path = _state_file(folder, regularizer, rank)
@@ -40,7 +41,7 @@ def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
 
 def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
     """Loads what `save_state` wrote into the methods."""
-    for regularizer in regularizers:
+    for regularizer in (r for r in regularizers if isinstance(r, KeepsState)):
         path, mine = (_state_file(folder, regularizer, process) for process in (0, rank))
         if path.is_file():
             tensors = load_file(path)

@@ -21,8 +21,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import END_ON, Strength, as_strength, is_method_epoch, value_at
+from ..core.capabilities import ProbesModel
+from ..core.hyper import hyper
+from ..core.schedule import END_ON, Strength, is_method_epoch, value_at
 from ..core.step import Loop, MicroBatch, Step
 from ..kernels.attention_mask import KeepForm, as_keep
 from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candidates
@@ -33,7 +34,6 @@ from ..model.objective import LABEL_SOURCES, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
-from ..utils.checks import check_choice, check_whole
 
 
 def random_keep_mask(
@@ -52,7 +52,7 @@ def random_keep_mask(
 
 
 @dataclass
-class ADDrop(Regularizer):
+class ADDrop(ProbesModel):
     """Attribution-driven attention dropout.
 
     Args:
@@ -73,30 +73,17 @@ class ADDrop(Regularizer):
     name: ClassVar[str] = "addrop"
     measures_plan: ClassVar[bool] = True
 
-    p: Strength = 0.3
-    q: Strength = 0.3
-    layers: Layers = "first"
-    attribution: str = "ga"
-    label: str = "pseudo"
-    direction: str = "high"
-    cross_tuning: bool = True
-    end_on: str = "plain"
-    ig_rule: str = "sum"
-    ig_steps: int = 20
-
-    def __post_init__(self) -> None:
-        self.p = as_strength("ADDrop", "p", self.p, 0, 1)
-        self.q = as_strength("ADDrop", "q", self.q, 0, 1)
-        for field, allowed in (
-            ("attribution", ATTRIBUTIONS),
-            ("label", LABEL_SOURCES),
-            ("direction", DIRECTIONS),
-            ("cross_tuning", (True, False)),
-            ("end_on", END_ON),
-            ("ig_rule", RULES),
-        ):
-            check_choice(f"ADDrop.{field}", getattr(self, field), allowed)
-        check_whole("ADDrop.ig_steps", self.ig_steps, 1)
+    # The grid has 81 points: section 4 of the paper.
+    p: Strength = hyper(0.3, high=1, search="0.1..0.9", paper="0.1..0.9:0.1")
+    q: Strength = hyper(0.3, high=1, search="0.1..0.9", paper="0.1..0.9:0.1")
+    layers: Layers = hyper("first", search="first,all")
+    attribution: str = hyper("ga", choices=ATTRIBUTIONS)
+    label: str = hyper("pseudo", choices=LABEL_SOURCES)
+    direction: str = hyper("high", choices=DIRECTIONS)
+    cross_tuning: bool = hyper(True)
+    end_on: str = hyper("plain", choices=END_ON)
+    ig_rule: str = hyper("sum", choices=RULES)
+    ig_steps: int = hyper(20, low=1)
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ADDrop.layers")

@@ -13,11 +13,10 @@ from the model's own loss.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
-from ..core.schedule import Strength, as_strength
-from ..utils.checks import check_number
+from ..core.hyper import hyper
+from ..core.schedule import Strength
 from ._shared.ascent import AscendsWeights
 
 
@@ -32,13 +31,8 @@ class ASAM(AscendsWeights):
 
     name: ClassVar[str] = "asam"
 
-    rho: Strength = 0.5
-    eta: float = 0.01
-
-    def __post_init__(self) -> None:
-        self.rho = as_strength("ASAM", "rho", self.rho, 0, inf)
-        check_number("ASAM.eta", self.eta)
-        self.reset()
+    rho: Strength = hyper(0.5, search="log:0.05..2")
+    eta: float = hyper(0.01)
 
     @property
     def scale_offset(self) -> float:

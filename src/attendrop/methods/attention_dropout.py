@@ -20,13 +20,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import MapEdit, Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
-from ._shared.patterns import check_pattern, draw_keep
+from ._shared.patterns import PATTERNS, draw_keep
 
 
 def renormalised(weights: Tensor, keep: Tensor, valid: Tensor) -> Tensor:
@@ -52,14 +53,14 @@ class AttentionDropout(Regularizer):
 
     name: ClassVar[str] = "attention_dropout"
 
-    p: Strength = 0.1
-    pattern: str = "element"
+    p: Strength = hyper(0.1, high=1, search="0.05..0.5", paper="0.1,0.2")
+    pattern: str = hyper("element", choices=PATTERNS)
     renormalise: bool = False
     layers: Layers = "all"
-    span: int = 3
+    span: int = hyper(3, low=1)
 
     def __post_init__(self) -> None:
-        self.p = check_pattern("AttentionDropout", self.p, self.pattern, self.span)
+        super().__post_init__()
         if not isinstance(self.renormalise, bool):
             raise ValueError(f"AttentionDropout.renormalise is {self.renormalise!r}; it must be True or False.")
         if largest(self.p) == 1 and not self.renormalise:

@@ -15,8 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 
@@ -31,10 +32,7 @@ class AttentionLayerDrop(Regularizer):
 
     name: ClassVar[str] = "attention_layerdrop"
 
-    p: Strength = 0.2
-
-    def __post_init__(self) -> None:
-        self.p = as_strength("AttentionLayerDrop", "p", self.p, 0, 1)
+    p: Strength = hyper(0.2, high=1, search="0.05..0.5")
 
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.p, step.progress) > 0

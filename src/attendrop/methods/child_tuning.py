@@ -20,8 +20,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import KeepsState
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Schedule, Strength, as_strength, values_of
+from ..core.schedule import Schedule, Strength, values_of
 from ..core.step import Loop, Step
 from ..kernels.random_scaling import dropout_
 from ..model.modes import evaluating
@@ -29,7 +31,6 @@ from ..model.plan import Plan
 from ..model.seams import Seams
 from ..random import preserved
 from ..utils.batches import batch_size, rows
-from ..utils.checks import check_choice, check_whole
 from ..utils.distributed import sum_over_processes
 from ._shared.weights import end_mixing, in_graph, reason_against, refuse_sharded
 
@@ -64,7 +65,7 @@ def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
 
 
 @dataclass
-class ChildTuning(Regularizer):
+class ChildTuning(KeepsState):
     """Masked gradients.
 
     Args:
@@ -76,23 +77,20 @@ class ChildTuning(Regularizer):
 
     name: ClassVar[str] = "child_tuning"
 
-    p: Strength = 0.3
-    variant: str = "F"
-    samples: int = 512
-    fisher_batch: int = 1
+    p: Strength = hyper(0.3, high=1, search="0.1..0.5", paper="0.2,0.3,0.4")
+    variant: str = hyper("F", choices=VARIANTS, search="F,D")
+    samples: int = hyper(512)
+    fisher_batch: int = hyper(1, low=1)
 
     def __post_init__(self) -> None:
-        given, self.p = self.p, as_strength("ChildTuning", "p", self.p, 0, 1)
+        given: Any = self.p
+        super().__post_init__()
         if 0 in values_of(self.p):
             raise ValueError(f"ChildTuning.p is {given!r}; it is the share of weights that train, and must be above 0.")
-        check_choice("ChildTuning.variant", self.variant, VARIANTS)
         if self.variant == "D" and isinstance(self.p, Schedule):
             raise ValueError(
                 f"ChildTuning.p is {given!r}; with variant='D' the child is fixed, and p must be a number."
             )
-        for name, low in (("samples", 0), ("fisher_batch", 1)):
-            check_whole(f"ChildTuning.{name}", getattr(self, name), low)
-        self.reset()
 
     def reset(self) -> None:
         self._child: dict[str, Tensor] = {}  # True where a weight is trained

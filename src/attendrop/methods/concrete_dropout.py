@@ -20,11 +20,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
+from ..core.capabilities import HasParameters, KeepsState, PenalizesParameters, ReadsHiddenGradients
+from ..core.hyper import hyper
 from ..core.state import load_optimizer_tensors, optimizer_tensors
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
-from ..utils.checks import check_number
 from ..utils.distributed import average_gradients
 from ._shared.dropping import draws_like
 
@@ -45,7 +45,7 @@ def negative_entropy(logit: Tensor) -> Tensor:
 
 
 @dataclass
-class ConcreteDropout(Regularizer):
+class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, KeepsState):
     """Dropout with a learned rate after each block.
 
     Args:
@@ -57,19 +57,11 @@ class ConcreteDropout(Regularizer):
     """
 
     name: ClassVar[str] = "concrete_dropout"
-    reads_gradients: ClassVar[bool] = True
 
-    init: float = 0.1
-    lr: float = 0.01
-    entropy: float = 1e-4
-    temperature: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_number("ConcreteDropout.init", self.init, 0, 1, is_below=True)
-        check_number("ConcreteDropout.lr", self.lr)
-        check_number("ConcreteDropout.entropy", self.entropy)
-        check_number("ConcreteDropout.temperature", self.temperature, is_above=True)
-        self.reset()
+    init: float = hyper(0.1, below=1, search="0.05..0.3")
+    lr: float = hyper(0.01, search="log:0.001..0.1")
+    entropy: float = hyper(1e-4, search="log:1e-6..1e-2")
+    temperature: float = hyper(0.1, above=0)
 
     def reset(self) -> None:
         self._rates: nn.ParameterList | None = None
@@ -121,10 +113,6 @@ class ConcreteDropout(Regularizer):
             return x * keep_factor(rates[0][block], draws, self.temperature).to(x.dtype)
 
         return edit
-
-    @property
-    def reads_predictions(self) -> bool:
-        return False
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         if self._rates is None:

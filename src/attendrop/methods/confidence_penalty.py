@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
 from ._shared.predictions import check_distribution, predictions_of
@@ -32,10 +32,7 @@ class ConfidencePenalty(Regularizer):
 
     name: ClassVar[str] = "confidence_penalty"
 
-    beta: Strength = 0.1
-
-    def __post_init__(self) -> None:
-        self.beta = as_strength("ConfidencePenalty", "beta", self.beta, 0, inf)
+    beta: Strength = hyper(0.1, search="log:0.01..1")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_distribution("ConfidencePenalty", model)

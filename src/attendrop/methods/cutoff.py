@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.capabilities import ComparesViews
+from ..core.hyper import hyper
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.tokens import real_keys
-from ..utils.checks import check_choice
 from ._shared.divergence import check_head, pair_of
 
 KINDS = ("token", "feature", "span")
@@ -52,7 +52,7 @@ def cut_of(draws: Tensor, real: Tensor, ratio: float | Tensor, kind: str) -> Ten
 
 
 @dataclass
-class Cutoff(Regularizer):
+class Cutoff(ComparesViews):
     """A second view with cut embeddings, and a penalty that pulls the predictions of the views together.
 
     Args:
@@ -63,14 +63,9 @@ class Cutoff(Regularizer):
 
     name: ClassVar[str] = "cutoff"
 
-    ratio: Strength = 0.1
-    kind: str = "span"
-    weight: Strength = 1.0
-
-    def __post_init__(self) -> None:
-        self.ratio = as_strength("Cutoff", "ratio", self.ratio, 0, 1)
-        self.weight = as_strength("Cutoff", "weight", self.weight, 0, inf)
-        check_choice("Cutoff.kind", self.kind, KINDS)
+    ratio: Strength = hyper(0.1, high=1, search="0.05..0.4")
+    kind: str = hyper("span", choices=KINDS, search="token,feature,span")
+    weight: Strength = hyper(1.0, search="log:0.1..10")
 
     @property
     def views(self) -> int:

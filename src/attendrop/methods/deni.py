@@ -23,6 +23,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import AveragesWeights, KeepsState
+from ..core.hyper import hyper
 from ..core.networks import TrainsNetworks
 from ..core.regularizer import Regularizer
 from ..core.schedule import Progress
@@ -31,7 +33,6 @@ from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
 from ..model.sites import pretrained_part
 from ..random import key_of
-from ..utils.checks import check_choice, check_number, check_whole
 from ._shared.averages import refuse_frozen, trained_parameters
 from ._shared.noise import noise_of
 from ._shared.twin import Twin
@@ -42,7 +43,7 @@ ENSEMBLE = -1  # the round of the delayed ensemble; those of the interpolation a
 
 
 @dataclass
-class DENI(TrainsNetworks):
+class DENI(TrainsNetworks, AveragesWeights, KeepsState):
     """Noisy copies that are trained beside the model and averaged with it.
 
     Args:
@@ -56,24 +57,15 @@ class DENI(TrainsNetworks):
     """
 
     name: ClassVar[str] = "deni"
-    averages_weights: ClassVar[bool] = True
     competes: ClassVar[bool] = False
 
-    models: int = 10
-    noise: float = 0.15
-    noise_on: str = "head"
-    start: float = 0.3
-    end: float = 0.6
-    every: float = 0.1
-    ensemble: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_whole("DENI.models", self.models, 1)
-        check_number("DENI.noise", self.noise)
-        check_choice("DENI.noise_on", self.noise_on, NOISE_ON)
-        for name in ("start", "end", "every", "ensemble"):
-            check_number(f"DENI.{name}", getattr(self, name), 0, 1, is_above=name == "every")
-        self.reset()
+    models: int = hyper(10, low=1, search="2..10")
+    noise: float = hyper(0.15, search="log:0.01..0.5")
+    noise_on: str = hyper("head", choices=NOISE_ON)
+    start: float = hyper(0.3, high=1)
+    end: float = hyper(0.6, high=1)
+    every: float = hyper(0.1, above=0, high=1)
+    ensemble: float = hyper(0.9, high=1)
 
     def reset(self) -> None:
         self._copies: list[Twin] = []  # they stay for the whole run: captured graphs refer to them

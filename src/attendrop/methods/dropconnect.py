@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.hyper import hyper
 from ..core.schedule import Strength
-from ._shared.weights import MixedWeights, as_drop_probability
+from ._shared.weights import MixedWeights
 
 
 @dataclass
@@ -28,8 +29,4 @@ class DropConnect(MixedWeights):
 
     name: ClassVar[str] = "dropconnect"
 
-    p: Strength = 0.1
-
-    def __post_init__(self) -> None:
-        self.p = as_drop_probability("DropConnect", self.p)
-        self.reset()
+    p: Strength = hyper(0.1, high=1, search="0.02..0.5")

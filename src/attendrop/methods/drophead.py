@@ -17,12 +17,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Schedule, Strength, as_strength, value_at
+from ..core.schedule import Schedule, Strength, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.sites import map_shape
-from ..utils.checks import check_choice
 
 SCHEDULES = ("v", "constant")
 
@@ -52,13 +52,12 @@ class DropHead(Regularizer):
 
     name: ClassVar[str] = "drophead"
 
-    p: Strength = 0.2
-    schedule: str = "v"
+    p: Strength = hyper(0.2, high=1, search="0.05..0.5")
+    schedule: str = hyper("v", choices=SCHEDULES)
     warmup: float = 0.1
 
     def __post_init__(self) -> None:
-        self.p = as_strength("DropHead", "p", self.p, 0, 1)
-        check_choice("DropHead.schedule", self.schedule, SCHEDULES)
+        super().__post_init__()
         if self.schedule == "v" and isinstance(self.p, Schedule):
             raise ValueError("DropHead.p is a schedule, and DropHead.schedule is 'v'; set schedule='constant' with it.")
         if isinstance(self.warmup, bool) or not isinstance(self.warmup, (int, float)) or not 0 <= self.warmup <= 1:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.hyper import hyper
 from ..core.step import Step
-from ..utils.checks import check_choice, check_number
 from ._shared.averages import WeightAverage
 
 
@@ -31,13 +31,8 @@ class EMA(WeightAverage):
 
     name: ClassVar[str] = "ema"
 
-    decay: float = 0.99
-    warmup: bool = True
-
-    def __post_init__(self) -> None:
-        check_number("EMA.decay", self.decay, 0, 1, is_below=True)
-        check_choice("EMA.warmup", self.warmup, (True, False))
-        self.reset()
+    decay: float = hyper(0.99, below=1, search="0.9,0.98,0.99,0.995,0.999")
+    warmup: bool = hyper(True)
 
     def is_averaged(self, step: Step) -> bool:
         return self.decay > 0

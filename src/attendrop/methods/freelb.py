@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from ..core.capabilities import ReadsHiddenGradients, RunsSeveralPasses
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.tokens import real_keys
-from ..utils.checks import check_number, check_whole
+from ..utils.checks import check_number
 from ._shared.dropping import draws_like
 from ._shared.noise import noise_of
 from ._shared.weights import reason_against
@@ -55,7 +56,7 @@ def ascended(delta: Tensor, gradient: Tensor, step_size: float, epsilon: float |
 
 
 @dataclass
-class FreeLB(Regularizer):
+class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
     """Adversarial training with the gradients of all ascent steps.
 
     Args:
@@ -67,20 +68,16 @@ class FreeLB(Regularizer):
     """
 
     name: ClassVar[str] = "freelb"
-    reads_gradients: ClassVar[bool] = True
 
-    epsilon: Strength = 0.4
-    steps: int = 3
-    step_size: float = 0.04
+    epsilon: Strength = hyper(0.4, search="log:0.05..2")
+    steps: int = hyper(3, low=1, search="2,3")
+    step_size: float = hyper(0.04, search="log:0.01..0.3")
     init: float | None = None
 
     def __post_init__(self) -> None:
-        self.epsilon = as_strength("FreeLB", "epsilon", self.epsilon, 0, inf)
-        check_whole("FreeLB.steps", self.steps, 1)
-        check_number("FreeLB.step_size", self.step_size)
+        super().__post_init__()
         if self.init is not None:
             check_number("FreeLB.init", self.init)
-        self.reset()
 
     def reset(self) -> None:
         self._number = 0  # of the present pass

@@ -15,14 +15,14 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..core.regularizer import Regularizer
+from ..core.capabilities import ScalesLearningRates
+from ..core.hyper import hyper
 from ..model.seams import Seams
-from ..utils.checks import check_choice, check_whole
 from ._shared.depth import EMBEDDINGS, depths
 
 
 @dataclass
-class Freeze(Regularizer):
+class Freeze(ScalesLearningRates):
     """Pretrained weights that are not trained.
 
     Args:
@@ -32,12 +32,8 @@ class Freeze(Regularizer):
 
     name: ClassVar[str] = "freeze"
 
-    blocks: int = 1
-    embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        check_whole("Freeze.blocks", self.blocks, 0)
-        check_choice("Freeze.embeddings", self.embeddings, (True, False))
+    blocks: int = hyper(1, search="1..6")
+    embeddings: bool = hyper(True)
 
     def rate_factors(self, model: nn.Module, seams: Seams) -> dict[str, float]:
         count = len(seams.blocks)

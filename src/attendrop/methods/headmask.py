@@ -17,13 +17,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.capabilities import ProbesModel
+from ..core.hyper import hyper
+from ..core.schedule import Strength, value_at
 from ..core.step import Loop, MicroBatch, Step
 from ..model.objective import example_scores, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams
-from ..utils.checks import check_choice, check_whole
 from ..utils.distributed import sum_over_processes
 
 CHOICES = ("random", "importance")
@@ -36,7 +36,7 @@ def head_importance(gradient: Tensor, output: Tensor, examples: int) -> Tensor:
 
 
 @dataclass
-class HeadMask(Regularizer):
+class HeadMask(ProbesModel):
     """Masks of whole heads.
 
     Args:
@@ -47,15 +47,9 @@ class HeadMask(Regularizer):
 
     name: ClassVar[str] = "headmask"
 
-    n: int | None = None
-    share: Strength = 0.125
-    by: str = "random"
-
-    def __post_init__(self) -> None:
-        if self.n is not None:
-            check_whole("HeadMask.n", self.n, 0, ", or None")
-        self.share = as_strength("HeadMask", "share", self.share, 0, 1)
-        check_choice("HeadMask.by", self.by, CHOICES)
+    n: int | None = hyper(None, also=[None])
+    share: Strength = hyper(0.125, high=1, search="0.05..0.5")
+    by: str = hyper("random", choices=CHOICES, search="random,importance")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         heads = sum(site.heads for site in seams.sites)

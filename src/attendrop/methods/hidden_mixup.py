@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import RequiresModelLoss
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..kernels.mixed_rows import mixed_rows
 from ..model.objective import head_of
@@ -57,7 +58,7 @@ class Pairs:
 
 
 @dataclass
-class HiddenMixup(Regularizer):
+class HiddenMixup(RequiresModelLoss):
     """Mixup of hidden states.
 
     Args:
@@ -66,10 +67,7 @@ class HiddenMixup(Regularizer):
 
     name: ClassVar[str] = "hidden_mixup"
 
-    alpha: Strength = 0.5
-
-    def __post_init__(self) -> None:
-        self.alpha = as_strength("HiddenMixup", "alpha", self.alpha, 0, inf)
+    alpha: Strength = hyper(0.5, search="log:0.1..2")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         head = head_of(model, {})
@@ -88,7 +86,7 @@ class HiddenMixup(Regularizer):
         return None
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         return ("HiddenMixup mixes the model's own loss", "choose one of them") if largest(self.alpha) > 0 else None
 
     def capture_key(self, step: Step) -> Hashable:

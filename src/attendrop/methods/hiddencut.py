@@ -23,14 +23,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.capabilities import ComparesViews, ProbesModel
+from ..core.hyper import hyper
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
 from ..model.seams import Record, Seams
 from ..model.sites import Layers, Site
 from ..model.tokens import real_keys
-from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
 
 BY = ("attention", "gradient", "random")
@@ -83,7 +83,7 @@ def second_view(record: Record) -> Record:
 
 
 @dataclass
-class HiddenCut(Regularizer):
+class HiddenCut(ProbesModel, ComparesViews):
     """Spans of tokens are cut in the second view, and a penalty pulls the predictions of the views together.
 
     Args:
@@ -97,17 +97,11 @@ class HiddenCut(Regularizer):
 
     name: ClassVar[str] = "hiddencut"
 
-    ratio: Strength = 0.1
-    by: str = "attention"
-    pool: float = 0.4
-    weight: Strength = 1.0
+    ratio: Strength = hyper(0.1, high=1, search="0.05..0.4")
+    by: str = hyper("attention", choices=BY)
+    pool: float = hyper(0.4, high=1)
+    weight: Strength = hyper(1.0, search="log:0.1..10")
     layers: Layers = "all"
-
-    def __post_init__(self) -> None:
-        self.ratio = as_strength("HiddenCut", "ratio", self.ratio, 0, 1)
-        self.weight = as_strength("HiddenCut", "weight", self.weight, 0, inf)
-        check_number("HiddenCut.pool", self.pool, 0, 1)
-        check_choice("HiddenCut.by", self.by, BY)
 
     @property
     def views(self) -> int:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.capabilities import ComparesViews
+from ..core.hyper import hyper
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
@@ -29,7 +29,7 @@ from ._shared.patterns import draw_keep
 
 
 @dataclass
-class HiddenKey(Regularizer):
+class HiddenKey(ComparesViews):
     """Dropout of keys and of hidden states, and a penalty on the divergence between two views.
 
     Args:
@@ -41,14 +41,9 @@ class HiddenKey(Regularizer):
 
     name: ClassVar[str] = "hiddenkey"
 
-    p_key: Strength = 0.1
-    p_hidden: Strength = 0.1
-    alpha: Strength = 1.0
-
-    def __post_init__(self) -> None:
-        self.p_key = as_strength("HiddenKey", "p_key", self.p_key, 0, 1)
-        self.p_hidden = as_strength("HiddenKey", "p_hidden", self.p_hidden, 0, 1, is_below=True)
-        self.alpha = as_strength("HiddenKey", "alpha", self.alpha, 0, inf)
+    p_key: Strength = hyper(0.1, high=1, search="0.05..0.4")
+    p_hidden: Strength = hyper(0.1, below=1, search="0.05..0.4")
+    alpha: Strength = hyper(1.0, search="log:0.05..5")
 
     @property
     def views(self) -> int:

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 from torch import Tensor
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams
-from ..utils.checks import check_choice
 from ._shared.dropping import draws_like
 from ._shared.noise import NOISES, noise_of
 
@@ -45,12 +44,8 @@ class HyPe(Regularizer):
 
     name: ClassVar[str] = "hype"
 
-    sigma: Strength = 1e-5
-    noise: str = "normal"
-
-    def __post_init__(self) -> None:
-        self.sigma = as_strength("HyPe", "sigma", self.sigma, 0, inf)
-        check_choice("HyPe.noise", self.noise, NOISES)
+    sigma: Strength = hyper(1e-5, search="log:1e-6..1e-2")
+    noise: str = hyper("normal", choices=NOISES, search="normal,uniform")
 
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.sigma, step.progress) > 0

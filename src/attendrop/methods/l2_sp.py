@@ -18,9 +18,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.step import Step
 from ..kernels.foreach import pull
-from ..utils.checks import check_number
 from ._shared.origin import RemembersOrigin
 from ._shared.weights import in_graph
 
@@ -36,13 +36,8 @@ class L2SP(RemembersOrigin):
 
     name: ClassVar[str] = "l2_sp"
 
-    alpha: float = 0.1
-    beta: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_number("L2SP.alpha", self.alpha)
-        check_number("L2SP.beta", self.beta)
-        self.reset()
+    alpha: float = hyper(0.1, search="log:1e-4..1")
+    beta: float = hyper(0.01, search="log:1e-4..1")
 
     def origin(self, name: str, parameter: nn.Parameter) -> Tensor:
         """Zero for the factors of a LoRA adapter."""

@@ -15,15 +15,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.capabilities import RequiresModelLoss
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
 from ._shared.predictions import check_distribution, predictions_of
 
 
 @dataclass
-class LabelSmoothing(Regularizer):
+class LabelSmoothing(RequiresModelLoss):
     """Labels that are smoothed towards the uniform distribution.
 
     Args:
@@ -32,10 +34,7 @@ class LabelSmoothing(Regularizer):
 
     name: ClassVar[str] = "label_smoothing"
 
-    epsilon: Strength = 0.1
-
-    def __post_init__(self) -> None:
-        self.epsilon = as_strength("LabelSmoothing", "epsilon", self.epsilon, 0, 1)
+    epsilon: Strength = hyper(0.1, high=1, search="0.02..0.3")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_distribution("LabelSmoothing", model)
@@ -48,7 +47,7 @@ class LabelSmoothing(Regularizer):
         return None
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "LabelSmoothing.epsilon changes the model's own loss"
         return (needs, "choose one of them") if largest(self.epsilon) > 0 else None
 

@@ -15,8 +15,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ._shared.dropping import dropped_blocks
@@ -32,10 +33,7 @@ class LayerDrop(Regularizer):
 
     name: ClassVar[str] = "layerdrop"
 
-    p: Strength = 0.2
-
-    def __post_init__(self) -> None:
-        self.p = as_strength("LayerDrop", "p", self.p, 0, 1, is_below=True)
+    p: Strength = hyper(0.2, below=1, search="0.05..0.4")
 
     def capture_key(self, step: Step) -> Hashable:
         return value_at(self.p, step.progress) > 0

@@ -17,14 +17,14 @@ from typing import ClassVar
 
 from torch import nn
 
-from ..core.regularizer import Regularizer
+from ..core.capabilities import ScalesLearningRates
+from ..core.hyper import hyper
 from ..model.seams import Seams
-from ..utils.checks import check_number
 from ._shared.depth import depths
 
 
 @dataclass
-class LLRD(Regularizer):
+class LLRD(ScalesLearningRates):
     """Smaller learning rates in lower layers.
 
     Args:
@@ -33,10 +33,7 @@ class LLRD(Regularizer):
 
     name: ClassVar[str] = "llrd"
 
-    decay: float = 0.9
-
-    def __post_init__(self) -> None:
-        check_number("LLRD.decay", self.decay, 0, 1, is_above=True)
+    decay: float = hyper(0.9, above=0, high=1, search="0.6..0.99")
 
     def rate_factors(self, model: nn.Module, seams: Seams) -> dict[str, float]:
         if self.decay == 1:

@@ -20,13 +20,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, views_of
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..kernels.draws import as_factors, uniform
 from ..model.plan import Edit, Plan
 from ..model.seams import Seams
-from ..utils.checks import check_choice, check_whole
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def variant_of(model: nn.Module) -> str | None:
 
 
 @dataclass
-class LoRADropout(Regularizer):
+class LoRADropout(ComparesViews):
     """Dropout of the inputs and outputs of LoRA's factors.
 
     Args:
@@ -72,15 +73,9 @@ class LoRADropout(Regularizer):
 
     name: ClassVar[str] = "lora_dropout"
 
-    p: Strength = 0.5
-    samples: int = 1
-    rescale: bool = True
-
-    def __post_init__(self) -> None:
-        self.p = as_strength("LoRADropout", "p", self.p, 0, 1, is_below=True)
-        check_whole("LoRADropout.samples", self.samples, 1)
-        check_choice("LoRADropout.rescale", self.rescale, (True, False))
-        self.reset()
+    p: Strength = hyper(0.5, below=1, search="0.1..0.7")
+    samples: int = hyper(1, low=1, search="1,2,4")
+    rescale: bool = hyper(True)
 
     def reset(self) -> None:
         self._factors: list[tuple[Factor, Factor]] = []
@@ -105,7 +100,7 @@ class LoRADropout(Regularizer):
         seams.open_linear(model, [factor.name for pair in self._factors for factor in pair])
 
     def refuses(self, other: Regularizer) -> str | None:
-        if 2 < self.views != other.views > 1:
+        if 2 < self.views != views_of(other) > 1:
             return (
                 f"of which {type(other).__name__} compares two views and LoRADropout draws {self.views}; set "
                 "LoRADropout.samples to 1 or 2."

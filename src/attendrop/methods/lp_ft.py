@@ -23,12 +23,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import pretrained_part, unwrapped
-from ..utils.checks import check_number, check_whole
 from ._shared.weights import reason_against
 
 
@@ -43,12 +43,8 @@ class LPFT(Regularizer):
 
     name: ClassVar[str] = "lp_ft"
 
-    share: float = 0.2
-    steps: int = -1
-
-    def __post_init__(self) -> None:
-        check_number("LPFT.share", self.share, 0, 1, is_below=True)
-        check_whole("LPFT.steps", self.steps, -1)
+    share: float = hyper(0.2, below=1, search="0.05..0.5")
+    steps: int = hyper(-1, low=-1)
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         if not (self.share if self.steps < 0 else self.steps):

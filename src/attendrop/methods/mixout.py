@@ -17,15 +17,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.capabilities import KeepsState
+from ..core.hyper import hyper
 from ..core.schedule import Strength
 from ..core.step import Step
 from ..model.seams import Seams
-from ..utils.checks import check_choice
-from ._shared.weights import PATTERNS, LinearWeight, MixedWeights, as_drop_probability, linear_weights
+from ._shared.weights import PATTERNS, LinearWeight, MixedWeights, linear_weights
 
 
 @dataclass
-class Mixout(MixedWeights):
+class Mixout(MixedWeights, KeepsState):
     """Pretrained weights in the place of trained ones.
 
     Args:
@@ -35,13 +36,8 @@ class Mixout(MixedWeights):
 
     name: ClassVar[str] = "mixout"
 
-    p: Strength = 0.7
-    pattern: str = "column"
-
-    def __post_init__(self) -> None:
-        self.p = as_drop_probability("Mixout", self.p)
-        check_choice("Mixout.pattern", self.pattern, PATTERNS)
-        self.reset()
+    p: Strength = hyper(0.7, high=1, search="0.1..0.9", paper="0.7,0.8,0.9")
+    pattern: str = hyper("column", choices=PATTERNS)
 
     def reset(self) -> None:
         super().reset()

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, value_at
+from ..core.schedule import Strength, value_at
 from ..core.step import Loop, MicroBatch, Step
 from ..model.plan import Plan
 from ..model.tokens import text_lengths
@@ -35,10 +35,7 @@ class NEFTune(Regularizer):
 
     name: ClassVar[str] = "neftune"
 
-    alpha: Strength = 5.0
-
-    def __post_init__(self) -> None:
-        self.alpha = as_strength("NEFTune", "alpha", self.alpha, 0, inf)
+    alpha: Strength = hyper(5.0, search="log:0.5..15")
 
     def check_loop(self, model: nn.Module, loop: Loop) -> None:
         own = getattr(loop.arguments, "neftune_noise_alpha", None)

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ChangesFirstWeights, KeepsState
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
 from ..model.sites import pretrained_part
-from ..utils.checks import check_number
 from ._shared.weights import draws, reason_against, refuse_sharded, trained_weights
 
 
@@ -29,7 +30,7 @@ def noise(uniform: Tensor, deviation: Tensor, strength: float) -> Tensor:
 
 
 @dataclass
-class NoisyTune(Regularizer):
+class NoisyTune(ChangesFirstWeights, KeepsState):
     """Noise on the pretrained weights before training.
 
     Args:
@@ -37,13 +38,8 @@ class NoisyTune(Regularizer):
     """
 
     name: ClassVar[str] = "noisytune"
-    start_order: ClassVar[int] = 0
 
-    strength: float = 0.15
-
-    def __post_init__(self) -> None:
-        check_number("NoisyTune.strength", self.strength, 0, 1)
-        self.reset()
+    strength: float = hyper(0.15, high=1, search="0.05..0.5")
 
     def reset(self) -> None:
         self._is_done = self.strength == 0

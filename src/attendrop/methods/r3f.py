@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, RequiresModelLoss, views_of
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest
+from ..core.schedule import Strength, largest
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
-from ..utils.checks import check_choice, check_number
 from ._shared.divergence import check_head, pair_of
 from ._shared.noise import NOISES, noise_of
 
@@ -31,7 +31,7 @@ LOSSES = ("clean", "both")
 
 
 @dataclass
-class R3F(Regularizer):
+class R3F(ComparesViews, RequiresModelLoss):
     """Noise on the embeddings of the second view, and a penalty on the divergence between the views.
 
     Args:
@@ -46,29 +46,23 @@ class R3F(Regularizer):
 
     name: ClassVar[str] = "r3f"
 
-    epsilon: float = 1e-5
-    weight: Strength = 1.0
-    noise: str = "uniform"
-    loss: str = "clean"
-    detach: bool = False
-
-    def __post_init__(self) -> None:
-        check_number("R3F.epsilon", self.epsilon)
-        self.weight = as_strength("R3F", "weight", self.weight, 0, inf)
-        for field, allowed in (("noise", NOISES), ("loss", LOSSES), ("detach", (True, False))):
-            check_choice(f"R3F.{field}", getattr(self, field), allowed)
+    epsilon: float = hyper(1e-5, search="log:1e-6..1e-3")
+    weight: Strength = hyper(1.0, search="log:0.1..5")
+    noise: str = hyper("uniform", choices=NOISES)
+    loss: str = hyper("clean", choices=LOSSES)
+    detach: bool = hyper(False)
 
     @property
     def views(self) -> int:
         return 2 if largest(self.weight) > 0 else 1
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "R3F.loss is 'clean', for which the loss must be the model's own"
         return (needs, "set R3F(loss='both')") if self.loss == "clean" and self.views > 1 else None
 
     def refuses(self, other: Regularizer) -> str | None:
-        if self.loss == "clean" and self.views > 1 and other.views > 1:
+        if self.loss == "clean" and self.views > 1 and views_of(other) > 1:
             return (
                 f"of which R3F trains on the first view alone and {type(other).__name__} on both; set R3F(loss='both')."
             )

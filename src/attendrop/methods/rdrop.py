@@ -11,24 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.capabilities import ComparesViews
+from ..core.hyper import hyper
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.seams import Seams
-from ..utils.checks import check_choice
 from ._shared.divergence import REDUCTIONS, check_head, pair_of
 
 logger = logging.get_logger(__name__)
 
 
 @dataclass
-class RDrop(Regularizer):
+class RDrop(ComparesViews):
     """A penalty on the divergence between two views.
 
     Args:
@@ -38,13 +37,9 @@ class RDrop(Regularizer):
 
     name: ClassVar[str] = "rdrop"
 
-    alpha: Strength = 1.0
-    reduction: str = "batchmean"
-
-    def __post_init__(self) -> None:
-        self.alpha = as_strength("RDrop", "alpha", self.alpha, 0, inf)
-        check_choice("RDrop.reduction", self.reduction, REDUCTIONS)
-        self.reset()
+    # The paper's 0.1, 0.5 and 1: its losses are added and not averaged.
+    alpha: Strength = hyper(1.0, search="log:0.05..5", paper="0.05,0.25,0.5")
+    reduction: str = hyper("batchmean", choices=REDUCTIONS)
 
     @property
     def views(self) -> int:

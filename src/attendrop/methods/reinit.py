@@ -18,19 +18,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ChangesFirstWeights, KeepsState
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.step import Step
 from ..model.seams import Seams
 from ..model.sites import pretrained_part, unwrapped
 from ..random import preserved
-from ..utils.checks import check_choice, check_whole
 from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
 _FLAG = "_is_hf_initialized"  # transformers initialises no tensor that has it
 
 
 @dataclass
-class Reinit(Regularizer):
+class Reinit(ChangesFirstWeights, KeepsState):
     """Fresh weights in the last blocks.
 
     Args:
@@ -39,15 +40,9 @@ class Reinit(Regularizer):
     """
 
     name: ClassVar[str] = "reinit"
-    start_order: ClassVar[int] = 0
 
-    blocks: int = 1
-    pooler: bool = True
-
-    def __post_init__(self) -> None:
-        check_whole("Reinit.blocks", self.blocks, 0)
-        check_choice("Reinit.pooler", self.pooler, (True, False))
-        self.reset()
+    blocks: int = hyper(1, search="1..4")
+    pooler: bool = hyper(True)
 
     def reset(self) -> None:
         self._is_done = self.blocks == 0

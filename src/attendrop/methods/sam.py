@@ -10,10 +10,10 @@ accelerators); the first gradient is that of the model's own loss, without the c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import ClassVar
 
-from ..core.schedule import Strength, as_strength
+from ..core.hyper import hyper
+from ..core.schedule import Strength
 from ._shared.ascent import AscendsWeights
 
 
@@ -27,8 +27,4 @@ class SAM(AscendsWeights):
 
     name: ClassVar[str] = "sam"
 
-    rho: Strength = 0.05
-
-    def __post_init__(self) -> None:
-        self.rho = as_strength("SAM", "rho", self.rho, 0, inf)
-        self.reset()
+    rho: Strength = hyper(0.05, search="log:0.01..0.5")

@@ -16,20 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.capabilities import ComparesViews, ProbesModel, ReadsHiddenGradients
+from ..core.hyper import hyper
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.sites import Site, unwrapped
 from ..model.tokens import real_keys
-from ..utils.checks import check_number
 from ._shared.causality import is_causal
 
 
@@ -57,7 +56,7 @@ def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
 
 
 @dataclass
-class SCAL(Regularizer):
+class SCAL(ProbesModel, ComparesViews, ReadsHiddenGradients):
     """An adversarial second view and a contrastive loss.
 
     Args:
@@ -67,16 +66,10 @@ class SCAL(Regularizer):
     """
 
     name: ClassVar[str] = "scal"
-    reads_gradients: ClassVar[bool] = True  # the contrastive term trains the blocks, and not the head
 
-    epsilon: Strength = 1.0
-    alpha: Strength = 0.5
-    tau: float = 0.05
-
-    def __post_init__(self) -> None:
-        self.epsilon = as_strength("SCAL", "epsilon", self.epsilon, 0, inf)
-        self.alpha = as_strength("SCAL", "alpha", self.alpha, 0, inf)
-        check_number("SCAL.tau", self.tau, is_above=True)
+    epsilon: Strength = hyper(1.0, search="log:0.05..2")
+    alpha: Strength = hyper(0.5, search="0.1..1")
+    tau: float = hyper(0.05, above=0)
 
     @property
     def views(self) -> int:

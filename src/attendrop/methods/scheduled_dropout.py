@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Schedule
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import map_shape
-from ..utils.checks import check_number
 
 
 def _schedules(curves: Any) -> list[Schedule]:
@@ -63,12 +63,12 @@ class ScheduledDropout(Regularizer):
 
     name: ClassVar[str] = "scheduled_dropout"
 
-    start: float = 0.1
+    start: float = hyper(0.1, high=1, search="0.05..0.6")
     slopes: Sequence[float] = (0.0, -0.1)
     curves: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
-        check_number("ScheduledDropout.start", self.start, 0, 1)
+        super().__post_init__()
         is_pair = isinstance(self.slopes, (list, tuple)) and len(self.slopes) == 2
         if not is_pair or not all(isinstance(slope, (int, float)) for slope in self.slopes):
             raise ValueError(

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from torch import nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, value_at
 from ..core.step import MicroBatch, Step
@@ -24,7 +25,7 @@ from ..kernels.bitmask_attention import stored
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
-from ._shared.patterns import check_pattern, draw_keep
+from ._shared.patterns import PATTERNS, draw_keep
 
 
 @dataclass
@@ -41,13 +42,10 @@ class ScoresDropout(Regularizer):
 
     name: ClassVar[str] = "scores_dropout"
 
-    p: Strength = 0.1
-    pattern: str = "column"
+    p: Strength = hyper(0.1, high=1, search="0.05..0.5")
+    pattern: str = hyper("column", choices=PATTERNS)
     layers: Layers = "all"
-    span: int = 3
-
-    def __post_init__(self) -> None:
-        self.p = check_pattern("ScoresDropout", self.p, self.pattern, self.span)
+    span: int = hyper(3, low=1)
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         seams.select(self.layers, "ScoresDropout.layers")

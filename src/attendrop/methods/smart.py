@@ -16,19 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ComparesViews, KeepsState, ProbesModel, RequiresModelLoss, views_of
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Plan
 from ..model.probe import Probe
 from ..model.seams import Seams
-from ..utils.checks import check_number, check_whole
 from ._shared.averages import WeightAverage
 from ._shared.by_parts import at_least_float32
 from ._shared.divergence import Pair, check_head, pair_of
@@ -87,7 +87,7 @@ class Teacher(WeightAverage):
 
 
 @dataclass
-class SMART(Regularizer):
+class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
     """Smoothness-inducing adversarial regularisation, and a momentum teacher.
 
     Args:
@@ -102,22 +102,13 @@ class SMART(Regularizer):
 
     name: ClassVar[str] = "smart"
 
-    weight: Strength = 1.0
-    mu: Strength = 1.0
-    epsilon: float = 1e-5
-    sigma: float = 1e-5
-    steps: int = 1
-    step_size: float = 1e-3
-    beta: Strength = 0.99
-
-    def __post_init__(self) -> None:
-        self.weight = as_strength("SMART", "weight", self.weight, 0, inf)
-        self.mu = as_strength("SMART", "mu", self.mu, 0, inf)
-        self.beta = as_strength("SMART", "beta", self.beta, 0, 1)
-        for field in ("epsilon", "sigma", "step_size"):
-            check_number(f"SMART.{field}", getattr(self, field))
-        check_whole("SMART.steps", self.steps, 1)
-        self.reset()
+    weight: Strength = hyper(1.0, search="log:0.1..10")
+    mu: Strength = hyper(1.0, search="log:0.1..10")
+    epsilon: float = hyper(1e-5, search="log:1e-6..1e-1")
+    sigma: float = hyper(1e-5)
+    steps: int = hyper(1, low=1)
+    step_size: float = hyper(1e-3)
+    beta: Strength = hyper(0.99, high=1)
 
     def reset(self) -> None:
         self._teacher = Teacher(self.beta)
@@ -127,7 +118,7 @@ class SMART(Regularizer):
         return 2 if largest(self.weight) > 0 else 1
 
     @property
-    def own_loss(self) -> tuple[str, str] | None:
+    def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "SMART.weight is not 0, for which the loss must be the model's own"
         return (needs, "set SMART(weight=0)") if self.views > 1 else None
 
@@ -137,7 +128,7 @@ class SMART(Regularizer):
             refuse_sharded("SMART", model)
 
     def refuses(self, other: Regularizer) -> str | None:
-        if self.views > 1 and other.views > 1:
+        if self.views > 1 and views_of(other) > 1:
             return (
                 f"of which SMART trains on the first of two views alone and {type(other).__name__} on all; set "
                 "SMART(weight=0), or choose one of them."

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..core.regularizer import Regularizer
+from ..core.capabilities import ReadsColumns
 from ..core.step import MicroBatch, Step
 from ..kernels.bitmask_attention import stored
 from ..model.plan import Plan
@@ -71,7 +71,7 @@ def _collate(collator: Collator, column: str, examples: Sequence[Mapping[str, An
 
 
 @dataclass
-class StructureMask(Regularizer):
+class StructureMask(ReadsColumns):
     """Attention masks that the user supplies.
 
     Args:

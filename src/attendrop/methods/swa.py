@@ -16,8 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..core.hyper import hyper
 from ..core.step import Step
-from ..utils.checks import check_number, check_whole
 from ._shared.averages import WeightAverage
 
 
@@ -32,13 +32,8 @@ class SWA(WeightAverage):
 
     name: ClassVar[str] = "swa"
 
-    start: float = 0.5
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        check_number("SWA.start", self.start, 0, 1)
-        check_whole("SWA.every", self.every, 1)
-        self.reset()
+    start: float = hyper(0.5, high=1, search="0..0.9")
+    every: int = hyper(1, low=1)
 
     def is_averaged(self, step: Step) -> bool:
         done, total = step.progress.step + 1, step.progress.total_steps

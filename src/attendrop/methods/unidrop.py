@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
-from ..core.schedule import Strength, as_strength, largest, value_at
+from ..core.schedule import Strength, largest, value_at
 from ..core.step import MicroBatch, Step
 from ..model.plan import Edit, Factors, Plan
 from ..model.seams import Seams
@@ -66,19 +67,13 @@ class UniDrop(Regularizer):
 
     name: ClassVar[str] = "unidrop"
 
-    fd1: Strength = 0.1
-    fd2: Strength = 0.1
-    fd3: Strength = 0.1
-    fd4: Strength = 0.1
-    layerdrop: Strength = 0.1
-    p_k: Strength = 0.5
-    p_d: Strength = 0.1
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            # If every block were left out in every step, nothing could be learned.
-            is_below = field.name == "layerdrop"
-            setattr(self, field.name, as_strength("UniDrop", field.name, getattr(self, field.name), 0, 1, is_below))
+    fd1: Strength = hyper(0.1, high=1, search="0.05..0.3")
+    fd2: Strength = hyper(0.1, high=1, search="0.05..0.3")
+    fd3: Strength = hyper(0.1, high=1)
+    fd4: Strength = hyper(0.1, high=1)
+    layerdrop: Strength = hyper(0.1, below=1, search="0.05..0.3")
+    p_k: Strength = hyper(0.5, high=1)
+    p_d: Strength = hyper(0.1, high=1, search="0.05..0.3")
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         if largest(self.fd2) > 0:

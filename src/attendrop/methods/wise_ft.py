@@ -20,6 +20,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ..core.capabilities import ChoosesOnDevelopment
+from ..core.hyper import hyper
 from ..core.step import Step
 from ..errors import UserError
 from ..utils.checks import check_number
@@ -29,7 +31,7 @@ AUTO = "auto"
 
 
 @dataclass
-class WiSEFT(RemembersOrigin):
+class WiSEFT(RemembersOrigin, ChoosesOnDevelopment):
     """Weights between the pretrained and the tuned ones.
 
     Args:
@@ -39,23 +41,17 @@ class WiSEFT(RemembersOrigin):
     """
 
     name: ClassVar[str] = "wise_ft"
-    averages_weights: ClassVar[bool] = True
 
-    alpha: float | str = 0.5
+    alpha: float | str = hyper(0.5, high=1, also=[AUTO], search="0.1..0.9")
     grid: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
     def __post_init__(self) -> None:
-        if self.alpha != AUTO:
-            try:
-                check_number("WiSEFT.alpha", self.alpha, 0, 1)
-            except UserError as error:
-                raise UserError(f"{str(error).removesuffix('.')}, or '{AUTO}'.") from None
+        super().__post_init__()
         if not isinstance(self.grid, (list, tuple)) or not self.grid:
             raise UserError(f"WiSEFT.grid is {self.grid!r}; it must be a list of numbers from 0 to 1.")
         for value in self.grid:
             check_number("WiSEFT.grid", value, 0, 1)
         self.grid = tuple(self.grid)
-        self.reset()
 
     def reset(self) -> None:
         super().reset()

@@ -1,4 +1,4 @@
-"""A coefficient of the evaluated weights that a Trainer chooses on its development set (`Regularizer.choices`)."""
+"""A coefficient of the evaluated weights that a Trainer chooses on its development set (`ChoosesOnDevelopment`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from ..core.regularizer import Regularizer
+from ..core.capabilities import ChoosesOnDevelopment
 from ..core.trainer_protocol import TrainerProtocol
 from ..random import all_preserved
 
@@ -23,8 +23,9 @@ class Choice:
         self._step = -1  # after which the last choice was made
 
     @property
-    def _method(self) -> Regularizer | None:
-        return next((method for method in self._trainer.regularizers if method.choices), None)
+    def _method(self) -> ChoosesOnDevelopment | None:
+        methods = (m for m in self._trainer.regularizers if isinstance(m, ChoosesOnDevelopment))
+        return next((method for method in methods if method.choices), None)
 
     def begin(self) -> None:
         """To be called when training begins. Raises a `ValueError` if there is no development set to choose on."""

@@ -21,6 +21,7 @@ from transformers.utils import logging
 from ..capture.batches import NotesPadding, take_note
 from ..capture.step_capture import StepCapture
 from ..capture.training import TrainingStep
+from ..core.capabilities import columns_of, reads_predictions
 from ..core.checks import as_list, check_columns, check_regularizers, refuse_reentrant
 from ..core.engine import EagerRunner, Engine
 from ..core.regularizer import Regularizer
@@ -114,7 +115,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         if self.args.gradient_checkpointing:
             refuse_reentrant(self.args.gradient_checkpointing_kwargs)
         fuses_loss = (self.args.liger_kernel_config or {}).get("fused_linear_cross_entropy", True)
-        readers = [type(method).__name__ for method in self.regularizers if method.reads_predictions]
+        readers = [type(method).__name__ for method in self.regularizers if reads_predictions(method)]
         if self.args.use_liger_kernel and fuses_loss and readers:
             raise ValueError(
                 f"args.use_liger_kernel is True, whose fused loss returns no predictions in training, and {readers[0]} "
@@ -150,7 +151,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
 
     @property
     def _columns(self) -> frozenset[str]:
-        return frozenset(name for regularizer in self.regularizers for name in regularizer.columns)
+        return columns_of(*self.regularizers)
 
     def _set_signature_columns_if_needed(self) -> None:
         """Adds the methods' columns, which the Trainer would drop: the model's forward does not name them."""

@@ -10,12 +10,13 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from ... import methods
+from ...core.hyper import hyper_of
 from .console import console, plain_table
 
 
@@ -42,10 +43,18 @@ def _show_fields(name: str) -> None:
     table = plain_table("field", "default", "what it is")
     for field in dataclasses.fields(cls):
         default = str(getattr(cls, field.name, ""))
-        table.add_row(field.name, escape(default), escape(descriptions.get(field.name, "")))
+        table.add_row(field.name, escape(default), escape(with_bounds(cls, field, descriptions.get(field.name, ""))))
     console.print(f"[bold]{name}[/bold]: {escape(description_of(name))}\n")
     console.print(table)
     console.print(f"\nuse it as --method {name}, or --method {name}:field=value,field=value")
+
+
+def with_bounds(cls: type, field: dataclasses.Field[Any], description: str) -> str:
+    """The description of a field, and what it allows where neither this nor the first line of the class says so."""
+    bounds, stated = hyper_of(field), f"{(inspect.getdoc(cls) or '').partition('Args:')[0]}{description}"
+    if bounds is None or "number" in stated or any(f'"{choice}"' in stated for choice in bounds.choices):
+        return description
+    return "; ".join(part for part in (description, bounds.described(field)) if part)
 
 
 def description_of(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...core.capabilities import ChoosesOnDevelopment
 from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
 from .settings import RunConfig
@@ -31,5 +32,6 @@ def optimistic_scores(regularizers: Sequence[Regularizer]) -> list[str]:
     return [
         f"{method.name} used validation examples during training, so the scores on them are optimistic"
         for method in regularizers
-        if method.choices or (isinstance(method, TrainsNetworks) and method.draws_from == "dev")
+        if (isinstance(method, ChoosesOnDevelopment) and method.choices)
+        or (isinstance(method, TrainsNetworks) and method.draws_from == "dev")
     ]

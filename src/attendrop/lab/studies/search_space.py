@@ -19,72 +19,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.hyper import Hyper, hyper_of
 from ...errors import UserError, on_one_line
 from ...methods import method_class, parse_method
 from ..runs.settings import TRAINING, all_settings, make_config
 from .design import Contender
 
-# What is searched by default, for each method. The ranges contain the values that the papers use or search (see
-# PAPER_INDEX.md). A method without a row value has nothing to search but the learning rate.
-METHOD_SPACES: dict[str, dict[str, str]] = {
-    "addrop": {"p": "0.1..0.9", "q": "0.1..0.9", "layers": "first,all"},
-    # Rewards must not come from the data that a run is scored on.
-    "attendout": {"T": "10,15,25", "init_drop": "0.05..0.6", "reward_on": "held_out"},
-    "attention_dropout": {"p": "0.05..0.5"},
-    "attention_layerdrop": {"p": "0.05..0.5"},
-    "child_tuning": {"p": "0.1..0.5", "variant": "F,D"},
-    "concrete_dropout": {"init": "0.05..0.3", "lr": "log:0.001..0.1", "entropy": "log:1e-6..1e-2"},
-    "dropconnect": {"p": "0.02..0.5"},
-    "drophead": {"p": "0.05..0.5"},
-    "headmask": {"share": "0.05..0.5", "by": "random,importance"},
-    "hiddencut": {"ratio": "0.05..0.4", "weight": "log:0.1..10"},
-    "layerdrop": {"p": "0.05..0.4"},
-    "mixout": {"p": "0.1..0.9"},
-    "neftune": {"alpha": "log:0.5..15"},
-    "hype": {"sigma": "log:1e-6..1e-2", "noise": "normal,uniform"},
-    "confidence_penalty": {"beta": "log:0.01..1"},
-    "label_smoothing": {"epsilon": "0.02..0.3"},
-    "sam": {"rho": "log:0.01..0.5"},
-    "freelb": {"epsilon": "log:0.05..2", "step_size": "log:0.01..0.3", "steps": "2,3"},
-    "smart": {"weight": "log:0.1..10", "mu": "log:0.1..10", "epsilon": "log:1e-6..1e-1"},
-    "lora_dropout": {"p": "0.1..0.7", "samples": "1,2,4"},
-    "asam": {"rho": "log:0.05..2"},
-    "hiddenkey": {"p_key": "0.05..0.4", "p_hidden": "0.05..0.4", "alpha": "log:0.05..5"},
-    "cutoff": {"ratio": "0.05..0.4", "kind": "token,feature,span", "weight": "log:0.1..10"},
-    "hidden_mixup": {"alpha": "log:0.1..2"},
-    "noisytune": {"strength": "0.05..0.5"},
-    "r3f": {"epsilon": "log:1e-6..1e-3", "weight": "log:0.1..5"},
-    "rdrop": {"alpha": "log:0.05..5"},
-    "scal": {"epsilon": "log:0.05..2", "alpha": "0.1..1"},
-    "scheduled_dropout": {"start": "0.05..0.6"},
-    "scores_dropout": {"p": "0.05..0.5"},
-    "structure_mask": {},
-    "supertickets": {},
-    "unidrop": {"fd1": "0.05..0.3", "fd2": "0.05..0.3", "layerdrop": "0.05..0.3", "p_d": "0.05..0.3"},
-    # averages and baselines of fine-tuning
-    "ema": {"decay": "0.9,0.98,0.99,0.995,0.999"},
-    "l2_sp": {"alpha": "log:1e-4..1", "beta": "log:1e-4..1"},
-    "reinit": {"blocks": "1..4"},
-    "llrd": {"decay": "0.6..0.99"},
-    "freeze": {"blocks": "1..6"},
-    "lp_ft": {"share": "0.05..0.5"},
-    "wise_ft": {"alpha": "0.1..0.9"},
-    "deni": {"models": "2..10", "noise": "log:0.01..0.5"},
-    "swa": {"start": "0..0.9"},
-}
 LEARNING_RATE = "log:5e-6..1e-4"
-
-# The grids of the papers, for `--protocol paper`. Methods without a row have their default space.
-PAPER_GRIDS: dict[str, dict[str, str]] = {
-    "addrop": {"p": "0.1..0.9:0.1", "q": "0.1..0.9:0.1"},  # arXiv 2210.05883, section 4: 81 points
-    "attendout": {"T": "10,15,25"},  # arXiv 2104.04692 v2, section 5
-    "attention_dropout": {"p": "0.1,0.2"},
-    "child_tuning": {"p": "0.2,0.3,0.4"},
-    "mixout": {"p": "0.7,0.8,0.9"},
-    "rdrop": {"alpha": "0.05,0.25,0.5"},  # the paper's 0.1, 0.5 and 1, whose losses are added and not averaged
-}
 PAPER_LEARNING_RATES = "1e-5,2e-5,3e-5"  # of plain fine-tuning
 
+# Fields that are searched after the others of their method: the points of a seed depend on the order.
+_LAST = ("attendout.reward_on", "freelb.steps")
 _GRID_POINTS = 5  # of a range without a step
 _NOT_SEARCHED = ("seed", "data_seed", "output_dir")
 _ALSO_SEARCHED = ("max_length", "patience")  # settings of attendrop that are searched like training arguments
@@ -281,6 +226,23 @@ def make_spaces(
     return spaces
 
 
+def method_space(name: str) -> dict[str, str]:
+    """What is searched by default, for each field of a method: the `search` of its `hyper`."""
+    texts = {field.name: bounds.search for field, bounds in _bounds(name) if bounds.search}
+    return dict(sorted(texts.items(), key=lambda item: f"{name}.{item[0]}" in _LAST))
+
+
+def paper_grid(name: str) -> dict[str, str]:
+    """The grid of the paper, for `--protocol paper`; empty where the default space is searched instead."""
+    return {field.name: bounds.paper for field, bounds in _bounds(name) if bounds.paper}
+
+
+def _bounds(name: str) -> list[tuple[dataclasses.Field[Any], Hyper]]:
+    """The fields of a method that were made with `hyper`."""
+    fields = ((field, hyper_of(field)) for field in dataclasses.fields(method_class(name)))
+    return [(field, bounds) for field, bounds in fields if bounds is not None]
+
+
 def _default_space(contender: Contender, settings: Mapping[str, Any], is_paper: bool) -> dict[str, Dimension]:
     space: dict[str, Dimension] = {}
     is_rate_free = "learning_rate" not in {**settings, **contender.settings}
@@ -288,7 +250,7 @@ def _default_space(contender: Contender, settings: Mapping[str, Any], is_paper: 
         space["learning_rate"] = parse_dimension(PAPER_LEARNING_RATES if is_paper else LEARNING_RATE)
     for method in contender.methods:
         name, fixed = method_name(method), _fixed_fields(method)
-        defaults = (PAPER_GRIDS if is_paper else {}).get(name, METHOD_SPACES.get(name, {}))
+        defaults = (paper_grid(name) if is_paper else {}) or method_space(name)
         for field, text in defaults.items():
             if field not in fixed:
                 space[f"{name}.{field}"] = parse_dimension(text, _is_whole(name, field))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...core.capabilities import ProbesModel
 from ...core.regularizer import Regularizer
 from ...core.schedule import Strength, largest, value_at
 from ...core.step import Loop, MicroBatch, Step
@@ -24,7 +25,7 @@ from ...kernels.foreach import ascend, restore
 from ...model.plan import Plan
 from ...model.seams import Seams
 from .averages import ListedParameters, refuse_frozen
-from .weights import EditsWeights, in_graph, reason_against, refuse_sharded
+from .weights import RestoresWeights, in_graph, reason_against, refuse_sharded
 
 # Half precision underflows below 6e-8. Only the direction of the gradient counts, so that its size may be any.
 _SCALE = 1024.0
@@ -50,7 +51,7 @@ class _Weights(NamedTuple):
         return all(x is y and x.device == z.device for x, y, z in known)
 
 
-class AscendsWeights(EditsWeights):
+class AscendsWeights(RestoresWeights, ProbesModel):
     """The base class of SAM and its variants. A subclass has `rho`, and may say what T is."""
 
     rho: Strength

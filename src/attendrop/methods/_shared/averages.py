@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...core.capabilities import AveragesWeights, KeepsState
 from ...core.regularizer import Regularizer
 from ...core.step import Step
 from ...kernels.foreach import average
@@ -39,14 +40,12 @@ def refuse_frozen(owner: str, model: nn.Module, seams: Seams) -> None:
         raise ValueError(f"{seams.name} has no weight that is trained, so {owner} has nothing to act on.")
 
 
-class WeightAverage(Regularizer):
+class WeightAverage(AveragesWeights, KeepsState):
     """The base class of methods that keep a running average of the trained weights.
 
     A subclass says in `is_averaged` after which steps the weights are averaged, and in `share` with which weight the
     newest ones count. The first weights are the first average. It is kept in float32 where weights have less precision.
     """
-
-    averages_weights: ClassVar[bool] = True
 
     def reset(self) -> None:
         self._average: dict[str, Tensor] = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...core.capabilities import KeepsState
 from ...core.regularizer import Regularizer
 from ...core.step import Step
 from ...model.seams import Seams
@@ -14,7 +15,7 @@ from .averages import ListedParameters, refuse_frozen
 from .weights import end_mixing, reason_against, refuse_sharded
 
 
-class RemembersOrigin(Regularizer):
+class RemembersOrigin(KeepsState):
     """The base class of methods that compare the trained weights of the pretrained part with their first values.
 
     A subclass calls `remember(step)` in `on_gradients`: then other methods have made their changes of the first step,

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
-from ...core.schedule import Strength, as_strength
 from ...core.step import MicroBatch
 from ...model.sites import Layers, map_shape
-from ...utils.checks import check_choice, check_whole
 
 PATTERNS = ("element", "column", "span")
 
@@ -46,10 +43,3 @@ def draw_keep(
         rows, queries, keys = map_shape(site, batch.examples)
         shape = shape_of_draws((rows, site.heads, queries, keys), pattern, span)
         yield index, keep_pattern(batch.uniform_of_views(index, shape, step.device, owner), p, pattern, span)
-
-
-def check_pattern(owner: str, p: Any, pattern: Any, span: Any) -> Strength:
-    """p as a number or a schedule, or a `ValueError` that names the wrong field."""
-    check_choice(f"{owner}.pattern", pattern, PATTERNS)
-    check_whole(f"{owner}.span", span, 1)
-    return as_strength(owner, "p", p, 0, 1)

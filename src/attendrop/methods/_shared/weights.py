@@ -14,16 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ...core.capabilities import EditsWeights
 from ...core.networks import TrainsNetworks
 from ...core.regularizer import Regularizer
-from ...core.schedule import Schedule, Strength, as_strength, largest, value_at
+from ...core.schedule import Schedule, Strength, largest, value_at
 from ...core.step import Step
 from ...kernels.draws import uniform
 from ...kernels.random_scaling import mix, unmix
@@ -119,22 +120,12 @@ def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
     )
 
 
-def as_drop_probability(owner: str, value: Any) -> Strength:
-    """`value` as a probability below 1 or a schedule of such, or a `ValueError`."""
-    p = as_strength(owner, "p", value, 0, 1)
-    if largest(p) == 1:
-        raise ValueError(f"{owner}.p is {value!r}; it must be below 1, or no weight is left to train.")
-    return p
-
-
 # The method that has replaced the weights of a model for now.
-_editing: WeakKeyDictionary[nn.Module, EditsWeights] = WeakKeyDictionary()
+_editing: WeakKeyDictionary[nn.Module, RestoresWeights] = WeakKeyDictionary()
 
 
-class EditsWeights(Regularizer):
+class RestoresWeights(EditsWeights):
     """The base class of methods that replace weights for the length of a step or of a micro-batch."""
-
-    edits_weights: ClassVar[bool] = True
 
     def register(self, model: nn.Module) -> None:
         """From now on, the weights of the model are those of this method."""
@@ -194,11 +185,19 @@ def _restore(changed: list[_Mixed]) -> None:
         torch._foreach_copy_([entry.weight for entry in changed], [entry.trained for entry in changed])
 
 
-class MixedWeights(EditsWeights):
+class MixedWeights(RestoresWeights):
     """The base class of methods that train with mixed weights. A subclass has `p` and `pattern`, and says what U is."""
 
     p: Strength
     pattern: str = "element"
+
+    def __post_init__(self) -> None:
+        given: Any = self.p
+        super().__post_init__()
+        if largest(self.p) == 1:
+            raise ValueError(
+                f"{type(self).__name__}.p is {given!r}; it must be below 1, or no weight is left to train."
+            )
 
     def reset(self) -> None:
         self._model: nn.Module | None = None

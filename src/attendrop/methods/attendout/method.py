@@ -22,6 +22,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from ...core.capabilities import KeepsState
+from ...core.hyper import hyper
 from ...core.networks import TrainsNetworks
 from ...core.state import load_optimizer_tensors, optimizer_tensors
 from ...core.step import MicroBatch, Step
@@ -31,7 +33,6 @@ from ...model.plan import Plan
 from ...model.seams import Seams
 from ...model.sites import Site, unwrapped
 from ...random import as_keys, key_of, preserved
-from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.distributed import average_gradients, mean_over_processes
 from .._shared.causality import is_causal
 from .._shared.twin import Twin
@@ -48,7 +49,7 @@ MODES = ("dropout", "prune")
 
 
 @dataclass
-class AttendOut(TrainsNetworks):
+class AttendOut(TrainsNetworks, KeepsState):
     """Learned attention dropout.
 
     Args:
@@ -85,45 +86,34 @@ class AttendOut(TrainsNetworks):
     name: ClassVar[str] = "attendout"
     local_state: ClassVar[tuple[str, ...]] = ("round.", "labelled.", "gradient.")
 
-    T: int = 15
-    reward_on: str = "dev"
-    reward: str = "loss"
-    samples: int = 64
-    select: str = "sample"
-    generator_lr: float = 5e-5
-    offset_lr: float = 0.02
-    init_drop: float = 0.1
-    monte_carlo: int = 1
-    temperature: float = 1.0
-    layer_offsets: bool = True
-    active: float = 1.0
-    credit: str = "mean"
-    explore: float = 0.0
-    common_dropout: bool = True
-    normalize: bool = True
-    decay: float = 0.9
-    hold_out: float = 0.1
-    noise: float = 0.15
-    mode: str = "dropout"
+    T: int = hyper(15, low=1, search="10,15,25", paper="10,15,25")  # section 5 of the paper
+    # In a search, rewards must not come from the data that a run is scored on.
+    reward_on: str = hyper("dev", choices=REWARD_ON, search="held_out")
+    reward: str = hyper("loss", choices=REWARDS)
+    samples: int = hyper(64)
+    select: str = hyper("sample", choices=SELECTS)
+    generator_lr: float = hyper(5e-5)
+    offset_lr: float = hyper(0.02)
+    init_drop: float = hyper(0.1, below=1, search="0.05..0.6")
+    monte_carlo: int = hyper(1, low=1)
+    temperature: float = hyper(1.0, above=0)
+    layer_offsets: bool = hyper(True)
+    active: float = hyper(1.0, above=0, high=1)
+    credit: str = hyper("mean", choices=CREDITS)
+    explore: float = hyper(0.0)
+    common_dropout: bool = hyper(True)
+    normalize: bool = hyper(True)
+    decay: float = hyper(0.9, high=1)
+    hold_out: float = hyper(0.1, above=0, high=1)
+    noise: float = hyper(0.15, high=1)
+    mode: str = hyper("dropout", choices=MODES)
 
     def __post_init__(self) -> None:
         if self.mode == "prune":
             self.reward_on, self.select = "cached", "attacker"
-        for name, allowed in (
-            ("reward_on", REWARD_ON), ("reward", REWARDS), ("select", SELECTS), ("credit", CREDITS), ("mode", MODES),
-            ("layer_offsets", (True, False)), ("normalize", (True, False)), ("common_dropout", (True, False)),
-        ):  # fmt: skip
-            check_choice(f"AttendOut.{name}", getattr(self, name), allowed)
-        for name, low in (("T", 1), ("monte_carlo", 1), ("samples", 0)):
-            check_whole(f"AttendOut.{name}", getattr(self, name), low)
-        for name in ("init_drop", "active", "decay", "hold_out", "noise"):
-            is_share = name in ("active", "hold_out")
-            check_number(f"AttendOut.{name}", getattr(self, name), 0, 1, is_share, is_below=name == "init_drop")
-        for name in ("generator_lr", "offset_lr", "explore", "temperature"):
-            check_number(f"AttendOut.{name}", getattr(self, name), is_above=name == "temperature")
+        super().__post_init__()
         if self.explore and not self.layer_offsets:
             raise ValueError(f"AttendOut.explore is {self.explore}, which teaches the offsets; set layer_offsets=True.")
-        self.reset()
 
     def reset(self) -> None:
         self.generator: Any = None

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ...core.capabilities import ChangesFirstWeights
 from ...core.regularizer import Regularizer
 from ...core.step import Step
 from ...model.seams import Seams
@@ -34,7 +35,7 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 
 @dataclass
-class SuperTickets(Regularizer):
+class SuperTickets(ChangesFirstWeights):
     """Trains a model with masked heads and feed-forwards.
 
     Args:
@@ -58,7 +59,7 @@ class SuperTickets(Regularizer):
                 f"SuperTickets.tickets is {given!r}; it must be Tickets, a dictionary with 'heads' and "
                 "'feed_forwards', or the path of a file that Tickets.save wrote."
             )
-        self.reset()
+        super().__post_init__()
 
     def reset(self) -> None:
         self._places = Places()
