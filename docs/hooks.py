@@ -11,6 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,17 @@ def entries(group: Group) -> list[str]:
     return listed
 
 
+@cache
+def _source() -> griffe.Module:
+    """The package as griffe reads it; once, because reading a subpackage reads all of it."""
+    root = griffe.load("attendrop", search_paths=[str(ROOT / "src")], allow_inspection=False)
+    assert isinstance(root, griffe.Module)
+    return root
+
+
 def _package_names(package: str) -> Iterator[str]:
     """The names in `__all__`, or the public functions and classes of each module where the package has no `__all__`."""
-    root = griffe.load(f"attendrop.{package}", search_paths=[str(ROOT / "src")], allow_inspection=False)
+    root = _source()[package]
     if root.exports is not None:
         yield from (f"{root.path}.{name}" for name in root.exports)
         return
