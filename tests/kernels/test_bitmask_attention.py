@@ -164,8 +164,8 @@ def test_attention_is_as_exact_as_stock(
     plain = run(stock, *given, allowed), run(stock, *(x.double() for x in given), allowed)
     for name, ours, exact, theirs, exactly in zip("oqkv", found, truth, *plain, strict=True):
         if exact.norm() == 0:  # with one key the weights are 1, and no gradient goes to query and key
-            # what rounding leaves of a sum of products that cancel
-            assert ours.norm() <= torch.finfo(ours.dtype).eps * given[-1].norm(), name
+            # What rounding leaves of a sum of `width` products that cancel; how much depends on the processor.
+            assert ours.norm() <= width * torch.finfo(ours.dtype).eps * given[-1].norm(), name
             continue
         error, limit = relative_error(ours, exact), 2 * relative_error(theirs, exactly)
         assert error <= max(limit, 4 * torch.finfo(ours.dtype).eps), f"{name}: {error:.1e}, stock {limit / 2:.1e}"
