@@ -110,7 +110,7 @@ def test_a_tokenizer_without_a_padding_token_uses_the_end_of_text(tmp_path: Path
     assert load_model(tmp_path, RTE, tokenizer=loaded).config.pad_token_id == loaded.eos_token_id
     with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind translation"):
         load_model(tmp_path, find_task("multi30k"))
-    with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind choice"):
+    with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind multiple_choice"):
         load_model(tmp_path, find_task("swag"))
 
 

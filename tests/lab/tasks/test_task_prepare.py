@@ -92,7 +92,7 @@ def test_truncated_words_are_not_scored_and_decoded_as_outside() -> None:
     classes = [[0, 3, 0, 0, 7, 0], [0, 3, 0, 0, 0, 0]]
     decoded = prepared.decode(logits_of(classes, 9), "validation")
     assert decoded == [["B-ORG", "O", "B-MISC", "O", "O", "O", "O", "O", "O"], ["B-ORG"]]
-    pos = Task("mine", "tokens", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",))
+    pos = Task("mine", "token_classification", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",))
     without = prepare(dataclasses.replace(tagging([WORDS], [TAGS]), task=pos), tokenizer, max_length=4)
     assert without.decode(logits_of([[0, 3, 0, 0]], 9), "validation") == [["T3", "T0", *["_"] * 7]]
 
@@ -230,7 +230,7 @@ def test_references_of_a_translation_are_the_original_texts() -> None:
 
 def test_endings_of_multiple_choice_are_padded_together() -> None:
     tokenizer = make_tokenizer(["a", "b", "c"])
-    task = Task("mine", "choice", ("x", "e0", "e1"), "label", ("0", "1"))
+    task = Task("mine", "multiple_choice", ("x", "e0", "e1"), "label", ("0", "1"))
     columns = {"x": ["a", "a a"], "e0": ["b", "b b"], "e1": ["c", "c c c"]}
     data = Data(task, Dataset.from_dict({**columns, "label": [1, 0]}), None, Dataset.from_dict(columns))
     prepared = prepare(data, tokenizer)

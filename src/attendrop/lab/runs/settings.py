@@ -99,7 +99,7 @@ class RunConfig:
     label: str | None = _setting(None, "Column with the label.", DATA)
     kind: str | None = _setting(
         None,
-        "Kind of task: classification, regression, multilabel, tokens, choice (multiple choice), translation, mlm "
+        "Kind of task: classification, regression, multilabel, token_classification, multiple_choice, translation, mlm "
         "(masked language modelling), image_classification or audio_classification.",
         DATA,
     )
