@@ -201,7 +201,7 @@ def test_stored_predictions_of_a_run_give_its_scores(tmp_path: Path) -> None:
     tagged = [(text, " ".join(["B-PER", *("O" for _ in text.split()[1:])])) for text, _ in rows]
     files = {
         "classification": write_csv(tmp_path / "classes.csv", rows),
-        "tokens": write_csv(tmp_path / "tags.csv", tagged),
+        "token_classification": write_csv(tmp_path / "tags.csv", tagged),
     }
     worker = Worker("cpu")
     for kind, file in files.items():

@@ -319,7 +319,7 @@ def test_several_labels_are_lists_or_separated(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="label_separator is ',', and kind is 'classification'"):
         load_files(table, label="tags", kind="classification", options=options)
     tagged = file(tmp_path, "b.jsonl", '{"text": "EU won", "tags": ["B-ORG", "O"]}\n{"text": "so", "tags": ["O"]}\n')
-    assert load_files(tagged).task.kind == "tokens"
+    assert load_files(tagged).task.kind == "token_classification"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_conll_files_are_read_as_sentences(tmp_path: Path) -> None:
     lines = "-DOCSTART- -X- O\n\n# text = EU #\nEU NNP B-ORG\n# SYM O\n\n\nPeter\tNNP B-PER \nwon VBD O\n"
     data = load_files(file(tmp_path, "a.conll", lines))
     assert rows_of(data) == [(["EU", "#"], ["B-ORG", "O"]), (["Peter", "won"], ["B-PER", "O"])]
-    assert data.task.kind == "tokens"
+    assert data.task.kind == "token_classification"
     assert data.task.labels == ("B-ORG", "B-PER", "O")
     assert data.task.metrics[0] == "entity_f1"
     tagged = load_files(file(tmp_path, "a.txt", "the DT\ndog NN\n\nruns VBZ\n"))

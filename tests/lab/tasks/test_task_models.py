@@ -46,7 +46,7 @@ def test_each_task_gets_its_head(name: str, head: str, original: Path) -> None:
     model = load_model(original, task, tokenizer=load_tokenizer(original), notes=notes)
     assert type(model).__name__ == head
     assert model.dtype == torch.float32
-    if task.kind in ("classification", "tokens"):
+    if task.kind in ("classification", "token_classification"):
         assert model.config.id2label == dict(enumerate(task.labels))
         assert model.config.label2id == {label: index for index, label in enumerate(task.labels)}
     if task.kind == "regression":

@@ -272,7 +272,7 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
     """Scores by a direct call of each library, from the decoded predictions and the raw file."""
     if task.kind == "translation":
         return {"bleu": sacrebleu.corpus_bleu(decoded, [raw[task.text[1]].tolist()]).score}
-    if task.kind == "tokens":
+    if task.kind == "token_classification":
         gold = [list(tags) for tags in raw[task.label]]
         flat = sklearn.metrics.accuracy_score([t for row in gold for t in row], [t for row in decoded for t in row])
         if task.name == "ptb":
@@ -289,7 +289,7 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
     if task.kind == "regression":
         values = (scipy.stats.pearsonr(decoded, gold).statistic, scipy.stats.spearmanr(decoded, gold).statistic)
         return dict(zip(("pearson", "spearman"), values, strict=True))
-    predicted = decoded if task.kind == "choice" else [task.labels.index(name) for name in decoded]
+    predicted = decoded if task.kind == "multiple_choice" else [task.labels.index(name) for name in decoded]
     direct = {
         "accuracy": sklearn.metrics.accuracy_score,
         "f1": sklearn.metrics.f1_score,
@@ -329,7 +329,7 @@ def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Pa
     decoded = prepared.decode(output.predictions, "validation")
     raw = raw_rows(data.task, "test" if name == "imdb" else "validation")
     assert len(decoded) == len(raw) == ROWS
-    if data.task.kind == "tokens":
+    if data.task.kind == "token_classification":
         assert [len(tags) for tags in decoded] == [len(words) for words in raw["tokens"]]
         assert prepared.notes == []
     expected = expected_scores(data.task, decoded, raw)
@@ -340,7 +340,7 @@ def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Pa
         sep="\t", keep_default_na=False,
     )  # fmt: skip
     assert len(table) == ROWS
-    text = [" ".join(value) if data.task.kind == "tokens" else value for value in raw[data.task.text[0]]]
+    text = [" ".join(value) if data.task.kind == "token_classification" else value for value in raw[data.task.text[0]]]
     assert table[data.task.text[0]].tolist() == text
     answers = [" ".join(answer) if isinstance(answer, list) else answer for answer in decoded]
     assert table["prediction"].tolist() == (pytest.approx(answers) if name == "glue/stsb" else answers)
