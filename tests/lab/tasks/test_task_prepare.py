@@ -92,7 +92,9 @@ def test_truncated_words_are_not_scored_and_decoded_as_outside() -> None:
     classes = [[0, 3, 0, 0, 7, 0], [0, 3, 0, 0, 0, 0]]
     decoded = prepared.decode(logits_of(classes, 9), "validation")
     assert decoded == [["B-ORG", "O", "B-MISC", "O", "O", "O", "O", "O", "O"], ["B-ORG"]]
-    pos = Task("mine", "token_classification", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",))
+    pos = Task(
+        "mine", "token_classification", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",)
+    )
     without = prepare(dataclasses.replace(tagging([WORDS], [TAGS]), task=pos), tokenizer, max_length=4)
     assert without.decode(logits_of([[0, 3, 0, 0]], 9), "validation") == [["T3", "T0", *["_"] * 7]]
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ...statistics.calibration import softmax
-
 if TYPE_CHECKING:
     from ..catalogue import Task
 
@@ -119,6 +117,8 @@ class Answers:
 
     def probabilities(self, temperature: float = 1.0) -> np.ndarray:
         """The probability of each class of each item; of each label by itself for several labels."""
+        from ...statistics.calibration import softmax  # imports scipy
+
         return softmax(self.values, temperature)
 
     def class_counts(self) -> ClassCounts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..outcomes import measured_outcomes
 from .answers import ClassAnswers
 from .base import Kind
 from .codec import ClassCodec
@@ -18,6 +17,8 @@ class ClassifierMembers(Members):
     """Probabilities are averaged, and their calibration is measured."""
 
     def outcomes(self, mean: Array, gold: Array) -> dict[str, float]:
+        from ..outcomes import measured_outcomes  # imports scipy
+
         return super().outcomes(mean, gold) | measured_outcomes(mean, gold)
 
 

@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ...statistics.calibration import log_loss, softmax
-
 Array = npt.NDArray[Any]
 
 
@@ -63,6 +61,8 @@ class Members:
             values: Its values in double precision.
             place: Its number among the members; earlier ones decide where votes are equal.
         """
+        from ...statistics.calibration import softmax  # imports scipy
+
         return softmax(values)
 
     def predicted(self, mean: Array, outputs: Outputs) -> tuple[Any, Any]:
@@ -77,6 +77,8 @@ class Members:
 
     def outcomes(self, mean: Array, gold: Array) -> dict[str, float]:
         """The loss of the ensemble, and what else is measured on probabilities."""
+        from ...statistics.calibration import log_loss
+
         return {"loss": log_loss(mean, gold)}
 
 
