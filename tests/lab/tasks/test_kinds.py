@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import dataclasses
 import json
@@ -20,10 +21,12 @@ from attendrop.lab.runs.evaluate import evaluate_file
 from attendrop.lab.runs.predict import predict_file
 from attendrop.lab.runs.settings import make_config
 from attendrop.lab.tasks import KINDS, METRICS, Task, find_task, load_files, modality_of
+from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 from attendrop.lab.tasks.modalities import file_kinds
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.ordinal import RANK_ERROR, Ordinal
 
+ROOT = Path(__file__).parents[3]
 STARS = ("1", "2", "3", "4")
 
 
@@ -95,6 +98,21 @@ def test_every_kind_names_metrics_that_exist_and_a_model() -> None:
         assert not (kind.is_per_word and kind.has_one_class)
         assert (kind.members is None) == kind.is_generated
     assert set(file_kinds()) == {*KINDS, "image_classification", "audio_classification"}
+
+
+def test_no_other_module_compares_the_name_of_a_kind() -> None:
+    lab = ROOT / "src" / "attendrop" / "lab"
+    found = []
+    for path in lab.rglob("*.py"):
+        if "kinds" in path.relative_to(lab).parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Compare) and "kind" in ast.unparse(node.left):
+                parts = [part for side in node.comparators for part in ast.walk(side)]
+                named = {part.value for part in parts if isinstance(part, ast.Constant)}
+                if named & {*KINDS, *RENAMED_KINDS}:
+                    found.append(f"{path.relative_to(lab)}:{node.lineno}: {ast.unparse(node)}")
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize(("old", "new"), [("tokens", "token_classification"), ("choice", "multiple_choice")])
