@@ -100,6 +100,11 @@ def test_every_kind_names_metrics_that_exist_and_a_model() -> None:
     assert set(file_kinds()) == {*KINDS, "image_classification", "audio_classification"}
 
 
+def test_a_task_of_an_unknown_kind_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="kind is 'ranking'; it must be one of classification, regression, "):
+        modality_of(task := Task("t", "ranking", ("text",), "label")).model_class(task)
+
+
 def test_no_other_module_compares_the_name_of_a_kind() -> None:
     lab = ROOT / "src" / "attendrop" / "lab"
     found = []

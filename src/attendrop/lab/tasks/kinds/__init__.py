@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ....errors import UserError
 from ....utils.deprecation import warn_renamed
 from ..catalogue import RENAMED_KINDS, Task
 from .answers import Answers, ClassAnswers
@@ -50,6 +51,8 @@ KINDS: dict[str, Kind] = {
 
 def kind_of(task: Task) -> Kind:
     """The kind of a task."""
+    if task.kind not in KINDS:
+        raise UserError(f"kind is {task.kind!r}; it must be one of {', '.join(KINDS)}.")
     return KINDS[task.kind]
 
 
