@@ -103,8 +103,8 @@ DATA_SETS = (
     DataSet("CoNLL 2003", "data", ("conll2003/train.parquet", "conll2003/validation.parquet"),
             train_flags="--label ner_tags", sample="--fraction 0.015"),
     DataSet(
-        "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"), train_flags="--kind choice",
-        sample="--fraction 0.4",
+        "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"),
+        train_flags="--kind multiple_choice", sample="--fraction 0.4",
     ),
 )  # fmt: skip
 

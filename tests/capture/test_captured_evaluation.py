@@ -213,7 +213,7 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
     graphs = None if torch.cuda.is_available() else RecordedGraphs(torch.device("cpu"))
     task = Task("own", "classification", ("text",), "label")
     seen: list[int] = []
-    split = Rows.of_split(Dataset.from_list(rows), tokenizer, task.kind)
+    split = Rows.of_split(Dataset.from_list(rows), tokenizer)
     found = run_model(model, split, tokenizer, task, 4, 128, seen.append, graphs=graphs)
     assert sum(seen) == 50
     if graphs is not None:

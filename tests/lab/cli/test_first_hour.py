@@ -131,7 +131,7 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert preset_epochs_for(10**6, 2.0) == 2
     assert [rate_for(width) for width in (1024, 768, 384, 32)] == [1.5e-5, 2e-5, 4e-5, 1e-4]
     assert rate_for(768, is_lora=True) == 2e-4
-    assert [rate_for(width, "tokens") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
+    assert [rate_for(width, "token_classification") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
 
 
 @pytest.mark.parametrize(("examples", "is_said"), [(2000, False), (2001, True)])

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
-from ..tasks.columns import FILE_KINDS
+from ..tasks.kinds import current_kind
+from ..tasks.modalities import file_kinds
 
 if TYPE_CHECKING:
     from .settings import RunConfig
@@ -100,8 +101,10 @@ def check_settings(config: RunConfig) -> None:
 
 def _read_kind_as_task(config: RunConfig) -> None:
     """With files of one's own, `--task image_classification` means `--kind image_classification`."""
-    if config.train_file and config.task in FILE_KINDS and config.kind in (None, config.task):
-        config.kind, config.task = config.task, None
+    config.kind = current_kind(config.kind)
+    task = current_kind(config.task) if config.train_file else None
+    if task in file_kinds() and config.kind in (None, task):
+        config.kind, config.task = task, None
 
 
 def _value(config: RunConfig, name: str) -> Any:

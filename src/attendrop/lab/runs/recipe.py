@@ -18,16 +18,12 @@ from .settings import RunConfig
 
 STEPS = 1000  # that a run has at least, unless this takes more than MOST_EPOCHS
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
-RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to the width of the model
-TAGGING_RATE = 5e-5  # a head for each word starts at random, and has many rare classes to learn
+WIDTH = 768  # of BERT-base; the learning rate is inversely proportional to the width of the model
 LARGEST_RATE = 1e-4
 PRESET_EXAMPLES = 300  # for which the preset `recommended` was chosen; more examples have fewer epochs
 # It lowered the loss with up to so many examples; with 2,490 and 3,668 it did not (docs/verdict.md).
 PRESET_GAINS_UP_TO = 1000
 LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
-
-# Corpora to learn masked words from and translations are large, and their evaluations take long.
-_FIXED = {"mlm": (FEWEST_EPOCHS, 5e-5), "translation": (FEWEST_EPOCHS, RATE)}
 
 
 def epochs_for(examples: int, batch: int) -> int:
@@ -56,11 +52,10 @@ def rate_for(width: int, kind: str = "classification", is_lora: bool = False) ->
 
     Args:
         width: The size of its hidden states.
-        kind: The kind of task.
+        kind: The name of the kind of task.
         is_lora: Whether adapters are trained instead of all weights.
     """
-    base = TAGGING_RATE if kind == "tokens" else RATE
-    rate = min(base * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
+    rate = min(tasks.KINDS[kind].learning_rate * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
     return float(f"{rate:.2g}")
 
 
@@ -79,13 +74,13 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     assert data.train is not None
     examples = len(data.train)
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    kind, width = data.task.kind, width_of(model.config)
-    if config.preset_epochs is not None and kind != "classification":
+    kind, width = tasks.kind_of(data.task), width_of(model.config)
+    if config.preset_epochs is not None and not kind.has_one_class:
         raise UserError(
-            f"preset is 'recommended' and the kind of the task is {kind!r}; it must be 'classification', because "
+            f"preset is 'recommended' and the kind of the task is {kind.name!r}; it must be 'classification', because "
             "the recommendation comes from such tasks."
         )
-    usual, rate = _FIXED.get(kind) or (epochs_for(examples, batch), rate_for(width, kind, config.lora))
+    usual, rate = kind.fixed_recipe or (epochs_for(examples, batch), rate_for(width, kind.name, config.lora))
     epochs = float(usual) if config.preset_epochs is None else preset_epochs_for(examples, config.preset_epochs)
     chosen: dict[str, float] = {}
     reasons = []
@@ -97,7 +92,7 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
     if "learning_rate" not in config.training:
         chosen["learning_rate"] = rate
         what = "adapters in a model" if config.lora else "a model"
-        use = "tagging with " if kind == "tokens" else ""
+        use = "tagging with " if kind.is_per_word else ""
         reasons.append(f"a learning rate of {rate:g} for {use}{what} of width {width}")
     for name, value in chosen.items():
         config.training[name] = value

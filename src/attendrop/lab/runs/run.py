@@ -29,7 +29,7 @@ from ...trainer.trajectory import library_versions
 from ...utils.files import write_json
 from ...utils.lock import locked
 from .. import tasks
-from ..evaluation.judging import Judge, Part
+from ..evaluation.evaluator import Evaluator, Part
 from .best import breaks_ties_by_loss, kept_epoch, method_epochs
 from .caveats import caveats_of
 from .checks import check_arguments, check_metric
@@ -212,7 +212,7 @@ class Run:
     @property
     def is_masked(self) -> bool:
         """Whether the task is masked language modelling."""
-        return self.data.task.kind == "mlm"
+        return tasks.kind_of(self.data.task).is_masked
 
     def choose_metric(self) -> None:
         """Set the metric that selects the best model, where the user did not; the Trainer's default is the loss."""
@@ -230,9 +230,9 @@ class Run:
             regularizers: The methods.
             optimizer: The optimizer; None = the one that the training arguments describe.
         """
-        is_translation = self.data.task.kind == "translation"
-        self.arguments.predict_with_generate = is_translation
-        if is_translation:
+        kind = tasks.kind_of(self.data.task)
+        self.arguments.predict_with_generate = kind.is_generated
+        if kind.is_generated:
             self.arguments.generation_max_length = self.arguments.generation_max_length or self.max_length
         callbacks: list[TrainerCallback] = list(self.listener.callbacks())
         if self.config.patience is not None:
@@ -241,7 +241,7 @@ class Run:
             callbacks.append(EpochOfMasks(self.prepared.collator))
         if self.prepared.keeps_columns:
             self.arguments.remove_unused_columns = False
-        base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
+        base = Seq2SeqTrainer if kind.is_generated else MaskedLMTrainer if self.is_masked else Trainer
         trainer_class = breaks_ties_by_loss(length_grouped(regularized(base)))
         try:
             trainer = trainer_class(
@@ -265,7 +265,7 @@ class Run:
             raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
         trainer.is_balanced = self.config.balanced_sampling
-        if not is_translation and not self.is_masked:
+        if kind.has_new_head:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
             # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of
             # accumulated batches.
@@ -305,19 +305,19 @@ class Run:
         return Result(folder, record["metrics"], trainer.model, finished=True, record=record)
 
     def conclude(self, trainer: Any, seconds: float, **more: Any) -> dict[str, Any]:
-        """Judge the final model, write the output folder, and return the record of the run.
+        """Evaluate the final model, write the output folder, and return the record of the run.
 
         Args:
             trainer: The Trainer, whose model is the final one.
             seconds: How long training took.
             **more: Further parts of the record.
         """
-        judge = self.evaluate(trainer)
-        record = {**self.record(trainer, judge.scores, seconds), **judge.record(), **more}
+        evaluator = self.evaluate(trainer)
+        record = {**self.record(trainer, evaluator.scores, seconds), **evaluator.record(), **more}
         trainer.save_model()
-        self.predict(trainer, judge)
+        self.predict(trainer, evaluator)
         if trainer.args.should_save:
-            judge.write(self.config.output_dir, self.data, self.prepared)
+            evaluator.write(self.config.output_dir, self.data, self.prepared)
             self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
         return record
 
@@ -329,14 +329,14 @@ class Run:
         for name, (data, prepared) in self.others.items():
             yield Part(name, prepared.validation, data, prepared, "validation")
 
-    def evaluate(self, trainer: Any) -> Judge:
-        """Score and judge all parts that have labels."""
-        judge = Judge(trainer)
+    def evaluate(self, trainer: Any) -> Evaluator:
+        """Evaluate all parts that have labels."""
+        evaluator = Evaluator(trainer)
         for part in self.scored_parts():
-            judge.score(*part)
-        for warning in judge.warnings:
+            evaluator.score(*part)
+        for warning in evaluator.warnings:
             self.listener.note(f"warning: {warning}")
-        return judge
+        return evaluator
 
     def _encoded(self) -> dict[str, Any]:
         """The tokenised splits for evaluation and prediction."""
@@ -345,27 +345,25 @@ class Run:
 
     def _has_labels(self, name: str) -> bool:
         task = self.data.task
-        column = task.text[1] if task.kind == "translation" else task.label
-        return column in self.data.splits()[name].column_names
+        return tasks.kind_of(task).target(task) in self.data.splits()[name].column_names
 
-    def predict(self, trainer: Any, judge: Judge) -> None:
+    def predict(self, trainer: Any, evaluator: Evaluator) -> None:
         """Write predictions for every test split, also in the format of the GLUE website if the task is one of GLUE."""
         task, folder = self.data.task, self.config.output_dir
         for name, split in self._encoded().items():
             if not name.startswith("test") or self.is_masked:
                 continue
-            if name in judge.answers:
-                values = judge.answers[name].values
+            if name in evaluator.answers:
+                values = evaluator.answers[name].values
             else:
                 values = self.prepared.values(trainer.predict(_without_labels(split)).predictions, name)
             if not trainer.args.should_save:
                 continue
             raw, starts = self.data.splits()[name], self.prepared.word_starts.get(name)
-            judge.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
+            evaluator.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
             if name in task.submission:
-                is_number = task.kind == "regression"
-                decoded = values.tolist() if is_number else [task.labels[index] for index in values.argmax(-1)]
-                tasks.write_submission(folder, task, decoded, name)
+                answers = tasks.kind_of(task).answers(task, values)
+                tasks.write_submission(folder, task, answers.decoded(), name)
 
     def record(self, trainer: Any, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
         """The content of `record.json`: everything that describes the run."""

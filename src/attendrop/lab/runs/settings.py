@@ -20,6 +20,7 @@ from ...errors import UserError
 from ...utils.deprecation import warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
+from ..tasks.modalities import file_kinds
 from .checks import check_settings
 
 # Defaults that differ from those of TrainingArguments.
@@ -99,8 +100,7 @@ class RunConfig:
     label: str | None = _setting(None, "Column with the label.", DATA)
     kind: str | None = _setting(
         None,
-        "Kind of task: classification, regression, multilabel, tokens, choice (multiple choice), translation, mlm "
-        "(masked language modelling), image_classification or audio_classification.",
+        f"Kind of task: {', '.join(file_kinds())}; mlm is masked language modelling.",
         DATA,
     )
     choices: list[str] = field(

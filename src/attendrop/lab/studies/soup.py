@@ -2,7 +2,7 @@
 
 A uniform soup averages all runs. A greedy soup begins with the run that has the best validation score, tries the others
 in the order of their scores, and keeps a run if the score of the average does not fall. Other parts of the data choose
-nothing; they judge the result.
+nothing; they evaluate the result.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transformers import set_seed
 from ...errors import UserError
 from ...utils.checks import check_choice
 from .. import tasks
-from ..evaluation.judging import scores_of
-from ..evaluation.scoring import Scorer
+from ..evaluation.evaluator import scores_of
+from ..evaluation.scorer import Scorer
 from ..runs.folder import check_folder, empty_folders_removed
 from ..runs.lora import load_for_training
 from ..runs.run import Listener, Run, make_regularizers, prepare_run, training_arguments
@@ -72,7 +72,7 @@ def make_soup(
     size: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Soup:
-    """Average the models of one method of a comparison, judge the result, and write it as a model folder.
+    """Average the models of one method of a comparison, evaluate the result, and write it as a model folder.
 
     Args:
         study: The folder of the comparison, which was run with `keep_models`.

@@ -13,9 +13,9 @@ from transformers import TrainerCallback
 
 from ...core.networks import TrainsNetworks
 from ...trainer.choice import chosen_at
-from ..evaluation.judging import scores_of
+from ..evaluation.evaluator import scores_of
 from ..evaluation.outputs import Outputs
-from ..evaluation.scoring import Scorer
+from ..evaluation.scorer import Scorer
 from ..runs.best import is_better, score_key
 from ..runs.run import Run
 from .spec import RunSpec

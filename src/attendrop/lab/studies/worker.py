@@ -24,7 +24,7 @@ from ...capture.persistent_graphs import PersistentGraphs
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
 from .. import tasks
 from ..evaluation.outputs import as_text
-from ..evaluation.scoring import MAX_PREDICTIONS
+from ..evaluation.scorer import MAX_PREDICTIONS
 from ..runs.caveats import optimistic_scores
 from ..runs.hub_token import token_in_environment
 from ..runs.lora import load_for_training
@@ -175,7 +175,7 @@ class Worker:
         model: _ModelOnDevice,
         listener: Listener,
     ) -> Run:
-        masks_seed = spec.seed if data.task.kind == "mlm" else None
+        masks_seed = spec.seed if tasks.kind_of(data.task).is_masked else None
         shared = (config.max_length, tuple(config.also_eval), masks_seed)
         key = (id(data), *shared)
         if key not in self._runs:
