@@ -17,15 +17,17 @@ from attendrop.lab.cli.app import COMMANDS
 # Python imports this module when it starts. To import torch ends the program with a traceback and another exit code.
 BLOCKER = """
 import os, sys
+from importlib.machinery import PathFinder
 
-class Blocker:
+class Finder:
+    invalidate_caches, find_distributions = PathFinder.invalidate_caches, PathFinder.find_distributions
+
     def find_spec(name, path=None, target=None):
-        if name in os.environ["MISSING"].split():
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         if name in ("torch", "transformers"):
             raise AssertionError(f"{name} was imported")
+        return None if name in os.environ["MISSING"].split() else PathFinder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Blocker)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 
