@@ -34,7 +34,8 @@ NEEDED: dict[str, tuple[str, ...]] = {
 # A flag, with its value where only this value counts -> the module that it needs in every command that has the flag.
 _OF_FLAGS = {
     ("--lora", None): "peft",
-    ("--quantize", None): "bitsandbytes",
+    ("--quantize", "4bit"): "bitsandbytes",
+    ("--quantize", "8bit"): "bitsandbytes",
     ("--engine", "ray"): "ray",
     ("--kind", "tokens"): "seqeval",
     ("--kind", "translation"): "sacrebleu",
