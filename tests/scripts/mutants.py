@@ -340,7 +340,18 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("manual_seed(self.seed + self.epoch)", "manual_seed(self.seed)", "sampler"),
         ("argsort(descending=True, stable=True)", "argsort(descending=True, stable=True).sort().values", "sampler"),
         ("torch.randperm(full, generator=generator).tolist()", "range(full)", "sampler"),
+    ],
+    "lab/runs/trainer.py": [
         ("* self.args.gradient_accumulation_steps *", "*", "sampler"),
+        ("            self._metrics_of_part = None\n", "            pass\n", "run_trainer"),
+    ],
+    "lab/cli/packages.py": [
+        ("if word == flag and value in (None, *words[place + 1 : place + 2])", "if word == flag", "packages:flags"),
+        ("except (ImportError, ValueError)", "except ZeroDivisionError", "packages:refuses"),
+    ],
+    "lab/runs/resolve.py": [
+        ("copy.copy(resolved.arguments)", "resolved.arguments", "resolve"),
+        ('found["save_strategy"] = training["eval_strategy"]', "pass", "resolve"),
     ],
     "trainer/manifest.py": [
         ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),

@@ -136,11 +136,13 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
 
 @pytest.mark.parametrize(("examples", "is_said"), [(2000, False), (2001, True)])
 def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_said: bool) -> None:
-    config = make_config({"model": "m", "task": "glue/rte"})
-    config.preset_epochs = 32.0
+    config = make_config({"model": "m", "task": "glue/rte"}).replaced({"preset_epochs": 32.0})
     data = SimpleNamespace(train=range(examples), task=SimpleNamespace(kind="classification"))
-    model = SimpleNamespace(config=transformers.BertConfig(hidden_size=384))
-    said = choose_recipe(config, transformers.TrainingArguments("unused", use_cpu=True), data, model)
+    arguments = transformers.TrainingArguments("unused", use_cpu=True)
+    recipe = choose_recipe(config, arguments, data, transformers.BertConfig(hidden_size=384))
+    assert recipe.settings.keys() == {"num_train_epochs", "learning_rate"}
+    assert "learning_rate" not in config.training  # nothing is changed in place
+    said = recipe.sentences
     assert said[0].startswith("chosen: ")
     assert [f"there are {examples:,} here" in sentence for sentence in said[1:]] == [True] * is_said
 

@@ -18,8 +18,9 @@ from attendrop.lab.cli.app import run
 from attendrop.lab.evaluation.calibration import choose_temperature
 from attendrop.lab.evaluation.scores import evaluate
 from attendrop.lab.runs import fine_tune
-from attendrop.lab.runs.best import breaks_ties_by_loss, kept_epoch
+from attendrop.lab.runs.best import kept_epoch
 from attendrop.lab.runs.inference import Rows
+from attendrop.lab.runs.trainer import RunTrainer
 from attendrop.lab.tasks import METRICS, Metric, Task, kind_of, load_tokenizer
 from attendrop.lab.tasks.kinds import Answers
 from benchmarks import prediction
@@ -262,9 +263,9 @@ def test_numbers_are_rounded_to_a_hundredth_of_the_error() -> None:
 def test_of_equal_scores_the_smallest_loss_is_kept() -> None:
     from types import SimpleNamespace
 
-    from transformers import Trainer, TrainerState
+    from transformers import TrainerState
 
-    trainer = object.__new__(breaks_ties_by_loss(Trainer))
+    trainer = object.__new__(RunTrainer)
     trainer.args = SimpleNamespace(
         metric_for_best_model="accuracy", greater_is_better=True, save_strategy="epoch", load_best_model_at_end=True
     )

@@ -18,6 +18,7 @@ from ...errors import DivergedError, UserError
 from ...utils.deprecation import warn_renamed
 from .console import console, print_error, print_stopped
 from .launch import is_main_process
+from .packages import check_packages
 from .signals import exits_on_interrupt
 
 _UsageError: Any = typer.BadParameter.__base__  # an unknown flag, a missing argument: typer has no name for it
@@ -50,6 +51,7 @@ class LazyGroup(TyperGroup):
             from .completion import command_for_completion
 
             return name, command_for_completion(str(name)), rest
+        check_packages(str(name), rest)
         return name, load_command(str(name)), rest
 
 

@@ -38,7 +38,7 @@ class Evaluator:
     """Evaluates splits with the Trainer of a run, and keeps the predictions, so that no split is computed twice.
 
     Args:
-        trainer: The Trainer after training.
+        trainer: The Trainer of the run (`RunTrainer`) after training.
 
     Attributes:
         scores: The scores so far, by `<split>/<metric>`.
@@ -66,18 +66,13 @@ class Evaluator:
             prepared: The tokenised data.
             raw: The name of the split in `data`.
         """
-        trainer, outputs = self.trainer, []
-        before = trainer.compute_metrics
+        outputs = []
 
         def watch(prediction: Any) -> dict[str, float]:
             outputs.append(prediction.predictions)
             return prepared.compute_metrics(prediction)
 
-        trainer.compute_metrics = watch
-        try:
-            metrics = trainer.evaluate(split)
-        finally:
-            trainer.compute_metrics = before
+        metrics = self.trainer.score(split, watch)
         self.scores |= {f"{name}/{metric}": value for metric, value in scores_of(metrics).items()}
         kind = tasks.kind_of(data.task)
         values = prepared.values(outputs[0], raw) if kind.has_answers else None

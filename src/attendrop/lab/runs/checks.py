@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
-from ..tasks.kinds import current_kind
-from ..tasks.modalities import file_kinds
 
 if TYPE_CHECKING:
     from .settings import RunConfig
@@ -91,20 +89,11 @@ def check_settings(config: RunConfig) -> None:
     """
     if not config.model:
         raise UserError("no model is given; name one with --model, such as --model roberta-base.")
-    _read_kind_as_task(config)
     if bool(config.task) == bool(config.train_file):
         what = "both task and train_file are given" if config.task else "no data are given"
         raise UserError(f"{what}; use either --task, such as --task glue/rte, or --train-file with your own data.")
     _check_values(config)
     _check_pairs(config)
-
-
-def _read_kind_as_task(config: RunConfig) -> None:
-    """With files of one's own, `--task image_classification` means `--kind image_classification`."""
-    config.kind = current_kind(config.kind)
-    task = current_kind(config.task) if config.train_file else None
-    if task in file_kinds() and config.kind in (None, task):
-        config.kind, config.task = task, None
 
 
 def _value(config: RunConfig, name: str) -> Any:

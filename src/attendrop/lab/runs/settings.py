@@ -20,6 +20,7 @@ from ...errors import UserError
 from ...utils.deprecation import warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
+from ..tasks.kinds import current_kind
 from ..tasks.modalities import file_kinds
 from .checks import check_settings
 
@@ -69,11 +70,12 @@ def _setting(default: Any, help_text: str, panel: str = RUN) -> Any:
     return field(default=default, metadata=_metadata(help_text, panel))
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunConfig:
     """The configuration of one fine-tuning run: a model, data, methods and training arguments. See `make_config`.
 
-    The fields are the flags of `attendrop train`, and the help text of each field says what it does.
+    The fields are the flags of `attendrop train`, and the help text of each field says what it does. Nothing changes a
+    configuration: `replaced` returns a new one, and `resolve.py` fills in what the user did not set.
 
     Attributes:
         training: The fields of `TrainingArguments`.
@@ -180,14 +182,25 @@ class RunConfig:
     quantize: str | None = _setting(
         None, "Load the frozen weights in 4bit or 8bit (bitsandbytes), with --lora.", ADAPTERS
     )
-    training: dict[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     preset_epochs: float | None = None
 
     @property
     def output_dir(self) -> Path:
         return Path(self.training["output_dir"])
+
+    def replaced(self, values: Mapping[str, Any]) -> RunConfig:
+        """Return a copy in which some settings have other values.
+
+        Args:
+            values: Name of a field, or of a training argument -> value.
+        """
+        known = {f.name for f in dataclasses.fields(self)}
+        own = {name: value for name, value in values.items() if name in known}
+        training = {name: value for name, value in values.items() if name not in known}
+        return dataclasses.replace(self, **own, training={**self.training, **training})
 
     def read_options(self) -> ReadOptions:
         """How the user's files are read."""
@@ -343,13 +356,24 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
             raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
             values[name] = known[name].parse(value)
-    config = RunConfig(**{name: value for name, value in values.items() if name in RUN_SETTINGS})
-    config.explicit = frozenset(values)
-    config.training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
-    config.secrets = {name: config.training.pop(name) for name in values if is_secret(name)}
+    own = {name: value for name, value in values.items() if name in RUN_SETTINGS}
+    training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
+    secrets = {name: training.pop(name) for name in values if is_secret(name)}
+    config = RunConfig(**_task_read_as_kind(own), training=training, explicit=frozenset(values), secrets=secrets)
     check_settings(config)
-    config.training.setdefault("output_dir", str(Path("runs", _run_name(config))))
-    return config
+    if "output_dir" in training:
+        return config
+    return config.replaced({"output_dir": str(Path("runs", _run_name(config)))})
+
+
+def _task_read_as_kind(own: dict[str, Any]) -> dict[str, Any]:
+    """With files of the user's own, `--task image_classification` means `--kind image_classification`."""
+    kind = current_kind(own.get("kind"))
+    own = {**own, "kind": kind} if kind is not None else own
+    task = current_kind(own.get("task")) if own.get("train_file") else None
+    if task in file_kinds() and kind in (None, task):
+        return {**own, "kind": task, "task": None}
+    return own
 
 
 # Deprecated name of a setting -> its name.
