@@ -33,16 +33,16 @@ class Buckets:
         self.lengths = lengths
 
     def rounded(self, length: int) -> int:
-        """The length to which a batch of this length is padded."""
+        """Return the length to which a batch of this length is padded."""
         return next((bucket for bucket in self.lengths or () if bucket >= length), padded_length(length))
 
     def repays(self, length: int) -> bool:
-        """Whether batches of this length are captured."""
+        """Return whether batches of this length are captured."""
         return self.lengths is None or any(bucket >= length for bucket in self.lengths)
 
 
 def buckets_for(expected: Mapping[int, float], break_even: float) -> Buckets:
-    """The buckets that are used often enough. Batches of a rare length are padded to the next longer bucket.
+    """Return the buckets that are used often enough. Batches of a rare length are padded to the next longer bucket.
 
     The longest batches have none. If they are at most twice as long as the last bucket, it becomes as long as they are:
     an eager step takes several times as long as a captured one of twice the length.
@@ -63,7 +63,7 @@ def buckets_for(expected: Mapping[int, float], break_even: float) -> Buckets:
 
 
 def doubling_buckets(longest: int) -> Buckets:
-    """Buckets of 16, 32, 64 … tokens, up to the first one that holds the longest example."""
+    """Return buckets of 16, 32, 64 … tokens, up to the first one that holds the longest example."""
     lengths = [16]
     while lengths[-1] < longest:
         lengths.append(2 * lengths[-1])
@@ -71,13 +71,13 @@ def doubling_buckets(longest: int) -> Buckets:
 
 
 def expected_in_order(lengths: Sequence[int], batch_size: int) -> dict[int, float]:
-    """How many batches have each padded length, where examples come in their order."""
+    """Return how many batches have each padded length, where examples come in their order."""
     batches = (lengths[start : start + batch_size] for start in range(0, len(lengths), batch_size))
     return dict(Counter(padded_length(max(batch)) for batch in batches))
 
 
 def expected_at_random(lengths: Sequence[int], batch_size: int, batches: float) -> dict[int, float]:
-    """How many batches are expected to have each padded length, where their examples are drawn at random.
+    """Return how many batches are expected to have each padded length, where their examples are drawn at random.
 
     The longest of n random examples is at most l with probability F(l)ⁿ.
     """
@@ -98,7 +98,7 @@ def expected_grouped(lengths: Sequence[int], batches: float) -> dict[int, float]
 
 
 def lengths_of(dataset: Any) -> list[int] | None:
-    """The number of tokens of each example; None where that is not known or the data set is large."""
+    """Return the number of tokens of each example; None where that is not known or the data set is large."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__") or len(dataset) > _MOST_EXAMPLES:
         return None
     try:

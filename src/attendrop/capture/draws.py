@@ -37,7 +37,7 @@ class DrawKeys:
         self._written: tuple[int, ...] | None = None
 
     def key(self, site: int, stream: str) -> Tensor:
-        """The key, an int32 of no dimensions. A key that is new gets a slot of the table."""
+        """Return the key, an int32 of no dimensions. A key that is new gets a slot of the table."""
         slot = self._slots.get((site, stream))
         if slot is None:
             slot = self._slots[site, stream] = 1 + len(self._slots)
@@ -48,7 +48,10 @@ class DrawKeys:
         return self._table[slot]
 
     def values(self, name: Hashable, function: Callable[[Step], Tensor]) -> Tensor:
-        """What `function` returns for the present step, in float64. A name that is new gets a place in the table."""
+        """Return what `function` returns for the present step, in float64.
+
+        A name that is new gets a place in the table.
+        """
         if name not in self._places:
             assert self._step is not None, "numbers are read while a step runs"
             found = function(self._step)
@@ -63,15 +66,15 @@ class DrawKeys:
         return self._numbers[place].view(shape)
 
     def first_position(self) -> Tensor:
-        """The position of the micro-batch's first example in the global batch."""
+        """Return the position of the micro-batch's first example in the global batch."""
         return self._table[0]
 
     def forget(self) -> None:
-        """Writes everything again before the next replay: another run begins, whose steps have the same numbers."""
+        """Write everything again before the next replay: another run begins, whose steps have the same numbers."""
         self._step = self._written = None
 
     def write(self, work: MicroBatch | Step) -> None:
-        """Updates the tables before a replay: all keys and numbers become those of this micro-batch or step."""
+        """Update the tables before a replay: all keys and numbers become those of this micro-batch or step."""
         if isinstance(work, MicroBatch):
             self._first_position = work.first_position
         step = self._step = work.step if isinstance(work, MicroBatch) else work

@@ -47,7 +47,7 @@ class EvaluationShapes(PaddedShapes):
         )
 
     def cut(self, outputs: Any, batch: Mapping[str, Tensor]) -> Any:
-        """What a model returns for a padded batch, without what belongs to the padding."""
+        """Return what a model returns for a padded batch, without what belongs to the padding."""
         leaves, structure = tree_flatten(outputs)
         for number, cuts in enumerate(self._cuts):
             for dim, name in cuts:
@@ -56,7 +56,7 @@ class EvaluationShapes(PaddedShapes):
 
 
 def _cuts(exact: Tensor, padded: Tensor, lengths: Mapping[str, tuple[int, int]]) -> list[tuple[int, str]]:
-    """The dimensions of a result that are longer for the padded batch, and a column that is as long."""
+    """Return the dimensions of a result that are longer for the padded batch, and a column that is as long."""
     found = []
     for dim, pair in enumerate(zip(exact.shape, padded.shape, strict=True)):
         names = [name for name, both in lengths.items() if both == pair]
@@ -100,7 +100,7 @@ class CapturedEvaluation:
         self._now = self._buckets[id(dataset)][1]
 
     def step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
-        """What `run` returns for a batch; None where it must run eagerly.
+        """Return what `run` returns for a batch; None where it must run eagerly.
 
         Args:
             run: a prediction step of the Trainer.
@@ -126,7 +126,10 @@ class CapturedEvaluation:
         return shapes_of.cut(copied, batch) if self._is_padded(batch, static) else copied
 
     def _repays(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:
-        """Whether batches of this shape come up often enough. The last one may be smaller; it comes once each time."""
+        """Return whether batches of this shape come up often enough.
+
+        The last one may be smaller; it comes once each time.
+        """
         if batch_size(batch) != self._trainer.args.eval_batch_size:
             return self._evaluations >= BREAK_EVEN_FORWARDS
         return shapes.repays(batch)

@@ -75,7 +75,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _deberta_positions_kept(encoder: Any) -> AbstractContextManager[None]:
-    """The relative positions of DeBERTa-v2 are computed once for each length, before a step is captured."""
+    """Compute the relative positions of DeBERTa-v2 once for each length, before a step is captured."""
     compute, kept = encoder.get_rel_pos, _positions.setdefault(encoder, {})
 
     def get_rel_pos(hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
@@ -90,7 +90,7 @@ def _deberta_positions_kept(encoder: Any) -> AbstractContextManager[None]:
 
 
 def _mpnet_positions_kept(encoder: Any) -> AbstractContextManager[None]:
-    """The same for MPNet: some versions of transformers compute its relative positions on the CPU."""
+    """Return the same for MPNet: some versions of transformers compute its relative positions on the CPU."""
     compute, kept = encoder.relative_position_bucket, _positions.setdefault(encoder, {})
     device = next(encoder.parameters()).device
 

@@ -78,7 +78,7 @@ class Trial(TorchFunctionMode):
             self._watched[weight] = node, node.register_prehook(lambda _: self._gradients.update([weight]))
 
     def usable(self, trained: Iterable[nn.Parameter]) -> LinearCopies:
-        """Copies from which the linear layers of this work can read.
+        """Return copies from which the linear layers of this work can read.
 
         Args:
             trained: the weights whose gradients are taken after the work.
@@ -145,14 +145,14 @@ class LinearCopies(TorchFunctionMode):
             torch._foreach_copy_(number, half)
 
     def take_gradients(self) -> dict[nn.Parameter, Tensor]:
-        """The gradients that the work has left, in half precision. The copies are freed."""
+        """Return the gradients that the work has left, in half precision. The copies are freed."""
         found = {weight: copy.grad for weight, copy in self._copies.items() if copy.grad is not None}
         self._copies = {}
         return found
 
 
 def write_gradients(into: Mapping[nn.Parameter, Tensor], new: Mapping[nn.Parameter, Tensor], adds: bool) -> None:
-    """Copies or adds gradients into tensors that stay at their addresses, with few kernels.
+    """Copy or add gradients into tensors that stay at their addresses, with few kernels.
 
     Args:
         into: these tensors.
@@ -170,7 +170,7 @@ def write_gradients(into: Mapping[nn.Parameter, Tensor], new: Mapping[nn.Paramet
 
 
 def _dtype_of_copy(weight: nn.Parameter) -> torch.dtype | None:
-    """The precision to which autocast converts a weight now; None where it does not, or where others depend on it."""
+    """Return the precision to which autocast converts a weight now; None if it does not, or if others depend on it."""
     device = weight.device.type
     if not torch.is_autocast_enabled(device) or weight.dtype != torch.float32 or not weight.is_contiguous():
         return None
@@ -181,7 +181,7 @@ def _dtype_of_copy(weight: nn.Parameter) -> torch.dtype | None:
 
 
 def _keeps_weights(values: Iterable[Any]) -> bool:
-    """Whether a linear layer with these arguments saves its weight for the backward.
+    """Return whether a linear layer with these arguments saves its weight for the backward.
 
     Without a gradient it does not, and nor does it under gradient checkpointing: there autocast's copies are freed one
     after the other, and copies of ours would take memory beside them.
@@ -192,7 +192,7 @@ def _keeps_weights(values: Iterable[Any]) -> bool:
 
 
 def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
-    """The parameters among arguments and in the containers that they hold; none of a subclass, as quantised weights."""
+    """Yield the parameters among arguments and in their containers; none of a subclass, such as quantised weights."""
     if type(value) is nn.Parameter:
         yield value
     elif isinstance(value, (tuple, list)):

@@ -20,7 +20,7 @@ _NOT_FIXED = ("params", "param_names", "lr", "initial_lr")  # of a group, in a g
 
 
 def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a replay does everything that a step of this optimizer does."""
+    """Return whether a replay does everything that a step of this optimizer does."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return False
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
@@ -71,7 +71,7 @@ class OptimizerGraph:
         return self._all_rates[:count]
 
     def step(self, eager_step: Callable[[], Any]) -> None:
-        """Takes a step: a replay, or `eager_step` where that is not possible."""
+        """Take a step: a replay, or `eager_step` where that is not possible."""
         if not self._allows:
             eager_step()
             return
@@ -100,7 +100,7 @@ class OptimizerGraph:
         return ("optimizer", id(self), tuple(settings), tuple(addresses))
 
     def _capturable(self, eager_step: Callable[[], Any]) -> None:
-        """The step with settings that allow a capture: `capturable`, and learning rates in device memory."""
+        """Take the step with settings that allow a capture: `capturable`, and learning rates in device memory."""
         groups = self._optimizer.param_groups
         before = [(group["lr"], group["capturable"]) for group in groups]
         for group, rate in zip(groups, self._learning_rates, strict=True):

@@ -36,7 +36,7 @@ class RecomputedDraws:
         return cuda_generator(self._device)
 
     def _offset(self) -> int:
-        """How many numbers have been drawn. The state is a seed and this offset, 8 bytes each."""
+        """Return how many numbers have been drawn. The state is a seed and this offset, 8 bytes each."""
         return int(self._generator.get_state().view(torch.int64)[1])
 
     @contextmanager
@@ -47,12 +47,12 @@ class RecomputedDraws:
             yield self._of_eager_run
 
     def capturing(self) -> Contexts:
-        """The contexts of the blocks of the run that is captured, for `capturable`."""
+        """Return the contexts of the blocks of the run that is captured, for `capturable`."""
         self._next = 0
         return self._of_captured_run
 
     def register(self, graph: Any) -> None:
-        """Creates the states for a graph that will be captured."""
+        """Create the states for a graph that will be captured."""
         self._states = [self._generator.clone_state() for _ in self._offsets]
         for state in self._states:
             graph.register_generator_state(state)
@@ -68,7 +68,7 @@ class RecomputedDraws:
                 state.set_state(now)
 
     def _of_eager_run(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """The contexts of the two forwards of a block."""
+        """Return the contexts of the two forwards of a block."""
         self._offsets.append(self._offset() - self._start)
         return nullcontext(), self._from(self._generator.clone_state())
 

@@ -35,7 +35,7 @@ class RecordingPlan:
 
     @classmethod
     def of(cls, trainer: TrainerProtocol, engine: Engine | None) -> RecordingPlan:
-        """What is repaid in the run of this trainer, which is about to begin.
+        """Return what is repaid in the run of this trainer, which is about to begin.
 
         A graph is for batches of one length in steps of one kind. So the number of its uses is the number of batches
         in the run, times the share of its length, divided by the number of kinds.
@@ -59,7 +59,7 @@ class RecordingPlan:
 
     @classmethod
     def for_many_runs(cls, trainer: TrainerProtocol) -> RecordingPlan:
-        """What is recorded in a run whose graphs are kept for later runs: everything.
+        """Return what is recorded in a run whose graphs are kept for later runs: everything.
 
         Lengths are rounded up to powers of two, so that a run on another sample of the data finds its graphs recorded.
         """
@@ -68,7 +68,7 @@ class RecordingPlan:
 
 
 def _kinds(trainer: TrainerProtocol, engine: Engine | None) -> set[Hashable]:
-    """The kinds of steps that the methods know, as far as the first steps of the epochs show them."""
+    """Return the kinds of steps that the methods know, as far as the first steps of the epochs show them."""
     if engine is None:
         return {()}
     state = trainer.state
@@ -82,7 +82,7 @@ def _kinds(trainer: TrainerProtocol, engine: Engine | None) -> set[Hashable]:
 
 
 def evaluations_of_run(trainer: TrainerProtocol) -> int:
-    """How often this run evaluates."""
+    """Return how often this run evaluates."""
     state, strategy = trainer.state, trainer.args.eval_strategy
     if str(getattr(strategy, "value", strategy)) == "steps":
         return max(1, state.max_steps // max(1, int(state.eval_steps or 1)))

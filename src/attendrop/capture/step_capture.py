@@ -66,7 +66,7 @@ class StepCapture:
         return None if self._captured is None else self._captured.graphs
 
     def check(self) -> str | None:
-        """Why steps cannot be captured; raises a `ValueError` where they must be."""
+        """Return why steps cannot be captured; raises a `ValueError` where they must be."""
         reason = reason_against(self._trainer)
         if reason is not None and self._mode == "captured":
             raise ValueError(
@@ -75,7 +75,7 @@ class StepCapture:
         return reason
 
     def keep_graphs(self, kept: PersistentGraphs, scope: Hashable) -> None:
-        """Uses graphs of earlier runs, and leaves those of this run for later ones. To be called before training.
+        """Use graphs of earlier runs, and leave those of this run for later ones. To be called before training.
 
         Args:
             kept: the graphs. All runs that use them train the same model object, one after the other.
@@ -153,7 +153,7 @@ class StepCapture:
         batch: MicroBatch | None,
         has_no_padding: bool = False,
     ) -> Tensor | None:
-        """The loss of a micro-batch, its gradients added; None where it must run eagerly.
+        """Return the loss of a micro-batch, its gradients added; None where it must run eagerly.
 
         Args:
             run: the Trainer's forward, loss and backward: `run(network, inputs, items)`.
@@ -178,11 +178,11 @@ class StepCapture:
         return loss
 
     def clip_gradients(self, max_norm: float) -> Tensor | None:
-        """Clips the model's gradients as the Trainer does; returns their norm, or None where the Trainer must do it."""
+        """Clip the model's gradients as the Trainer does and return their norm; None if the Trainer must do it."""
         return None if self._captured is None else self._captured.clip_gradients(max_norm)
 
     def remembered(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """A result that stays the same while the present steps are captured. It is computed once.
+        """Return a result that stays the same while the present steps are captured. It is computed once.
 
         Args:
             key: names the result.
@@ -252,7 +252,7 @@ class StepCapture:
         return self._evaluation is not None
 
     def evaluation_step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
-        """What `run` returns for a batch, from a graph; None where it must run eagerly.
+        """Return what `run` returns for a batch, from a graph; None where it must run eagerly.
 
         Args:
             run: a prediction step of the Trainer.
@@ -263,7 +263,7 @@ class StepCapture:
         return self._evaluation.step(run, batch, kind)
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:
-        """What the Trainer does with a loss that is not finite, without waiting for the GPU."""
+        """Return what the Trainer does with a loss that is not finite, without waiting for the GPU."""
         return self._filter(loss)
 
     def saving(self) -> AbstractContextManager[None]:

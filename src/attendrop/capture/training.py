@@ -99,7 +99,7 @@ class CapturedTraining:
         key: Hashable,
         batch: MicroBatch,
     ) -> Tensor:
-        """The loss of a micro-batch with the engine's methods."""
+        """Return the loss of a micro-batch with the engine's methods."""
         inputs = {name: x for name, x in static.items() if name not in engine.columns}
 
         def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
@@ -110,7 +110,7 @@ class CapturedTraining:
         return engine.run_passes(batch, _GraphRunner(self, engine, run, items, key))
 
     def trained(self, engine: Engine) -> nn.Module:
-        """The model, with the parameters of the methods that the pass gives gradients."""
+        """Return the model, with the parameters of the methods that the pass gives gradients."""
         if self._network is None:
             own = [
                 p for method in engine.regularizers if isinstance(method, HasParameters) for p in method.parameters()
@@ -121,7 +121,7 @@ class CapturedTraining:
     def _prepare(
         self, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
     ) -> tuple[dict[str, Any], Any, Hashable]:
-        """The inputs and the number of items in buffers, and the key of the graphs for them."""
+        """Return the inputs and the number of items in buffers, and the key of the graphs for them."""
         is_full = batch_size(inputs) == self._trainer._train_batch_size
         if not (self.shapes.repays(inputs) if is_full else self._recording.small_batches):
             raise RunEagerly("their shape comes up too rarely in this run to repay its recording")
@@ -138,7 +138,7 @@ class CapturedTraining:
         return static, items, key
 
     def _kind(self, batch: MicroBatch | None) -> tuple[Hashable, ...]:
-        """The kind of step: what the methods' plans depend on."""
+        """Return the kind of step: what the methods' plans depend on."""
         if self._engine is None or batch is None:
             return ()
         keys = []
@@ -159,7 +159,7 @@ class _GraphRunner:
         self._graphs, self._model = training.graphs, training.model
 
     def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
-        """Plans in a graph of its own where a method asks the model; otherwise the plan is a part of the pass."""
+        """Plan, in a separate graph if a method asks the model; otherwise the plan is part of the pass."""
         self._batch, self._work = batch, self._graphs.static_micro_batch(batch)
         methods = [method for method in self._engine.regularizers if isinstance(method, ProbesModel)]
         self._plan: Plan | None = None
@@ -174,7 +174,7 @@ class _GraphRunner:
         return nullcontext  # the plan is applied inside of the graphs
 
     def run(self, number: int, inputs: dict[str, Any]) -> Tensor:
-        """Forward, loss and backward of one pass."""
+        """Return forward, loss and backward of one pass."""
         name = ("pass", self._key, number) if number else ("pass", self._key)
         network = self._training.trained(self._engine)
         loss = self._graphs.run(name, self._pass, batch=self._batch, network=network, forward_of=self._model)

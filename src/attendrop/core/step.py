@@ -129,7 +129,7 @@ class Loop:
         return 1.0
 
     def prepare(self, network: nn.Module) -> nn.Module:
-        """Gives another network what the loop gave to the model's forward: autocast, for example."""
+        """Give another network what the loop gave to the model's forward: autocast, for example."""
         return network
 
 
@@ -167,15 +167,15 @@ class Step:
         return next(self.model.parameters()).device
 
     def shared_generator(self, name: str) -> torch.Generator:
-        """A generator for draws that must be the same on every process; `name` tells those of one step apart."""
+        """Return a generator for draws that must be the same on every process; `name` tells those of one step apart."""
         return random.shared_generator(self.seed, self.progress.step, name)
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """The key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
+        """Return the key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
         return random.key_of(self.seed, self.progress.step, site, stream)
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """The keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
+        """Return the keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
         words = [random.key_of(self.seed, self.progress.step, site, stream) for site in sites]
         return to_device_async(random.as_keys(words).unsqueeze(1), device)
 
@@ -187,7 +187,7 @@ class Step:
     def number(
         self, name: Hashable, function: Callable[[Step], float], dtype: torch.dtype = torch.float32
     ) -> float | Tensor:
-        """A number that Python computes and that may change from step to step.
+        """Return a number that Python computes and that may change from step to step.
 
         Args:
             name: tells the numbers of a run apart. Equal names have equal functions.
@@ -201,7 +201,7 @@ class Step:
         return function(self)
 
     def strength(self, name: Hashable, strength: Strength, dtype: torch.dtype = torch.float32) -> float | Tensor:
-        """The value of a strength in this step, as `number` returns it where it is a schedule."""
+        """Return the value of a strength in this step, as `number` returns it where it is a schedule."""
         if not isinstance(strength, Schedule):
             return strength
         return self.number(name, lambda step: value_at(strength, step.progress), dtype)
@@ -245,13 +245,13 @@ class MicroBatch:
     call: int = 0
 
     def probe(self) -> Probe:
-        """Asks the model about the examples before the pass that trains it."""
+        """Ask the model about the examples before the pass that trains it."""
         columns = self.step.columns
         inputs = {k: v for k, v in self.examples.items() if k not in columns}
         return Probe(self.step.model, self.step.seams, inputs, self.loop_loss, self.call)
 
     def uniform(self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str) -> Tensor:
-        """Draws in [0, 1), the same however the global batch is divided among processes and micro-batches.
+        """Return draws in [0, 1), the same however the global batch is divided among processes and micro-batches.
 
         Args:
             site: the number of the attention site (or block) that they are for.
@@ -290,5 +290,8 @@ class MicroBatch:
         return f"{stream}/call {self.call}" if self.call else stream
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
-        """The positions of the rows in the global batch. A multiple-choice example has one row for each choice."""
+        """Return the positions of the rows in the global batch.
+
+        A multiple-choice example has one row for each choice.
+        """
         return self.first_position * -(-rows // self.size) + torch.arange(rows, device=device)

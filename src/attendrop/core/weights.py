@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def write_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Writes `weights` over the parameters of the same names, whose addresses stay.
+    """Write `weights` over the parameters of the same names, whose addresses stay.
 
     Args:
         model: the model.

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether triton is installed; the first call logs a warning if it is not."""
+    """Return whether triton is installed; the first call logs a warning if it is not."""
     found = importlib.util.find_spec("triton") is not None
     if not found:
         _log.warning("triton is not installed: masks and draws are computed in plain torch, which takes longer.")
@@ -28,7 +28,7 @@ def has_triton() -> bool:
 
 
 def is_on_nvidia(x: Tensor) -> bool:
-    """Whether a tensor is on an NVIDIA card, whose kernels may contain assembly."""
+    """Return whether a tensor is on an NVIDIA card, whose kernels may contain assembly."""
     import torch
 
     return x.is_cuda and torch.version.hip is None

@@ -64,7 +64,7 @@ class Attribution:
     gradient: Tensor | None = None  # ∂F/∂O, [B, Q, H, d]; for "iga" its mean along the path
 
     def of_queries(self, rows: slice) -> Attribution:
-        """The attribution of these queries alone."""
+        """Return the attribution of these queries alone."""
         gradient = None if self.gradient is None else self.gradient[:, rows]
         return replace(self, record=self.record.of_queries(rows), gradient=gradient)
 
@@ -78,7 +78,7 @@ class Attribution:
         return scores if self.method == "ga" else self.record.attention() * scores
 
     def keep(self, rule: kernel.DropRule) -> Tensor | KeepForm:
-        """The keep mask of AD-DROP, in the form of `as_stored`."""
+        """Return the keep mask of AD-DROP, in the form of `as_stored`."""
         record = self.record
         if self.method == "ga" and self.gradient is not None:
             if record.uses_bitmask:
@@ -90,7 +90,7 @@ class Attribution:
         return self.as_stored(kernel.keep_from_scores(scores, record.valid, rule))
 
     def as_stored(self, keep: Tensor) -> Tensor | KeepForm:
-        """A keep mask as the attention kernel takes it: as bits, as a bias on a GPU, or as it is.
+        """Return a keep mask as the attention kernel takes it: as bits, as a bias on a GPU, or as it is.
 
         Computed here, that replaces the keep mask in memory; computed in its layer, it would come on top of it.
         """
@@ -108,7 +108,7 @@ def attributions(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Attribution]]:
-    """Yields each site with its attribution. The probe has ended before the first one is yielded."""
+    """Yield each site with its attribution. The probe has ended before the first one is yielded."""
     gradients, records = _probed(probe, sites, method, label, rule or IntegrationRule())
     for site in sites:
         if site in records:  # a block that the model has skipped by itself has no attribution
@@ -131,7 +131,7 @@ def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: I
 
 
 def _attributes_loss(probe: Probe, method: str, label: str) -> bool:
-    """Whether the loop's loss is attributed: it calls the model, which predicts no class by itself."""
+    """Return whether the loop's loss is attributed: it calls the model, which predicts no class by itself."""
     is_by_gradient = method in ("ga", "iga") and probe.loop_loss is not None
     return is_by_gradient and (label == "gold" or not predicts_class(probe.model))
 
@@ -180,7 +180,7 @@ def scores(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Tensor | None, Record]]:
-    """Yields each site with its map of scores and the record of the unscaled pass: one map in memory at a time."""
+    """Yield each site with its map of scores and the record of the unscaled pass: one map in memory at a time."""
     for site, attribution in attributions(probe, sites, method, label, rule):
         yield site, attribution.scores(), attribution.record
 
@@ -212,7 +212,7 @@ _TOKENS = {"cuda": 16384}
 
 
 def _passes(nodes: list[tuple[float, float]], record: Record) -> Iterator[list[tuple[float, float]]]:
-    """Divides the nodes of a path into as few passes as memory allows."""
+    """Divide the nodes of a path into as few passes as memory allows."""
     tokens = record.query.shape[0] * max(record.query.shape[2], record.key.shape[2])
     size = max(1, _TOKENS.get(record.query.device.type, 0) // tokens)
     for start in range(0, len(nodes), size):
@@ -228,7 +228,7 @@ def _along(
     rows: int,
     with_labels: bool,
 ) -> Tensor:
-    """Σ_k w_k ∂F/∂O of one site over these nodes, in one pass: [B, Q, H, d]"""
+    """Return Σ_k w_k ∂F/∂O of one site over these nodes, in one pass: [B, Q, H, d]."""
     copies, size = len(nodes), batch_size(probe.batch)
     device = next(probe.model.parameters()).device
     factor = torch.cat([torch.full((rows, 1, 1, 1), at, device=device) for at, _ in nodes])
@@ -249,14 +249,17 @@ def _along(
 
 
 def _part(x: Any, number: int, copies: int, size: int) -> Any:
-    """One of the copies. A loss is the mean over all copies, so that the sum of one loss for each copy is right."""
+    """Return one of the copies.
+
+    A loss is the mean over all copies, so that the sum of one loss for each copy is right.
+    """
     is_copied = isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == copies * size
     return x[number * size : (number + 1) * size] if is_copied else x
 
 
 @contextmanager
 def _results(probe: Probe, count: int) -> Iterator[list[Any]]:
-    """Collects what the first `count` blocks return, in calling order, in a pass inside."""
+    """Collect what the first `count` blocks return, in calling order, in a pass inside."""
     results: list[Any] = []
 
     def keep(module: nn.Module, args: Any, result: Any) -> None:
@@ -279,7 +282,7 @@ def attribute(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> dict[int, Tensor]:
-    """How much the prediction of `model` on `batch` depends on each attention position.
+    """Return how much the prediction of `model` on `batch` depends on each attention position.
 
     Args:
         model: a transformers model. It is not changed.

@@ -78,7 +78,7 @@ def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
 
 @contextmanager
 def _repeated(model: nn.Module, seams: Seams) -> Iterator[None]:
-    """A block that gradient checkpointing runs again in the backward follows the plan of its own call again."""
+    """Let blocks that gradient checkpointing reruns in the backward follow the plan of their own call."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _again(seams, (seams.plan, seams.records, seams.kept))

@@ -38,7 +38,7 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Whether the parameters are divided among processes (FSDP, DeepSpeed)."""
+    """Return whether the parameters are divided among processes (FSDP, DeepSpeed)."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel

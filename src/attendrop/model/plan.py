@@ -111,7 +111,7 @@ class Plan:
         )
 
     def repeated(self, views: int, rows: int) -> Plan:
-        """The same plan for `views` copies of a batch of `rows` rows, one after the other.
+        """Return the same plan for `views` copies of a batch of `rows` rows, one after the other.
 
         Tensors that have the rows of all views already stay as they are.
         """
@@ -146,11 +146,11 @@ class Plan:
         return bool(self.skip or self.skip_where or self.instead or self.edits or self.ffn or self.inner)
 
     def masks(self, site: int) -> bool:
-        """Whether the plan drops positions of the attention site `site`, or makes it uniform."""
+        """Return whether the plan drops positions of the attention site `site`, or makes it uniform."""
         return site in self.keep or site in self.uniform or site in self.uniform_where
 
     def touches(self, site: int) -> bool:
-        """Whether the plan changes or records the attention site `site`."""
+        """Return whether the plan changes or records the attention site `site`."""
         return (
             self.masks(site)
             or site in self.weights

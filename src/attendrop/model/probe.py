@@ -67,7 +67,7 @@ class Probe:
 
     @contextmanager
     def untracked(self, training: bool = True) -> Iterator[None]:
-        """Restores the random state after what runs inside. With `training=False` the model is in eval mode there."""
+        """Restore the random state after what runs inside. With `training=False` the model is in eval mode there."""
         device = next(self.model.parameters()).device
         with preserved(device), nullcontext() if training else evaluating(self.model):
             yield
@@ -75,7 +75,7 @@ class Probe:
     def forward(
         self, plan: Plan, with_labels: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> tuple[Any, dict[int, Record]]:
-        """One pass under `plan`: the outputs and the records.
+        """Return one pass under `plan`: the outputs and the records.
 
         Args:
             plan: what the pass changes in the model.
@@ -89,7 +89,7 @@ class Probe:
             return outputs, self.seams.records
 
     def loss(self, plan: Plan) -> Tensor:
-        """The loss, with this pass under `plan`: the loop's where it calls the model by itself, else the model's."""
+        """Return the loss of this pass under `plan`: the loop's if it calls the model by itself, else the model's."""
         if self.loop_loss is None:
             with self.seams.applied(plan):
                 return self.model(**self.batch)["loss"]
@@ -118,7 +118,7 @@ class Probe:
         return found, records
 
     def of_this_call(self, question: Hashable, ask: Callable[[], list[Found]]) -> Found:
-        """What is known about this call of the loop's loss: `ask` finds it out for all calls at the first time.
+        """Return what is known about this call of the loop's loss: `ask` finds it out for all calls at the first time.
 
         A method asks in `on_batch`, before the loss that is trained begins: some losses keep things between their calls
         of the model, which another computation in the middle would disturb.
@@ -221,12 +221,12 @@ def _gradients(tensors: Mapping[Key, Tensor], end: Tensor, gradient: Tensor | No
 
 
 def _scale_of(tensors: Iterable[Tensor]) -> float:
-    """The factor of gradients to these tensors."""
+    """Return the factor of gradients to these tensors."""
     return _FP16_SCALE if any(x.dtype == torch.float16 for x in tensors) else 1.0
 
 
 def _unscaled(tensor: Tensor, gradient: Tensor | None, scale: float) -> Tensor:
-    """The gradient to a tensor without the factor, and zero where the tensor has no effect."""
+    """Return the gradient to a tensor without the factor, and zero where the tensor has no effect."""
     if gradient is None:
         return torch.zeros_like(tensor)
     return gradient if scale == 1.0 else gradient.float() / scale

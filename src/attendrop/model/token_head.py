@@ -1,5 +1,6 @@
-"""The head of a language model, called for a part of the tokens: the logits of all of them are often the largest tensor
-of a training step.
+"""The head of a language model, called for a part of the tokens.
+
+The logits of all tokens are often the largest tensor of a training step.
 
 A head is what a model does behind its trunk (`base_model_prefix`: "model" in Llama, "bert" in BERT). It is called with
 the model itself, whose trunk returns given hidden states instead of running. So scales, softcaps and biases of the
@@ -40,7 +41,7 @@ class TokenHead:
 
     @classmethod
     def find(cls, model: nn.Module) -> TokenHead | None:
-        """The head of `model`; None where its logits cannot be computed for one token after the other.
+        """Return the head of `model`; None where its logits cannot be computed for one token after the other.
 
         A few tokens show it: the logits are the same, and the head draws no random numbers, which would differ from
         those that it draws for all tokens at once.
@@ -70,7 +71,7 @@ class TokenHead:
         return bool((by_token - whole).abs().max() <= 0.05 * whole.abs().max().clamp(min=1e-3))
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
-        """What the trunk computes, [B, T, d]. The head runs on the first token alone."""
+        """Return what the trunk computes, [B, T, d]. The head runs on the first token alone."""
         found: list[Tensor] = []
 
         def first_token(module: nn.Module, args: Any, output: Any) -> ModelOutput:
@@ -86,7 +87,7 @@ class TokenHead:
         return found[0]
 
     def logits(self, hidden: Tensor, inputs: Mapping[str, Any]) -> Tensor:
-        """The logits of these tokens, [B, t, V].
+        """Return the logits of these tokens, [B, t, V].
 
         Args:
             hidden: their hidden states, [B, t, d].
@@ -96,7 +97,7 @@ class TokenHead:
             return self._model(**inputs)["logits"]
 
     def parts(self, hidden: Tensor) -> Iterator[slice]:
-        """Divides the tokens into parts whose logits may be in memory at once."""
+        """Divide the tokens into parts whose logits may be in memory at once."""
         size = max(1, LOGITS_AT_ONCE // (hidden.shape[0] * self.width))
         for start in range(0, hidden.shape[1], size):
             yield slice(start, min(start + size, hidden.shape[1]))

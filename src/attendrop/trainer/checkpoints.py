@@ -66,7 +66,7 @@ class Checkpoints:
     # ---- which checkpoint --------------------------------------------------------------------------------------
 
     def choose(self, requested: str | Path | bool | None, may_change: bool, compare: bool = True) -> str | None:
-        """The checkpoint to continue from; None if nothing is to be resumed. All processes call it.
+        """Return the checkpoint to continue from; None if nothing is to be resumed. All processes call it.
 
         Args:
             requested: a checkpoint; True for the newest whole one in the output folder; None or False for none.
@@ -121,7 +121,7 @@ class Checkpoints:
         raise ValueError(f"there is no whole checkpoint in {str(folder)!r} to resume from; {'; '.join(problems)}.")
 
     def _problem(self, checkpoint: Path, may_change: bool) -> str | None:
-        """What is wrong with a checkpoint on any machine. One process of each machine reads the files."""
+        """Return what is wrong with a checkpoint on any machine. One process of each machine reads the files."""
         args = self._trainer.args
         mine: tuple[str | None, bool] = None, True
         if args.local_process_index == 0:
@@ -151,7 +151,7 @@ class Checkpoints:
         return problem
 
     def _best_problem(self, checkpoint: Path, verify: bool) -> str | None:
-        """What is wrong with the best checkpoint so far, without which the run would end with another model."""
+        """Return what is wrong with the best checkpoint so far, without which the run would end with another model."""
         best = best_of(checkpoint)
         if best is None or best == checkpoint:
             return None
@@ -159,7 +159,7 @@ class Checkpoints:
         return None if problem is None else f"the best checkpoint so far is {best.name}, and {problem}"
 
     def _changes(self, checkpoint: Path, may_change: bool) -> list[Change]:
-        """The changes of this resume, after those of earlier ones. Raises a `ValueError` if none is allowed."""
+        """Return the changes of this resume, after those of earlier ones. Raises a `ValueError` if none is allowed."""
         args = self._trainer.args
         found: tuple[list[Change], list[Change], list[str]] = ([], [], [])
         if args.process_index == 0:
@@ -179,7 +179,7 @@ class Checkpoints:
         return [*earlier, *changes]
 
     def settings(self) -> dict[str, Any]:
-        """What decides the weights that the run ends with."""
+        """Return what decides the weights that the run ends with."""
         trainer = self._trainer
         for name, dataset in (("training data", self._training_data()), ("evaluation data", trainer.eval_dataset)):
             if name not in self._fingerprints:
@@ -199,14 +199,14 @@ class Checkpoints:
         return not self._is_verified or any(change.step == self._step for change in self.changes)
 
     def restore_best(self) -> None:
-        """Sets the path of the best checkpoint, which the Trainer forgets if the folder of the run was moved."""
+        """Set the path of the best checkpoint, which the Trainer forgets if the folder of the run was moved."""
         if self._chosen is not None:
             best = best_of(self._chosen)
             if best is not None and best.is_dir():
                 self._trainer.state.best_model_checkpoint = str(best)
 
     def refuse_if_finished(self, max_steps: int) -> None:
-        """Refuses to continue with changed settings where no step is left that they could change."""
+        """Refuse to continue with changed settings where no step is left that they could change."""
         if self.is_changed and self._chosen is not None and self._step >= max_steps:
             raise ValueError(
                 f"{self._chosen.name} has all of the {max_steps} steps of the run, so that no step is left to train "
@@ -223,7 +223,7 @@ class Checkpoints:
             yield
 
     def check_best(self) -> None:
-        """Raises a `ValueError` if the best checkpoint, which is loaded at the end, is damaged or gone."""
+        """Raise a `ValueError` if the best checkpoint, which is loaded at the end, is damaged or gone."""
         best = Path(self._trainer.state.best_model_checkpoint)
         mine = None
         if self._trainer.args.local_process_index == 0:
@@ -286,7 +286,7 @@ class Checkpoints:
             raise
 
     def _write_state(self, folder: str, staged: Path) -> None:
-        """Writes the Trainer's state again, with the path that the best checkpoint will have."""
+        """Write the Trainer's state again, with the path that the best checkpoint will have."""
         state = self._trainer.state
         if state.best_global_step:
             best = os.path.join(folder, f"checkpoint-{state.best_global_step}")
@@ -298,7 +298,7 @@ class Checkpoints:
 
 
 def best_of(checkpoint: Path) -> Path | None:
-    """The best checkpoint that the state of a checkpoint names, as a folder beside it."""
+    """Return the best checkpoint that the state of a checkpoint names, as a folder beside it."""
     best = _state_of(checkpoint).get("best_model_checkpoint")
     return checkpoint.parent / Path(best).name if best else None
 
@@ -312,7 +312,7 @@ def _state_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def _missing_manifest(folder: Path) -> str | None:
-    """A text that says that a folder has no manifest; None if it has one, whole or not."""
+    """Return a text that says that a folder has no manifest; None if it has one, whole or not."""
     try:
         read_manifest(folder)
     except NoManifest as error:

@@ -38,7 +38,7 @@ class Choice:
             )
 
     def make(self, evaluate: Evaluate) -> None:
-        """Chooses for the present weights, unless that has been done.
+        """Choose for the present weights, unless that has been done.
 
         Args:
             evaluate: evaluates the model with its evaluated weights on the development set; takes `metric_key_prefix`.
@@ -69,7 +69,7 @@ class Choice:
             handler.callbacks = callbacks
 
     def _score(self, metrics: Mapping[str, float], prefix: str) -> float:
-        """The score that decides, higher: better."""
+        """Return the score that decides, higher: better."""
         args = self._trainer.args
         name = (args.metric_for_best_model or "loss").removeprefix("eval_")
         is_higher_better = args.metric_for_best_model is not None and args.greater_is_better
@@ -83,7 +83,7 @@ class Choice:
 
 
 def chosen_at(history: Iterable[Mapping[str, Any]], at: str, value: Any) -> dict[str, float]:
-    """What methods chose at a point of training, by the names of the methods.
+    """Return what methods chose at a point of training, by the names of the methods.
 
     Args:
         history: the Trainer's `log_history`.

@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def to_json(value: Any) -> Any:
-    """A copy of dictionaries, lists and numbers; NaN and infinity, which JSON does not have, are None.
+    """Return a copy of dictionaries, lists and numbers; NaN and infinity, which JSON does not have, are None.
 
     Args:
         value: A dataclass, or anything made of dataclasses, mappings, lists, tuples and what JSON has.

@@ -16,12 +16,12 @@ _NO_SPACE = ("No space left on device", "File too large", "unexpected pos", "ios
 
 
 def is_no_space(error: BaseException | str) -> bool:
-    """Whether an error, or its message, says that the disk is full."""
+    """Return whether an error, or its message, says that the disk is full."""
     return getattr(error, "errno", None) in _NO_SPACE_CODES or any(phrase in str(error) for phrase in _NO_SPACE)
 
 
 def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
-    """Writes a file so that it is there whole or not at all, whatever stops the process.
+    """Write a file so that it is there whole or not at all, whatever stops the process.
 
     Args:
         path: The file. An existing one is replaced.
@@ -44,12 +44,12 @@ def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file, whole or not at all, without waiting for the disk."""
+    """Write a JSON file, whole or not at all, without waiting for the disk."""
     write_whole(path, json.dumps(value, indent=1, default=str) + "\n", flush=False)
 
 
 def _flush_folder(folder: Path) -> None:
-    """The new name of a file is on the disk when its folder is."""
+    """Flush a folder to the disk, and with it the new names of its files."""
     if os.name == "nt":  # Windows cannot open a folder
         return
     file = os.open(folder, os.O_RDONLY)

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting is a password. transformers recognises them by the same ending."""
+    """Return whether a setting is a password. transformers recognises them by the same ending."""
     return name.endswith("_token")
 
 

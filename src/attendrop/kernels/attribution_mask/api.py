@@ -28,7 +28,7 @@ DIRECTIONS = ("high", "low")
 def keep_from_gradient(
     gradient: Tensor, value: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto"
 ) -> Tensor:
-    """The AD-DROP mask by gradient attribution: bool [B, H, Q, K], True = stays.
+    """Return the AD-DROP mask by gradient attribution: bool [B, H, Q, K], True = stays.
 
     Args:
         gradient: ∂F/∂O, [B, Q, H, d].

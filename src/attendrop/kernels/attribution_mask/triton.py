@@ -42,7 +42,7 @@ SET_BIT = tl.constexpr("""{
 
 @triton.jit
 def _draw(row_words, keys, limit):  # type: ignore[no-untyped-def]
-    """The words of draws, which are below q where they are at most `limit`."""
+    """Return the words of draws, which are below q where they are at most `limit`."""
     # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
     # upper one is that of the limit; so the limit's will do for all.
     return nearly_mixed(row_words + keys * GOLDEN) ^ (limit >> 16)
@@ -50,7 +50,7 @@ def _draw(row_words, keys, limit):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _words(x, cut, row_words, limit, tile, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of what is dropped in a tile of a matrix product, [M, BLOCK]: int16 [M, LANES], as in `words_of`."""
+    """Return the words of the dropped part of a product's tile [M, BLOCK]: int16 [M, LANES], as in `words_of`."""
     # as tiles, for which no thread needs what another thread has
     cut = piece_of(tl.broadcast_to(cut[:, None], [M, BLOCK]), 0, M)
     row_words = piece_of(tl.broadcast_to(row_words[:, None], [M, BLOCK]), 0, M)
@@ -101,13 +101,15 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
     WRITE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of M rows · PARTS, H, B). `share` is 1 − p, or p for the lowest scores. Rows of the result have W
-    elements. Without SEARCH the keys of a row may be those of several programs, PARTS.
+    """Search thresholds and write masks. Grid: (blocks of M rows · PARTS, H, B).
+
+    `share` is 1 − p, or p for the lowest scores. Rows of the result have W elements. Without SEARCH several programs
+    (PARTS) may divide the keys of a row.
 
     Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. Without WRITE
     nothing else is written. At `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other
-    tiles are not written. TILES is the number of all tiles, or 0 where ranges say which there are: one compiled kernel
-    serves rows of all lengths then.
+    tiles are not written. TILES is the number of all tiles, or 0 where ranges give them: one compiled kernel then
+    handles rows of all lengths.
     """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -186,7 +188,7 @@ def words_from_gradient(
     blocks: Blocks | None = None,
     all_valid: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1].
+    """Return the mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1].
 
     Bits outside of `blocks`, those that have a valid position, are not defined. `all_valid` says that all have.
     """
@@ -203,7 +205,7 @@ def cuts_from_gradient(
     blocks: Blocks | None = None,
     all_valid: bool = False,
 ) -> Tensor:
-    """The thresholds alone, from which `words_again` computes the bits."""
+    """Return the thresholds alone, from which `words_again` computes the bits."""
     cut = _empty_cuts(gradient)
     nothing = torch.empty(cut.shape, dtype=torch.int16, device=cut.device)
     _launch(gradient.transpose(1, 2), value, valid, rule, nothing, cut, blocks, all_valid, write=False)
@@ -219,7 +221,7 @@ def words_again(
     blocks: Blocks | None = None,
     all_valid: bool = False,
 ) -> Tensor:
-    """The same bits from the thresholds."""
+    """Return the same bits from the thresholds."""
     words = _empty_words(gradient, value)
     _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, all_valid, search=False)
     return words
@@ -248,7 +250,7 @@ def _launch(
     write: bool = True,
     **options: Any,
 ) -> None:
-    """Writes `found`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
+    """Write `found`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
     if not found.numel():
         return
     batch, heads, queries = found.shape[:3]
@@ -292,7 +294,7 @@ def _launch(
 
 
 def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, all_valid: bool) -> dict[str, int]:
-    """The sizes of a program. Short rows are in registers: 64 scores for a thread, or 128.
+    """Return the sizes of a program. Short rows are in registers: 64 scores for a thread, or 128.
 
     Of longer rows there are several tiles, of fewer keys where nothing is searched; a tile of values is read from the
     cache each time that its scores are computed, which is done for as many rows at a time as there is space for.

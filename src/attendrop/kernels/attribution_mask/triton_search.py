@@ -85,7 +85,7 @@ def _normal_gap(z, deviation, count):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _at_rank(rank, n, low, below_low, high, below_high):  # type: ignore[no-untyped-def]
-    """The value at a rank, from those at two others; NaN or infinite where these do not tell."""
+    """Return the value at a rank, from those at two others; NaN or infinite where these do not tell."""
     of_low = _normal_quantile(below_low / n)
     of_rank = _normal_quantile(tl.minimum(tl.maximum(rank / n, 0.0), 1.0))
     return low + (high - low) * ((of_rank - of_low) / (_normal_quantile(below_high / n) - of_low))
@@ -93,7 +93,7 @@ def _at_rank(rank, n, low, below_low, high, below_high):  # type: ignore[no-unty
 
 @triton.jit
 def _rank(count, share, is_on, HIGH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The wanted rank of rows of `count` scores, and whether it exists."""
+    """Return the wanted rank of rows of `count` scores, and whether it exists."""
     n = count.to(tl.int32)
     rank = tl.floor(n.to(tl.float64) * share + ROUNDING).to(tl.int32)
     if not HIGH:
@@ -108,7 +108,7 @@ def _widest(low, high):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _select(x, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The score of rank `wanted` of each row of `x`, [M, N].
+    """Return the score of rank `wanted` of each row of `x`, [M, N].
 
     All thresholds are between two places. A row whose place is found has nothing between them, and stays there.
     `gap` is how far apart neighbours are.
@@ -151,7 +151,7 @@ def in_registers(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
-    """The scores of rows of one tile, and the threshold of each row, NaN where there is none."""
+    """Return the scores of rows of one tile, and the threshold of each row, NaN where there is none."""
     x, count, total, squares = tile_of(source, rows, 0, 1, M, N, BLOCK_D, D_STEPS, VALID, HIGH)
     rank, exists = _rank(count, share, is_on, HIGH)
     wanted = rank.to(tl.float32)
@@ -230,7 +230,7 @@ def piece_of(x, NUMBER: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyp
 
 @triton.jit
 def _collect(x, below, at, a, b, memory_ptr, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Writes the scores of a tile, [M, PART], that are in the bracket from a to b, each to the memory of its lane.
+    """Write the scores of a tile, [M, PART], that are in the bracket from a to b, each to the memory of its lane.
 
     Returns how many scores of each lane were below the bracket, with those from before, and where it writes next, in
     bytes from `memory_ptr`.
@@ -255,7 +255,7 @@ def _collect(x, below, at, a, b, memory_ptr, M: tl.constexpr, ASM: tl.constexpr)
 
 @triton.jit
 def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
-    """Writes how many scores each lane has, at the places of its row."""
+    """Write how many scores each lane has, at the places of its row."""
     # one by one: the sums leave `taken` where the threads of a matrix product have it
     for lane in tl.static_range(LANES):
         of_lane = tl.sum(tl.where(tl.arange(0, LANES)[None, :] == lane, taken, 0), 1)
@@ -264,7 +264,7 @@ def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _collected(of_row, counts, M: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The scores that all lanes have collected, [M, CAPACITY]; NaN where they are fewer.
+    """Return the scores that all lanes have collected, [M, CAPACITY]; NaN where they are fewer.
 
     With WIDE they follow one another; otherwise each lane has an equal share of the places.
     """
@@ -286,7 +286,7 @@ def _collected(of_row, counts, M: tl.constexpr, WIDE: tl.constexpr):  # type: ig
 
 @triton.jit
 def _narrowed(low, high, below_low, below_high, a, b, below_a, below_b, wanted, is_open):  # type: ignore[no-untyped-def]
-    """The bracket of rows that are open, after the scores below the places a and b in it have been counted."""
+    """Return the bracket of rows that are open, after the scores below the places a and b in it have been counted."""
     is_below_a = is_open & (below_a > wanted)
     is_above_a = is_open & (below_a <= wanted)
     # nothing is counted behind +inf, and below the bracket's end the count is known
@@ -345,7 +345,7 @@ def _turn(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr, ASM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Collects the scores around the place where the threshold of each row is expected. Returns the new state."""
+    """Collect the scores around the place where the threshold of each row is expected. Returns the new state."""
     low, high, below_low, below_high, a, b, below_a, below_b, one, is_open = state
     of_row, counts, first = _memory_of(memory_ptr, M)
     a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE)
@@ -387,9 +387,9 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr, ASM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The threshold of each row, NaN where there is none. All valid scores are in the tiles from `start` to `end` − 1.
+    """Return the threshold of each row, NaN where there is none.
 
-    At `memory_ptr` there are LANES · (SPACE + 1) floats for each row of the program: what each lane has collected, and
+    All valid scores are in the tiles from `start` to `end` − 1. At `memory_ptr` there are LANES · (SPACE + 1) floats for each row of the program: what each lane has collected, and
     behind all of that how many they are. In a very long row (WIDE) lanes may collect more, so that fewer rows are read
     again; to put together what they have takes longer.
     """

@@ -53,7 +53,7 @@ _logged: set[str] = set()
 
 @contextmanager
 def override_limits(**changes: Any) -> Iterator[None]:
-    """Changes where the kernels are used, for tests and benchmarks: the fields of `Limits`."""
+    """Change where the kernels are used, for tests and benchmarks: the fields of `Limits`."""
     global _limits
     before = _limits
     _limits = replace(before, **changes)
@@ -64,7 +64,7 @@ def override_limits(**changes: Any) -> Iterator[None]:
 
 
 def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the kernels are used for attention of these shapes; where only a shape forbids it, one log line says so.
+    """Return whether the kernels run attention of these shapes; if only a shape forbids it, log one line.
 
     Args:
         query: [B, H, Q, d].
@@ -81,17 +81,17 @@ def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def are_long_enough(keys: int, device: torch.device) -> bool:
-    """Whether rows of this number of keys are read as bits, where the shapes allow it."""
+    """Return whether rows of this number of keys are read as bits, where the shapes allow it."""
     return keys >= _limits.shortest and is_possible(device)
 
 
 def is_possible(device: torch.device) -> bool:
-    """Whether there is a device and a Triton for the kernels."""
+    """Return whether there is a device and a Triton for the kernels."""
     return device.type in _limits.devices and has_triton()
 
 
 def stored(keep: Tensor) -> Tensor | PackedKeep:
-    """A keep mask, bool [B, H, Q, K], as a plan stores it: as bits where attention will read bits.
+    """Return a keep mask, bool [B, H, Q, K], as a plan stores it: as bits where attention will read bits.
 
     Dimensions that are 1, but for the last one, are the same for all.
     """
@@ -99,7 +99,7 @@ def stored(keep: Tensor) -> Tensor | PackedKeep:
 
 
 def _unsupported(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    """Why the kernels do not know such tensors."""
+    """Return why the kernels do not know such tensors."""
     width = query.shape[-1]
     if not query.dtype == key.dtype == value.dtype or query.dtype not in DTYPES:
         return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}, not one of float32, bf16, fp16"
@@ -111,7 +111,7 @@ def _unsupported(query: Tensor, key: Tensor, value: Tensor) -> str | None:
 
 
 def _unserved_by(card: Any, dtype: torch.dtype, width: int) -> str | None:
-    """Why a card does not run the kernels for heads of this width.
+    """Return why a card does not run the kernels for heads of this width.
 
     Args:
         card: its properties, as `torch.cuda.get_device_properties` returns them.
@@ -140,7 +140,7 @@ def attend(
     scaling: float,
     dropout: Dropout | None = None,
 ) -> Tensor:
-    """Attention, [B, Q, H, d], with gradients of query, key and value. `reference.attend` is its specification.
+    """Return attention, [B, Q, H, d], with gradients of query, key and value. `reference.attend` is its specification.
 
     Args:
         query: [B, H, Q, d].

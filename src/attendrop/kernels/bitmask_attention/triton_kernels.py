@@ -89,7 +89,7 @@ def _masked_columns(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _row_words(key_ptr, b, h, pairs):  # type: ignore[no-untyped-def]
-    """The words of pairs of rows: two rows that are 8 apart share one."""
+    """Return the words of pairs of rows: two rows that are 8 apart share one."""
     word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + b.to(tl.uint32) * GOLDEN)
     return mix(mix(word + h.to(tl.uint32) * GOLDEN) + pairs.to(tl.uint32) * GOLDEN)
 
@@ -113,7 +113,7 @@ def _two_words(x, rescale):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _of_pairs(x, A: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Repeats [A / 2, B / 2] to [A, B], where rows that are 8 apart are the same, and so are columns.
+    """Repeat [A / 2, B / 2] to [A, B], where rows that are 8 apart are the same, and so are columns.
 
     A thread holds all four positions of a pair of rows and a pair of columns in the result of a matrix product.
     """
@@ -138,7 +138,7 @@ def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr
 
 @triton.jit
 def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same, [N, M]."""
+    """Return the same, [N, M]."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
     first, second = _two_words(row_words[None, :] + pairs[:, None] * GOLDEN, rescale)
     words = tl.where((_is_second(M) == 0)[None, :], _of_pairs(first, N, M), _of_pairs(second, N, M))
@@ -153,7 +153,7 @@ def _zero(rescale):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.constexpr, RANGES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The tiles of STEP positions, from … to, that the positions from `first` to `first + SIZE − 1` meet.
+    """Return the tiles of STEP positions, from … to, that the positions from `first` to `first + SIZE − 1` meet.
 
     `count` is the number of blocks of the former, whose ranges are at `range_ptr`; `total` is the number of the others.
     """
@@ -183,7 +183,7 @@ def _load(ptr, at, d, n, stride, width_stride, D: tl.constexpr, WHOLE: tl.conste
 
 @triton.jit
 def _columns(x, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The columns 0, 2, 1 and 3 of [M, 4]."""
+    """Return the columns 0, 2, 1 and 3 of [M, 4]."""
     even, odd = tl.split(tl.reshape(x, [M, 2, 2]))
     first, third = tl.split(even)
     second, fourth = tl.split(odd)

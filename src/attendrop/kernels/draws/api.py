@@ -13,7 +13,7 @@ _CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take besi
 
 
 def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
-    """Draws in [0, 1), 24 bits each, for the examples at `positions` of the global batch: [len(positions), *shape].
+    """Return draws in [0, 1), 24 bits each, for examples at `positions` of the global batch: [len(positions), *shape].
 
     Args:
         key: a 32-bit key (`attendrop.random.key_of`), or an int32 tensor on `device`, which a captured graph reads
@@ -39,7 +39,7 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
 def dropout_factors(
     p: float | Tensor, key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Factors of dropout, from the draws of `uniform`: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0.
+    """Return dropout factors from the draws of `uniform`: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0.
 
     Args:
         p: the probability, or a float32 tensor of no dimensions on `device`.
@@ -56,14 +56,14 @@ def dropout_factors(
 
 
 def as_factors(draws: Tensor, p: float | Tensor) -> Tensor:
-    """Draws in [0, 1) as factors of dropout: 0 where they are below p, else 1 / (1 − p); at p = 1 all 0."""
+    """Return draws in [0, 1) as factors of dropout: 0 where they are below p, else 1 / (1 − p); at p = 1 all 0."""
     if isinstance(p, Tensor):
         return (draws >= p) / (1 - p).clamp(min=2**-24)  # at p = 1 no draw is kept
     return (draws >= p) / (1 - p) if p < 1 else torch.zeros_like(draws)
 
 
 def bernoulli(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
-    """True with probability `p`, which has one value for each draw: bool, of the shape of `p`."""
+    """Return True with probability `p`, which has one value for each draw: bool, of the shape of `p`."""
     shape = p.shape[max(1, key.dim()) if isinstance(key, Tensor) else 1 :]
     if p.is_cuda and has_triton():
         from .triton import are_below
@@ -75,7 +75,7 @@ def bernoulli(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
 def bernoulli_rows(
     p: float | Tensor, key: int | Tensor, rows: int, n: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """True with probability `p`, for n draws of each of the positions 0 … rows − 1: bool [rows, n].
+    """Return True with probability `p`, for n draws of each of the positions 0 … rows − 1: bool [rows, n].
 
     It is `uniform(key, torch.arange(rows), (n,), device) < p`, without the draws in memory.
 
@@ -102,5 +102,5 @@ def bernoulli_rows(
 
 
 def key_on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
-    """A key as int32 of no dimensions on the device, where kernels read it."""
+    """Return a key as int32 of no dimensions on the device, where kernels read it."""
     return key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)

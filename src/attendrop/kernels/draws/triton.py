@@ -50,7 +50,7 @@ def uniform_kernel(  # type: ignore[no-untyped-def]
     key_ptr, positions_ptr, out_ptr, p_ptr, p, share, ROWS, D1, D2, N,
     AXES: tl.constexpr, FACTOR: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Draws [examples, D1, D2, N] from the positions of the examples, without (AXES = 0) or with D1 alone (1), or both.
+    """Draw [examples, D1, D2, N] from the positions of the examples, without (AXES = 0) or with D1 alone (1), or both.
 
     With FACTOR they become factors of dropout. ROWS is the number of rows of N draws. Grid: (rows, places in them).
     """
@@ -74,7 +74,7 @@ def uniform_kernel(  # type: ignore[no-untyped-def]
 
 
 def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float | Tensor | None = None) -> Tensor:
-    """Draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
+    """Return draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
 
     Args:
         key: int32 of no dimensions on the device.
@@ -112,7 +112,7 @@ def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
 
 
 def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
-    """Whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n]
+    """Return whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n].
 
     Args:
         key: int32 of no dimensions on the device.
@@ -133,14 +133,14 @@ def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
 
 
 def uniform(words: Tensor, n: int) -> Tensor:
-    """Draws in [0, 1) for rows with these words, int32 [...]: [..., n]"""
+    """Return draws in [0, 1) for rows with these words, int32 [...]: [..., n]."""
     found = torch.empty((*words.shape, n), device=words.device)
     _launch(words, None, found, n)
     return found
 
 
 def are_below(words: Tensor, p: Tensor) -> Tensor:
-    """Whether those draws are below p, [..., n]"""
+    """Return whether those draws are below p, [..., n]."""
     found = torch.empty(p.shape, dtype=torch.bool, device=p.device)
     _launch(words.expand(p.shape[:-1]), p.float().contiguous(), found.view(torch.uint8), p.shape[-1])
     return found

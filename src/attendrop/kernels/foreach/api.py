@@ -20,7 +20,7 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float | Tensor) -> None:
-    """Moves averages towards weights: a ← a + share · (w − a).
+    """Move averages towards weights: a ← a + share · (w − a).
 
     Args:
         averages: a.
@@ -33,7 +33,7 @@ def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float 
 def pull(
     gradients: Sequence[Tensor], weights: Sequence[Tensor], targets: Sequence[Tensor] | None, strength: float | Tensor
 ) -> None:
-    """Adds the gradient of a penalty on the distance from targets: g ← g + strength · (w − u).
+    """Add the gradient of a penalty on the distance from targets: g ← g + strength · (w − u).
 
     Args:
         gradients: g.
@@ -52,7 +52,7 @@ def ascend(
     eta: float | None,
     is_moved: Tensor,
 ) -> None:
-    """Moves weights along a gradient: W ← W + e, e = ρ T² g / ‖T g‖; the norm is over all weights.
+    """Move weights along a gradient: W ← W + e, e = ρ T² g / ‖T g‖; the norm is over all weights.
 
     Where the norm is zero or not finite, weights stay.
 
@@ -70,7 +70,7 @@ def ascend(
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
-    """Writes the trained weights back, bit for bit, if they have been moved: a captured graph decides it on the device.
+    """Write the trained weights back, bit for bit, if they have been moved: a captured graph decides it on the device.
 
     Args:
         weights: the weights.
@@ -90,7 +90,7 @@ def _implementation(*lists: Sequence[Tensor]) -> Any:
 
 
 def has_one_gpu(tensors: Sequence[Tensor]) -> bool:
-    """Whether the kernels can read these tensors: dense, aligned, and on one GPU."""
+    """Return whether the kernels can read these tensors: dense, aligned, and on one GPU."""
     device = tensors[0].device
     return device.type == "cuda" and all(
         x.device == device and x.dtype in _DTYPES and x.is_contiguous() and x.data_ptr() % 16 == 0 for x in tensors

@@ -30,7 +30,7 @@ _DTYPES = {
 
 @triton.jit
 def _chunk(table_ptr, COUNT, PLACES: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The number of this program's tensor, its size, and the first number of the chunk."""
+    """Return the number of this program's tensor, its size, and the first number of the chunk."""
     places = tl.arange(0, PLACES)
     program = tl.program_id(0).to(tl.int64)
     ends = tl.load(table_ptr + COUNT + places, mask=places < COUNT, other=0)  # chunks up to the end of each tensor
@@ -49,7 +49,7 @@ def _pointer(table_ptr, row, tensor, COUNT, DTYPE: tl.constexpr):  # type: ignor
 
 @triton.jit
 def _load(ptr, there):  # type: ignore[no-untyped-def]
-    """What is at these addresses, and 0 where there is nothing. Without a mask, a thread loads four numbers at once."""
+    """Load from these addresses, and 0 where there is nothing. Without a mask, a thread loads four numbers at once."""
     return tl.load(ptr) if there is None else tl.load(ptr, mask=there, other=0.0)
 
 
@@ -109,7 +109,7 @@ def pull_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _squares(weight_ptr, gradient_ptr, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(T g)²"""
+    """Return (T g)²."""
     scaled = _load(gradient_ptr, there).to(eta.dtype)
     if HAS_SCALE:
         scaled *= tl.abs(_load(weight_ptr, there).to(eta.dtype)) + eta
@@ -121,7 +121,7 @@ def squares_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, squares_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the squares of T g over a chunk."""
+    """Return the sum of the squares of T g over a chunk."""
     tensor, size, first = _chunk(table_ptr, COUNT, PLACES, CHUNK)
     weight_ptr = _pointer(table_ptr, 0, tensor, COUNT, OF_WEIGHT)
     gradient_ptr = _pointer(table_ptr, 2, tensor, COUNT, OF_WEIGHT)
@@ -199,14 +199,14 @@ class _Lists(NamedTuple):
         return self.table, self.table.shape[1]
 
     def number(self, x: float | Tensor) -> Tensor:
-        """A number on the device, in the precision of the computation."""
+        """Return a number on the device, in the precision of the computation."""
         return (
             x.to(self.wide) if isinstance(x, Tensor) else torch.full((), x, dtype=self.wide, device=self.table.device)
         )
 
 
 def _by_dtypes(*lists: Sequence[Tensor]) -> Iterator[_Lists]:
-    """The lists, divided so that all tensors of a list have one precision."""
+    """Yield the lists, divided so that all tensors of a list have one precision."""
     groups: defaultdict[tuple[torch.dtype, ...], list[tuple[Tensor, ...]]] = defaultdict(list)
     for tensors in zip(*lists, strict=True):
         groups[tuple(x.dtype for x in tensors)].append(tensors)
@@ -223,7 +223,9 @@ def _by_dtypes(*lists: Sequence[Tensor]) -> Iterator[_Lists]:
 
 
 def table_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """The numbers as int64 on the device, [rows, columns]. They are arguments of kernels, so that it can be captured.
+    """Return the numbers as int64 on the device, [rows, columns].
+
+    They are arguments of kernels, so that it can be captured.
 
     Args:
         rows: the numbers.

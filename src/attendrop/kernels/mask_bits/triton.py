@@ -15,7 +15,7 @@ BLOCK = tl.constexpr(_BLOCK)
 
 @triton.jit
 def words_of(is_set, factor, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of M rows of N keys, bool [M, N]: int16 [M, N / 16]. Threads hold what they add up.
+    """Return the words of M rows of N keys, bool [M, N]: int16 [M, N / 16]. Threads hold what they add up.
 
     `factor`, 1.0 or 0.0, is a second condition: to multiply and add is one instruction, and a second choice is another.
 
@@ -45,7 +45,7 @@ def pack_kernel(keep_ptr, words_ptr, Q, K, W, kb, kh, kq, kk, M: tl.constexpr, N
 
 @triton.jit
 def _all_keys(at, K):  # type: ignore[no-untyped-def]
-    """The words of a row at these places, with the bits of all keys that exist."""
+    """Return the words of a row at these places, with the bits of all keys that exist."""
     first = at // 4 * BLOCK + at % 4 * 2  # the key of the lowest bit; every second bit is 8 keys further
     even = tl.minimum(tl.maximum(K - first + 7, 0) // 8, 8)
     odd = tl.minimum(tl.maximum(K - first + 6, 0) // 8, 8)
@@ -80,7 +80,7 @@ def combine_kernel(  # type: ignore[no-untyped-def]
 
 
 def broadcast_strides(x: Tensor) -> list[int]:
-    """The strides of a tensor whose dimensions of one element are the same for all."""
+    """Return the strides of a tensor whose dimensions of one element are the same for all."""
     return [0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True)]
 
 

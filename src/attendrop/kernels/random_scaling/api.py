@@ -19,7 +19,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def mix(
     weight: Tensor, trained: Tensor, keep: Tensor, target: Tensor | None, share: float | Tensor, key: int | Tensor
 ) -> None:
-    """Writes mixed weights over the trained ones, which are kept: W ← U + f ⊙ (W − U), f = m / share.
+    """Write mixed weights over the trained ones, which are kept: W ← U + f ⊙ (W − U), f = m / share.
 
     Args:
         weight: W, [rows, n]; the mixed weight is written over it.
@@ -33,7 +33,7 @@ def mix(
 
 
 def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor | None, share: float | Tensor) -> None:
-    """Restores the trained weights, and makes the gradient of the mixed weights theirs: it is multiplied by f.
+    """Restore the trained weights, and make the gradient of the mixed weights theirs: it is multiplied by f.
 
     Args:
         weight: the mixed weight.
@@ -49,7 +49,7 @@ def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor | None
 
 
 def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
-    """Keeps elements with probability `share`, and divides them by it: x ← x ⊙ m / share.
+    """Keep elements with probability `share`, and divides them by it: x ← x ⊙ m / share.
 
     Args:
         x: the tensor.

@@ -14,7 +14,7 @@ from ..draws.triton import mix as mix_word
 
 @triton.jit
 def _places(ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The rows and columns of a program, and which of them exist. Grid: (blocks of rows, blocks of columns)."""
+    """Return the rows and columns of a program, and which of them exist. Grid: (blocks of rows, blocks of columns)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     return rows, columns, (rows[:, None] < ROWS) & (columns[None, :] < N)
@@ -116,7 +116,7 @@ def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
 
 
 def _sizes(x: Tensor) -> tuple[int, int, tuple[int, int], dict[str, int]]:
-    """Rows and columns of a tensor, the grid, and the sizes of a program."""
+    """Return rows and columns of a tensor, the grid, and the sizes of a program."""
     rows = x.shape[0] if x.dim() else 1
     n = x.numel() // rows
     width = min(256, triton.next_power_of_2(n))
@@ -125,7 +125,7 @@ def _sizes(x: Tensor) -> tuple[int, int, tuple[int, int], dict[str, int]]:
 
 
 def _shared_by(keep: Tensor, weight: Tensor) -> dict[str, bool]:
-    """Whether each row, and each column, has draws of its own."""
+    """Return whether each row, and each column, has draws of its own."""
     return {"BY_ROW": keep.shape[0] == weight.shape[0], "BY_COLUMN": keep.numel() // keep.shape[0] > 1}
 
 

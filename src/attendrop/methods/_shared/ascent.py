@@ -44,7 +44,7 @@ class _Weights(NamedTuple):
         return cls(weights, [torch.empty_like(weight) for weight in weights], is_moved)
 
     def are(self, weights: list[Tensor]) -> bool:
-        """Whether these are the weights, on the same device as before."""
+        """Return whether these are the weights, on the same device as before."""
         if len(weights) != len(self.weights):
             return False
         known = zip(weights, self.weights, self.trained, strict=True)
@@ -112,7 +112,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
         return Plan()
 
     def _ascend(self, batch: MicroBatch) -> None:
-        """Writes W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
+        """Write W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
         assert self._all is not None
         weights, trained, is_moved = self._all
         with torch.no_grad():
@@ -134,7 +134,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
 
     @torch.no_grad()
     def _restore(self, step: Step | None) -> None:
-        """Writes W over W + e; within a step, as a graph where steps are captured."""
+        """Write W over W + e; within a step, as a graph where steps are captured."""
         if self._model is None:
             return
         assert self._all is not None

@@ -19,7 +19,7 @@ SumOfPart = Callable[[Tensor, slice], Tensor]
 
 
 def sum_by_parts(logits: Tensor, views: int, sum_of_part: SumOfPart) -> Tensor:
-    """The sum of `sum_of_part` over all parts of the rows. It can be differentiated with respect to the logits.
+    """Return the sum of `sum_of_part` over all parts of the rows. It can be differentiated with respect to the logits.
 
     Args:
         logits: [views · B, T, V].
