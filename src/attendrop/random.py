@@ -66,7 +66,7 @@ _advances: ContextVar[bool] = ContextVar("advances", default=False)
 
 @contextmanager
 def advancing() -> Iterator[None]:
-    """Inside, `preserved` does not restore the state of a GPU, as during a capture."""
+    """Keep `preserved` from restoring the state of a GPU in the block, as during a capture."""
     token = _advances.set(True)
     try:
         yield
@@ -96,7 +96,7 @@ def preserved(device: torch.device | None = None) -> Iterator[None]:
 
 @contextmanager
 def all_preserved(device: torch.device | None = None) -> Iterator[None]:
-    """As `preserved`, with the global generator of Python, from which a collator may draw."""
+    """Like `preserved`, with the global generator of Python, from which a collator may draw."""
     state = python_random.getstate()
     try:
         with preserved(device):

@@ -26,8 +26,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 _HAS_NO_PADDING = "_attendrop_has_no_padding"
 
-# Tokens from which a batch without padding goes without a mask. Batches with and without one need graphs of their own,
-# and only at long texts does the mask cost much.
+# The length from which a batch without padding drops its mask. Batches with and without one need graphs of their own,
+# and the mask is expensive for long texts only.
 MASK_FREE_FROM = 1024
 
 
@@ -71,7 +71,7 @@ class ExactShapes:
         return {name: tuple(value.shape) for name, value in tensors.items()}
 
     def fill(self) -> dict[str, int]:
-        """Return what a buffer holds behind a shorter tensor."""
+        """Return the padding value of each buffer."""
         return {}
 
 
@@ -109,7 +109,7 @@ class PaddedShapes(ExactShapes):
         return ids.shape[-1] in lengths if self._is_harmless is False else self.buckets.repays(ids.shape[-1])
 
     def _may_be_longer(self, tensors: Mapping[str, Tensor], longer: Mapping[str, Tensor]) -> bool:
-        """Return whether more padding changes nothing."""
+        """Return whether more padding leaves the loss unchanged."""
         return self._have_same_loss(tensors, longer)
 
     def without_mask(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -181,6 +181,6 @@ class PaddedShapes(ExactShapes):
 
     @property
     def _tolerance(self) -> float:
-        """How much two ways to compute the same number differ, relative to it."""
+        """Return the relative difference between two computations of the same number."""
         args, dtype = self._trainer.args, next(self._trainer.model.parameters()).dtype
         return 3e-2 if args.fp16 or args.bf16 or dtype not in (torch.float32, torch.float64) else 1e-4

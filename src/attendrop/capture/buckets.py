@@ -1,4 +1,4 @@
-"""The lengths to which batches are padded, and which of them are captured: those whose recording is repaid.
+"""The lengths to which batches are padded, and which of them are worth capturing.
 
 Recording the graphs of one shape takes as long as several eager steps. Which shapes are recorded is decided before a
 run from the lengths of its examples, and not from times, so that a resumed run does what the uninterrupted one did.
@@ -13,8 +13,8 @@ from typing import Any
 from ..random import all_preserved
 from ..utils.batches import padded_length
 
-# How many uses repay a recording. On an H200 the graphs of a training step at 32 × 128 took 0.3 s to record and saved
-# 25 to 40 ms in each step; those of a forward save less, and are recorded without a backward.
+# The number of replays needed to amortise a capture. On an H200 the graphs of a training step at 32 × 128 took 0.3 s
+# to record and saved 25 to 40 ms in each step; those of a forward save less, and are recorded without a backward.
 BREAK_EVEN_STEPS = 12
 BREAK_EVEN_FORWARDS = 6
 
@@ -49,7 +49,7 @@ def buckets_for(expected: Mapping[int, float], break_even: float) -> Buckets:
 
     Args:
         expected: length -> how many batches have it.
-        break_even: how many uses repay a recording.
+        break_even: the number of replays needed to amortise a capture.
     """
     lengths, waiting = [], 0.0
     for length, uses in sorted(expected.items()):
@@ -92,7 +92,7 @@ def expected_at_random(lengths: Sequence[int], batch_size: int, batches: float) 
 
 
 def expected_grouped(lengths: Sequence[int], batches: float) -> dict[int, float]:
-    """As `expected_at_random`, where batches hold examples of similar length."""
+    """Like `expected_at_random`, where batches hold examples of similar length."""
     counts = Counter(padded_length(length) for length in lengths)
     return {length: batches * count / len(lengths) for length, count in counts.items()}
 

@@ -1,4 +1,4 @@
-"""What Python decides in each step, in device memory, where captured work reads it: keys of draws, and numbers."""
+"""Values that Python computes in each step, in device memory for captured work: keys of draws, and numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DrawKeys:
         self._written: tuple[int, ...] | None = None
 
     def key(self, site: int, stream: str) -> Tensor:
-        """Return the key, an int32 of no dimensions. A key that is new gets a slot of the table."""
+        """Return the key, a 0-d int32 tensor. A key that is new gets a slot of the table."""
         slot = self._slots.get((site, stream))
         if slot is None:
             slot = self._slots[site, stream] = 1 + len(self._slots)

@@ -1,4 +1,4 @@
-"""Which Trainers can capture their training steps. A reason is the end of a sentence that begins with "because"."""
+"""Decides which Trainers can capture their training steps. A reason ends a sentence that begins with "because"."""
 
 from __future__ import annotations
 

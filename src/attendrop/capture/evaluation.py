@@ -27,7 +27,7 @@ PredictionStep = Callable[[dict[str, Any]], Any]  # what `Trainer.prediction_ste
 
 
 class EvaluationShapes(PaddedShapes):
-    """As `PaddedShapes`, for what a model returns: more padding must not change it where there is no padding."""
+    """Like `PaddedShapes`, for what a model returns: more padding must not change it where there is no padding."""
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         super().__init__(trainer)
@@ -83,7 +83,7 @@ class CapturedEvaluation:
         self._gave_up = False
 
     def begin(self, dataset: Any, evaluations: int) -> None:
-        """To be called before an evaluation.
+        """Call this before an evaluation.
 
         Args:
             dataset: what is evaluated on.

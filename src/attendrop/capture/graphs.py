@@ -82,7 +82,7 @@ class Graphs:
         return any((self._scope, key, adds) in self._graphs for adds in (False, True))
 
     def begin_run(self, shapes: ExactShapes, scope: Hashable) -> None:
-        """To be called when another run begins to use these graphs.
+        """Call this when another run begins to use these graphs.
 
         Args:
             shapes: which shapes the buffers of batches have in this run.
@@ -224,7 +224,7 @@ class Graphs:
         return graph.outputs
 
     def run_once(self, key: Hashable, function: Callable[[], Any], step: Step | None = None) -> Any:
-        """As `run`, for a function whose effects must not repeat, such as one that multiplies gradients.
+        """Like `run`, for a function whose effects must not repeat, such as one that multiplies gradients.
 
         The first run with a key is eager, which loads the kernels; the second is captured.
 

@@ -35,7 +35,7 @@ _DESCRIPTIONS = frozenset(
 
 
 class Trial(TorchFunctionMode):
-    """To be entered for the run before a capture. Notes what the work inside does with its weights."""
+    """Enter this for the run before a capture. Notes what the work inside does with its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Trial(TorchFunctionMode):
 
 
 class LinearCopies(TorchFunctionMode):
-    """Inside, linear layers read from copies of their weights, which are made when it is entered.
+    """Let linear layers in the block read from copies of their weights, which are made on entry.
 
     Copies with a gradient are there until it is taken (`take_gradients`).
 
@@ -138,7 +138,7 @@ class LinearCopies(TorchFunctionMode):
         return self._copies[value] if value.requires_grad else self._copies[value].detach()
 
     def load_kernels(self) -> None:
-        """CUDA loads a kernel on its first call, which is not allowed during a capture."""
+        """Load the kernels: CUDA loads one on its first call, which is not allowed during a capture."""
         for weight in self.weights[:1]:
             number, half = [weight.new_zeros(1)], [weight.new_zeros(1, dtype=self._dtype)]
             torch._foreach_copy_(half, number)

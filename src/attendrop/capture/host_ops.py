@@ -1,4 +1,4 @@
-"""What a forward does on the CPU while it is captured."""
+"""Replaces and records what a forward does on the CPU while it is captured."""
 
 from __future__ import annotations
 

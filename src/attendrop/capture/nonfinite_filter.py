@@ -39,7 +39,7 @@ class NonfiniteFilter:
 
     @contextmanager
     def as_given(self) -> Iterator[None]:
-        """Inside, the arguments are as the user gave them: they are saved beside the model."""
+        """Restore the user's arguments for the block, in which they are saved beside the model."""
         args = self._trainer.args
         args.logging_nan_inf_filter = args.logging_nan_inf_filter or self._is_on
         try:

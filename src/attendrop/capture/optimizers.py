@@ -29,7 +29,7 @@ def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def replaying_steps(optimizer: torch.optim.Optimizer, graph: OptimizerGraph) -> Iterator[None]:
-    """Inside, `optimizer.step()` replays the graph where it can.
+    """Let `optimizer.step()` in the block replay the graph where possible.
 
     The Trainer calls `step` of the optimizer deep inside its loop, through accelerate's wrapper, and learning rate
     schedulers have replaced it on the instance already. So it is replaced on the instance here too, and restored at
@@ -112,7 +112,7 @@ class OptimizerGraph:
                 group["lr"], group["capturable"] = lr, capturable
 
     def _warm_up_kernels(self) -> None:
-        """CUDA loads a kernel on its first call, which is not allowed during a capture: run a dummy step first."""
+        """Run a dummy step, because CUDA loads a kernel on its first call, which is not allowed during a capture."""
         dtypes = {p.dtype for group in self._optimizer.param_groups for p in group["params"]}
         parameters = [nn.Parameter(torch.zeros(1, dtype=dtype, device=self._graphs.device)) for dtype in dtypes]
         for parameter in parameters:

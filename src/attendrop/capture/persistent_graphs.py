@@ -62,10 +62,10 @@ class PersistentGraphs:
         return new
 
     def end_run(self, parts: Iterable[Any]) -> None:
-        """Drop the graphs of the run that ends if they cannot be used again.
+        """Drop the graphs of the finished run if they cannot be reused.
 
         Args:
-            parts: what belongs to this run and a graph may read: the methods, and the function of the loss.
+            parts: the parts of this run that a graph may read: the methods, and the loss function.
         """
         assert self._graphs is not None
         if self._graphs.failure is not None or any(holds_tensors(part) for part in parts):

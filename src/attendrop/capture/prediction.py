@@ -18,7 +18,7 @@ logger = logging.get_logger(__name__)
 
 
 class CapturedPrediction:
-    """Computes the logits of batches whose lengths are known before: eagerly, or from graphs where that is repaid.
+    """Computes the logits of batches whose lengths are known before: eagerly, or from graphs where that saves time.
 
     Args:
         model: the model, in eval mode.

@@ -1,9 +1,9 @@
 """Ordinary dropout in blocks that gradient checkpointing runs again in the backward, inside of a graph.
 
 The second forward of a block must draw what the first drew. Outside of graphs, checkpointing reads the state of the
-generator before the first, which a capture cannot. Here the second forward draws from a state of the generator of its
-own. Before each replay it gets the seed and the offset at which the first will draw: the present offset, and the
-numbers that the blocks before it draw, which the run before the capture has counted.
+generator before the first, which a capture cannot. Here the second forward has its own generator state. Before each
+replay it gets the seed and the offset at which the first will draw: the current offset plus the numbers that earlier
+blocks draw, which the run before the capture has counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecomputedDraws:
 
     @contextmanager
     def counting(self) -> Iterator[Contexts]:
-        """To be entered for the run before the capture; yields the contexts of its blocks, for `capturable`."""
+        """Enter this for the run before the capture; yields the contexts of its blocks, for `capturable`."""
         self._start = self._offset()
         with advancing():
             yield self._of_eager_run
@@ -58,7 +58,7 @@ class RecomputedDraws:
             graph.register_generator_state(state)
 
     def prepare_replay(self) -> None:
-        """To be called before each replay."""
+        """Call this before each replay."""
         if self._states:
             now = self._generator.get_state()
             seed_and_offset = now.view(torch.int64)
@@ -78,7 +78,7 @@ class RecomputedDraws:
 
     @contextmanager
     def _from(self, state: Any) -> Iterator[None]:
-        """Inside, the global generator has this state."""
+        """Give the global generator this state for the block."""
         before = self._generator.graphsafe_get_state()
         self._generator.graphsafe_set_state(state)
         try:

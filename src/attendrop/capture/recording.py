@@ -1,4 +1,4 @@
-"""Which batches of a training run are worth the time that it takes to record them as graphs."""
+"""Which batches of a training run are worth recording as graphs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RecordingPlan:
 
     @classmethod
     def of(cls, trainer: TrainerProtocol, engine: Engine | None) -> RecordingPlan:
-        """Return what is repaid in the run of this trainer, which is about to begin.
+        """Return what is worth recording in the run of this trainer, which is about to begin.
 
         A graph is for batches of one length in steps of one kind. So the number of its uses is the number of batches
         in the run, times the share of its length, divided by the number of kinds.

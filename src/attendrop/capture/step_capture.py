@@ -1,4 +1,4 @@
-"""How a Trainer runs its steps: captured as CUDA graphs where that is wanted and possible, otherwise eagerly.
+"""Runs the steps of a Trainer: captured as CUDA graphs if that is wanted and possible, otherwise eagerly.
 
 At the batch sizes of fine-tuning a GPU waits for Python most of the time. A captured step needs only a few calls.
 Micro-batches are captured by training.py, evaluation by evaluation.py. Gradients are clipped by a graph, and the
@@ -36,7 +36,7 @@ MODES = ("auto", "eager", "captured")
 
 
 class StepCapture:
-    """How a Trainer runs its training steps: captured where that is wanted and possible, otherwise eagerly.
+    """Runs the training steps of a Trainer: captured if that is wanted and possible, otherwise eagerly.
 
     Args:
         trainer: the Trainer.
@@ -90,7 +90,7 @@ class StepCapture:
 
     @contextmanager
     def loading_ahead(self) -> Iterator[None]:
-        """Where steps may be captured, dataloaders that are created inside do not wait for the GPU at every batch."""
+        """Keep dataloaders that the block creates from waiting for the GPU at every batch, if steps may be captured."""
         loading = self._trainer.accelerator.dataloader_config
         before = loading.non_blocking
         loading.non_blocking = before or self.may_capture
@@ -101,7 +101,7 @@ class StepCapture:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """To be entered for the whole of training."""
+        """Enter this for the whole of training."""
         with self.loading_ahead():
             try:
                 yield
@@ -110,7 +110,7 @@ class StepCapture:
                 self._filter.stop()
 
     def begin(self, engine: Engine | None) -> None:
-        """To be called when the model, the optimizer and the engine of this run have been created."""
+        """Call this when the model, the optimizer and the engine of this run have been created."""
         self._stop()
         self.gave_up, self.were_captured = None, False
         if self._mode == "eager":
@@ -123,7 +123,7 @@ class StepCapture:
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        # With capture="captured" everything is captured, also what will not be repaid.
+        # With capture="captured" everything is captured, even where it does not save time.
         if self._mode == "captured":
             plan = RecordingPlan()
         elif self._kept is not None:
@@ -213,12 +213,12 @@ class StepCapture:
 
     @property
     def _own_parts(self) -> list[Any]:
-        """What belongs to this Trainer and a graph may read: the methods, and the function of the loss."""
+        """The parts of this Trainer that a graph may read: the methods, and the loss function."""
         return [*self._trainer.regularizers, getattr(self._trainer, "compute_loss_func", None)]
 
     @contextmanager
     def evaluating(self, dataset: Any) -> Iterator[None]:
-        """To be entered for an evaluation or a prediction. Its forward passes are captured where that is possible.
+        """Enter this for an evaluation or a prediction. Its forward passes are captured where that is possible.
 
         Args:
             dataset: what is evaluated on.
@@ -267,5 +267,5 @@ class StepCapture:
         return self._filter(loss)
 
     def saving(self) -> AbstractContextManager[None]:
-        """To be entered while the arguments are saved beside the model: they are as the user gave them."""
+        """Enter this while the arguments are saved beside the model: they are as the user gave them."""
         return self._filter.as_given()

@@ -62,7 +62,7 @@ class CapturedTraining:
     def loss(
         self, run: TrainingStep, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
     ) -> Tensor | None:
-        """As `StepCapture.try_captured`. Raises `NotCaptured` where no step of this run can be captured."""
+        """Like `StepCapture.try_captured`. Raises `NotCaptured` where no step of this run can be captured."""
         try:
             static, items, key = self._prepare(inputs, items, batch)
         except RunEagerly as reason:
@@ -80,7 +80,7 @@ class CapturedTraining:
         return loss.clone()
 
     def clip_gradients(self, max_norm: float) -> Tensor | None:
-        """As `StepCapture.clip_gradients`."""
+        """Like `StepCapture.clip_gradients`."""
         clipped = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._trainer.accelerator.scaler is not None or not clipped:
             return None  # a loss scaler looks at gradients on the CPU
@@ -124,7 +124,7 @@ class CapturedTraining:
         """Return the inputs and the number of items in buffers, and the key of the graphs for them."""
         is_full = batch_size(inputs) == self._trainer._train_batch_size
         if not (self.shapes.repays(inputs) if is_full else self._recording.small_batches):
-            raise RunEagerly("their shape comes up too rarely in this run to repay its recording")
+            raise RunEagerly("their shape is too rare in this run to be worth recording")
         static, shapes = self.graphs.static_batch(inputs)
         if isinstance(items, Tensor):
             items = self.graphs.static("items", {"items": items})["items"]

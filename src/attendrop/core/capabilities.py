@@ -1,4 +1,4 @@
-"""What a method can do beside planning a pass. A method inherits from each capability that it has.
+"""What a method can do besides planning a pass. A method inherits from each capability that it has.
 
     class MyAverage(AveragesWeights, KeepsState): ...
 
@@ -38,7 +38,7 @@ class ComparesViews(Regularizer):
 
     @property
     def views(self) -> int:
-        """Copies of each example in the tracked pass. With zero strength it must be 1: then a run is plain."""
+        """Copies of each example in the tracked pass. With zero strength it must be 1, so that the run is plain."""
         raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ class RunsSeveralPasses(Regularizer):
         raise NotImplementedError
 
     def on_pass(self, batch: MicroBatch, number: int) -> None:
-        """Before each tracked pass; `number` counts from 0. It runs in Python in every step, as `on_batch` does.
+        """Act before each tracked pass; `number` counts from 0. It runs in Python in every step, as `on_batch` does.
 
         A captured pass has one graph for each number, which may run more than once: what the pass leaves for the next
         one it writes into a tensor that it does not read.
@@ -89,7 +89,7 @@ class RequiresModelLoss(Regularizer):
 
     @property
     def requires_model_loss(self) -> tuple[str, str] | None:
-        """Why the loss must be the model's own, and what to do where it is not; None where it may be any.
+        """Why the loss must be the model's own, and what to do otherwise; None if any loss will do.
 
         Both are parts of the sentence of an error.
         """
@@ -159,7 +159,7 @@ class ChoosesOnDevelopment(AveragesWeights):
         raise NotImplementedError
 
     def choose(self, value: float) -> None:
-        """From now on, `evaluated_weights` are those of this value of `choices`."""
+        """Use this value of `choices` in `evaluated_weights` from now on."""
         raise NotImplementedError
 
 

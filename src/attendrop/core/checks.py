@@ -1,4 +1,4 @@
-"""What is refused: methods that cannot act together, and models, losses and batches that they cannot use."""
+"""Checks that refuse methods that cannot act together, and models, losses and batches that they cannot use."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class Engine:
 
     @contextmanager
     def tracked(self, batch: MicroBatch, applied: AbstractContextManager[Any]) -> Iterator[None]:
-        """Inside, a pass is tracked: `applied` applies its plan, and `loss` reads the micro-batch.
+        """Track a pass in the block: `applied` applies its plan, and `loss` reads the micro-batch.
 
         A Trainer calls `loss` from its `compute_loss`, to which it cannot hand the micro-batch.
         """
@@ -375,13 +375,13 @@ class Engine:
         return loss / count if count > 1 else loss
 
     def before_optimizer(self) -> None:
-        """To be called when all gradients of the step are there, before the optimizer's step."""
+        """Call this when all gradients of the step are computed, before the optimizer's step."""
         assert self._step is not None, "before_optimizer() comes after micro_batch()"
         for regularizer in self.regularizers:
             regularizer.on_gradients(self._step)
 
     def after_optimizer(self) -> None:
-        """To be called after the optimizer's step."""
+        """Call this after the optimizer's step."""
         assert self._step is not None, "after_optimizer() comes after before_optimizer()"
         # An average is taken of the weights as all other methods leave them.
         for regularizer in sorted(self.regularizers, key=lambda r: isinstance(r, AveragesWeights)):
@@ -402,7 +402,7 @@ class Engine:
 
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:
-        """Inside, the model has the weights with which it is evaluated and saved, such as those of an average.
+        """Give the model, for the block, the weights with which it is evaluated and saved, such as an average.
 
         They are written in place and back, so that captured graphs find the weights at their addresses.
         """
@@ -414,7 +414,7 @@ class Engine:
             yield
 
     def finish(self) -> None:
-        """To be called when training has ended: the model gets the weights with which it is evaluated."""
+        """Give the model the weights with which it is evaluated. Call this when training has ended."""
         write_weights(self.model, self._evaluated_weights())
 
     def _evaluated_weights(self) -> dict[str, Tensor]:

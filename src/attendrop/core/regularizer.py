@@ -126,10 +126,10 @@ class Regularizer:
     # ---- the hooks ---------------------------------------------------------------------------------------------
 
     def on_step_begin(self, step: Step) -> None:
-        """Before the first micro-batch of an optimizer step."""
+        """Act before the first micro-batch of an optimizer step."""
 
     def on_batch(self, batch: MicroBatch) -> None:
-        """Before `plan`. It runs in Python in every step, also where plans are replayed from a CUDA graph.
+        """Act before `plan`. This runs in Python in every step, also where plans are replayed from a CUDA graph.
 
         In a captured step the tensors of the batch are overwritten by the next one: clone what must be kept.
         """
@@ -143,10 +143,10 @@ class Regularizer:
         return None
 
     def on_gradients(self, step: Step) -> None:
-        """When all gradients of the step are there, before they are clipped and the optimizer steps."""
+        """Act when all gradients of the step are computed, before they are clipped and the optimizer steps."""
 
     def on_step_end(self, step: Step) -> None:
-        """After the optimizer's step."""
+        """Act after the optimizer's step."""
 
     # ---- the life of a run -------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class Regularizer:
         """Forget an earlier run: one object may train several models, one after the other."""
 
     def on_close(self) -> None:
-        """Restore what it has changed. Training has ended or failed, maybe in the middle of a step."""
+        """Restore what the method has changed. Training has ended or failed, maybe in the middle of a step."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole configuration, as values that JSON can hold."""

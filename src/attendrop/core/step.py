@@ -1,4 +1,4 @@
-"""What a method knows while it takes part in training: the loop, the optimizer step, the micro-batch.
+"""The objects that a method sees during training: the loop, the optimizer step, the micro-batch.
 
 Loop        the whole training: the optimizer, the processes, where examples can be drawn
 Step        one optimizer step: the model, how far training has come, the metrics to log
@@ -171,7 +171,7 @@ class Step:
         return random.shared_generator(self.seed, self.progress.step, name)
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """Return the key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
+        """Return the key of a site's draws. In a captured step it is a 0-d int32 tensor on the device."""
         return random.key_of(self.seed, self.progress.step, site, stream)
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
@@ -195,7 +195,7 @@ class Step:
             dtype: the precision of a captured step's number.
 
         Returns:
-            The number itself; in a captured step a tensor of no dimensions on the device, into which the number is
+            The number itself; in a captured step a 0-d tensor on the device, into which the number is
             written before each replay.
         """
         return function(self)
@@ -207,7 +207,7 @@ class Step:
         return self.number(name, lambda step: value_at(strength, step.progress), dtype)
 
     def values(self, name: Hashable, function: Callable[[Step], Tensor]) -> Tensor:
-        """As `number`, for a small tensor that is computed on the CPU: float32, on the device of the model."""
+        """Like `number`, for a small tensor that is computed on the CPU: float32, on the device of the model."""
         return to_device_async(function(self).float(), self.device)
 
 
@@ -264,13 +264,13 @@ class MicroBatch:
     def uniform_of_views(
         self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str
     ) -> Tensor:
-        """As `uniform`, with other draws for each view: [views · B, H, Q, K], where `shape` is that of one view."""
+        """Like `uniform`, with other draws for each view: [views · B, H, Q, K], where `shape` is that of one view."""
         return _joined([self.uniform(site, shape, device, name) for name in self._streams_of_views(stream)])
 
     def dropout_of_views(
         self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str, p: float | Tensor
     ) -> Tensor:
-        """As `uniform_of_views`, for dropout: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0."""
+        """Like `uniform_of_views`, for dropout: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0."""
         positions = self.positions(shape[0], device)
         keys = [self.key(site, name) for name in self._streams_of_views(stream)]
         return _joined([dropout_factors(p, key, positions, shape[1:], device) for key in keys])
@@ -279,11 +279,11 @@ class MicroBatch:
         return [stream, *(f"{stream}/{view}" for view in range(1, self.step.views))]
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """As `Step.key`, with draws of its own for each call of the model."""
+        """Like `Step.key`, with draws of its own for each call of the model."""
         return self.step.key(site, self._stream(stream))
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """As `Step.keys`, with draws of its own for each call of the model."""
+        """Like `Step.keys`, with draws of its own for each call of the model."""
         return self.step.keys(sites, self._stream(stream), device)
 
     def _stream(self, stream: str) -> str:

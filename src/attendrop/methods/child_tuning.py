@@ -207,7 +207,7 @@ def _mask_outside(weights: list[ChildWeight]) -> None:
 
 @torch.no_grad()
 def _undo(weights: list[ChildWeight]) -> None:
-    """Weights outside of the child get the values back that they had before the optimizer's step."""
+    """Restore weights outside of the child to their values before the optimizer's step."""
     for parameter, values, child in weights:
         parameter.copy_(torch.where(child, parameter, values))
 

@@ -149,7 +149,7 @@ class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, 
 
     @staticmethod
     def _take_step(optimizer: Any, is_finite: Tensor) -> None:
-        """One step, if the gradients are finite: with fp16 the scaled loss may have overflowed."""
+        """Take one step if the gradients are finite: with fp16 the scaled loss may have overflowed."""
         if is_finite.is_cuda:
             optimizer.found_inf = (~is_finite).float()
             optimizer.step()

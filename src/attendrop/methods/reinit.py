@@ -99,7 +99,7 @@ def initialise(model: Any, modules: list[nn.Module]) -> None:
 
 @contextmanager
 def _not_initialised(module: nn.Module) -> Iterator[None]:
-    """Inside, the tensors of the module do not have the flag that protects them from being initialised."""
+    """Remove, for the block, the flag that protects the tensors of the module from being initialised."""
     tensors = [x for x in (*module.parameters(), *module.buffers()) if getattr(x, _FLAG, False)]
     for tensor in tensors:
         setattr(tensor, _FLAG, False)

@@ -144,7 +144,7 @@ def _attend(
 def _attend_instead(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """In the place of a kernel that takes no mask for each head and position."""
+    """Run in place of a kernel that takes no mask for each head and position."""
     for name in ("s_aux", "softcap"):
         if kwargs.get(name) is not None:
             raise ValueError(
@@ -261,7 +261,7 @@ def _apply_mask(call: Call, seams: Seams, site: int, valid: Tensor, needs_map: b
 
 
 def _use_mask_of_model(call: Call, seams: Seams) -> None:
-    """On a GPU a bool mask is turned into a bias, once for all layers."""
+    """On a GPU a bool mask is converted to an additive mask once for all layers."""
     mask_is_bool = call.attention_mask is not None and call.mask_bias is None
     if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
         call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
@@ -333,7 +333,7 @@ class _ZeroRows(torch.autograd.Function):
 
 
 def _zeroed(x: Tensor, rows: Tensor) -> Tensor:
-    """In words of 8 bytes where they fit: the time of a kernel that broadcasts grows with the number of elements."""
+    """Copy in words of 8 bytes where possible: the time of a broadcasting kernel grows with the number of elements."""
     if torch.compiler.is_compiling() or not _fits_words(x):
         return torch.where(rows, torch.zeros((), dtype=x.dtype, device=x.device), x)
     return (x.view(torch.int64) & (rows.long() - 1)).view(x.dtype)
@@ -369,7 +369,7 @@ def _eager(
     scaling: float = 1.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """For modules whose file has no such function: those with an adapter, which always passes a mask."""
+    """Compute attention for modules whose file has no function: those with an adapter, which always passes a mask."""
     assert attention_mask is not None
     weights = (query @ key.transpose(-1, -2) * scaling + attention_mask).softmax(-1)
     return weights @ value, weights

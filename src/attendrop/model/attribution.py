@@ -6,7 +6,7 @@
     RD    nothing: every position counts the same
 
 `O = A V`, so `∂F/∂A = (∂F/∂O) Vᵀ`: one backward gives the gradients of the outputs of all layers, no map is kept in
-memory, and any attention kernel works. Scaling A of a layer scales its O, so the same identity serves the integrated
+memory, and any attention kernel works. Scaling A of a layer scales its O, so the same identity covers the integrated
 path.
 (AD-DROP, arXiv 2210.05883, Eq. 2–4 and 8–10.)
 """
@@ -29,7 +29,7 @@ from ..kernels.mask_bits import combined, pack
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
-from .probe import Found, Probe
+from .probe import Probed, Probe
 from .seams import Record, bound
 from .sites import Layers
 
@@ -115,7 +115,7 @@ def attributions(
             yield site, Attribution(method, records[site], gradients.pop(site, None))
 
 
-def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule) -> Found:
+def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule) -> Probed:
     """∂F/∂O of the sites, where the method needs it, and their records."""
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
@@ -139,7 +139,7 @@ def _attributes_loss(probe: Probe, method: str, label: str) -> bool:
 def attribute_loop_loss(
     probe: Probe, sites: Sequence[int], method: str = "ga", label: str = "pseudo", rule: IntegrationRule | None = None
 ) -> None:
-    """Where the loop's loss is attributed, does so for all calls of the model, for `attributions` to read.
+    """Attribute the loop's loss, if it is attributed, to all calls of the model, for `attributions` to read.
 
     It is called before the loss that is trained begins; the arguments are those of `attributions`.
     """
@@ -147,7 +147,7 @@ def attribute_loop_loss(
         _of_loop_loss(probe, sites, method, rule or IntegrationRule())
 
 
-def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule) -> Found:
+def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule) -> Probed:
     """∂F/∂O of one call of the model, where F is −loss of the loop; for "iga" its mean along the path of this call."""
     if method == "ga":
         gradients, records = probe.gradients_of_loop_loss(sites)
@@ -156,9 +156,9 @@ def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: Integra
     return dict(gradients), records
 
 
-def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) -> list[Found]:
+def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) -> list[Probed]:
     """Σ_k w_k ∂F/∂O along the path of each site in each call, one at a time, and the records of the unscaled pass."""
-    found: list[Found] = []
+    found: list[Probed] = []
     with probe.untracked(training=False):
         with torch.no_grad():
             calls = probe.gradients_of_calls(sites)
@@ -187,7 +187,7 @@ def scores(
 
 def _integrated(
     probe: Probe, sites: Sequence[int], objective: Objective, rule: IntegrationRule, with_labels: bool
-) -> Found:
+) -> Probed:
     """Σ_k w_k ∂F/∂O along the path, for each site, and the records of the unscaled pass.
 
     The nodes of a path are copies of the batch in one pass, as many as memory allows. Scaling a layer changes nothing
@@ -251,7 +251,7 @@ def _along(
 def _part(x: Any, number: int, copies: int, size: int) -> Any:
     """Return one of the copies.
 
-    A loss is the mean over all copies, so that the sum of one loss for each copy is right.
+    A loss is the mean over all copies: one loss for each copy keeps their sum correct.
     """
     is_copied = isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == copies * size
     return x[number * size : (number + 1) * size] if is_copied else x

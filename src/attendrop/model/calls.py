@@ -23,7 +23,7 @@ PlanOfCall = Callable[[int, dict[str, Any]], Plan]
 
 @contextmanager
 def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterator[list[dict[int, Record]]]:
-    """Each call of the transformers model inside follows a plan of its own. The backward belongs inside.
+    """Give each call of the transformers model in the block its own plan. The backward belongs inside.
 
     Args:
         model: the bound model.
@@ -46,7 +46,7 @@ def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterat
 
 @contextmanager
 def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
-    """Inside, `Seams.on_call` gets the inputs of each call of the transformers model before it runs.
+    """Pass the inputs of each call of the transformers model in the block to `Seams.on_call` before it runs.
 
     The attribute `forward` of the model is replaced: some libraries call it directly, so that hooks of the module would
     not run.
@@ -99,7 +99,7 @@ def _repeated(model: nn.Module, seams: Seams) -> Iterator[None]:
 
 @contextmanager
 def _again(seams: Seams, state: tuple[Plan, dict[int, Record], dict[str, Tensor]]) -> Iterator[None]:
-    """Inside, passes follow an earlier plan; its records are kept."""
+    """Apply an earlier plan to passes in the block; its records are kept."""
     before = seams.plan, seams.records, seams.kept
     seams.plan, seams.records, seams.kept = state
     try:

@@ -68,7 +68,7 @@ _traces: dict[int, Trace] = {}
 
 @contextmanager
 def traced(model: nn.Module) -> Iterator[Trace]:
-    """Every call of a module of `model` inside is recorded, and every attention call."""
+    """Record every call of a module of `model` in the block, and every attention call."""
     trace = Trace()
 
     def shape(x: Any) -> Sequence[int]:

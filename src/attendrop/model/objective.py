@@ -1,4 +1,4 @@
-"""What a model's prediction is, as one number to differentiate: the `F` of an attribution, for every kind of head.
+"""A model's prediction as one number to differentiate: the `F` of an attribution, for every kind of head.
 
     classification     Σ_b F_{b, c̃}, the logit of the predicted class (or of the gold one)
     regression         −loss against the gold value
@@ -70,7 +70,7 @@ def predicts_class(model: nn.Module) -> bool:
 
 
 def needs_labels(head: str) -> bool:
-    """Return whether the model itself must be given the labels, because its loss is the objective."""
+    """Return whether the model needs the labels, because its loss is the objective."""
     return head == "regression"
 
 

@@ -29,14 +29,14 @@ class Plan:
         keep: site -> bool, broadcastable to [B, H, Q, K], True = stays. Applied before the softmax. A row of which
             nothing is kept becomes uniform over its valid positions. A `KeepForm` holds the same as a bias or as bits.
         uniform: sites whose attention is uniform over the valid positions.
-        uniform_where: site -> bool of no dimensions: the same, decided on the device. For captured steps.
+        uniform_where: site -> 0-d bool tensor: the same, decided on the device. For captured steps.
         weights: site -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
         maps: site -> functions of these weights and of the positions that attend (bool), in order.
         projections: site -> factors of query, key and value, before all else; each None or broadcastable to
             [B, H, L, d] (key and value: [B, G, L, d], with G < H where heads share them).
         scale: site -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
         skip: blocks that return their input.
-        skip_where: block -> bool of no dimensions: the same, decided on the device. For captured steps.
+        skip_where: block -> 0-d bool tensor: the same, decided on the device. For captured steps.
         instead: block -> function that returns its result, so that the block does not run. For probes.
         edits: block -> functions of the hidden states after it, in order; block -1 is the embeddings.
         ffn: block -> functions of the feed-forward's output, before its dropout and the residual connection.

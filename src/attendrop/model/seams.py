@@ -114,7 +114,7 @@ class Seams:
 
     @contextmanager
     def applied(self, plan: Plan) -> Iterator[None]:
-        """Every pass inside follows `plan`. The backward belongs inside: gradient checkpointing runs blocks in it."""
+        """Apply `plan` to every pass in the block. The backward belongs inside: checkpointing reruns modules in it."""
         before, on_call = (self.plan, self.records, self.kept), self.on_call
         self.follow(plan)
         self.on_call = None
@@ -125,7 +125,7 @@ class Seams:
             self.on_call = on_call
 
     def follow(self, plan: Plan) -> dict[int, Record]:
-        """From now on every pass follows `plan`, until another one is applied; returns where it will record."""
+        """Apply `plan` to every pass from now on, until another one is applied; return where it will record."""
         if plan.ffn or plan.inner:
             self.needs_feed_forward("Plan.ffn")
         if plan.changes_blocks and self._overridden is not None:
@@ -200,7 +200,8 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
         if not trace.calls:
             raise ValueError(
                 f"{seams.name} does not call transformers' attention interface, so its attention cannot be "
-                "regularised; it would need an adapter as MPNet and DeBERTa-v2 have in attendrop/model/adapters.py."
+                "regularised; it would need an adapter, as MPNet and DeBERTa-v2 have in "
+                "attendrop/model/attention_adapters.py."
             )
         _attach_all(model, seams, trace)
     except BaseException:

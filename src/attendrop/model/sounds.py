@@ -1,4 +1,4 @@
-"""How long a sound is for a model: convolutions turn its samples into the frames that attention sees."""
+"""The length of a sound for a model: convolutions turn its samples into the frames that attention sees."""
 
 from __future__ import annotations
 

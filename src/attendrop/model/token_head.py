@@ -109,7 +109,7 @@ def _random_state(device: torch.device) -> Tensor:
 
 @contextmanager
 def _returning(module: nn.Module, function: Callable[..., Any]) -> Iterator[None]:
-    """Inside, `function` is the forward of the module."""
+    """Use `function` as the forward of the module in the block."""
     own = vars(module).get("forward")
     module.forward = function
     try:

@@ -37,7 +37,7 @@ class Validity:
         return self._valid[3]
 
     def bias_of(self, attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Return a bool mask as a bias of the scores, which the kernel would otherwise compute in every layer."""
+        """Return a bool mask as an additive mask, which the kernel would otherwise compute in every layer."""
         assert attention_mask is not None
         if self._bias is None or self._bias[0] is not attention_mask or self._bias[1] != dtype:
             bias = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)

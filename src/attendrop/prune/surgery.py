@@ -121,7 +121,7 @@ def prune(model: Any, layers: Layers, batch: Mapping[str, Any] | None = None) ->
 
 
 def prune_layers(model: Any, layers: Layers, field: str, batch: Mapping[str, Any] | None = None) -> Pruned:
-    """As `prune`. Error messages name `field` as the source of `layers`."""
+    """Like `prune`. Error messages name `field` as the source of `layers`."""
     layers = _with_python_numbers(layers)
     present = encoder_layers(model, batch)
     name = type(model).__name__

@@ -95,7 +95,7 @@ class Checkpoints:
         return str(checkpoint)
 
     def begin(self, requested: str | bool | None, may_change: bool, compare: bool) -> str | None:
-        """As `choose`, when training begins. A choice that was made just before is not made again."""
+        """Like `choose`, when training begins. A choice that was made just before is not made again."""
         if not (self._is_new_choice and requested == str(self._chosen)):
             self.choose(requested, may_change, compare)
             for note in self.notes:
@@ -179,7 +179,7 @@ class Checkpoints:
         return [*earlier, *changes]
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the weights that the run ends with."""
+        """Return the settings that decide the final weights of the run."""
         trainer = self._trainer
         for name, dataset in (("training data", self._training_data()), ("evaluation data", trainer.eval_dataset)):
             if name not in self._fingerprints:
@@ -215,7 +215,7 @@ class Checkpoints:
 
     @contextmanager
     def loading_optimizer(self) -> Iterator[None]:
-        """To be entered while the optimizer and the scheduler are loaded: changed settings stay in force."""
+        """Enter this while the optimizer and the scheduler are loaded: changed settings stay in force."""
         if not self.is_changed:
             yield
             return
@@ -238,7 +238,7 @@ class Checkpoints:
 
     @contextmanager
     def writing(self, folder: str) -> Iterator[Path]:
-        """To be entered while a checkpoint is written; gives the folder for its files.
+        """Enter this while a checkpoint is written; gives the folder for its files.
 
         Args:
             folder: the folder of the run.

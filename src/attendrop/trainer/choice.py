@@ -28,7 +28,7 @@ class Choice:
         return next((method for method in methods if method.choices), None)
 
     def begin(self) -> None:
-        """To be called when training begins. Raises a `ValueError` if there is no development set to choose on."""
+        """Call this when training begins. Raises a `ValueError` if there is no development set to choose on."""
         self._step = -1
         data = self._trainer.eval_dataset
         if self._method is not None and (data is None or isinstance(data, Mapping) or not len(data)):
@@ -38,7 +38,7 @@ class Choice:
             )
 
     def make(self, evaluate: Evaluate) -> None:
-        """Choose for the present weights, unless that has been done.
+        """Choose for the current weights, unless that has been done.
 
         Args:
             evaluate: evaluates the model with its evaluated weights on the development set; takes `metric_key_prefix`.
@@ -60,7 +60,7 @@ class Choice:
 
     @contextmanager
     def _without_callbacks(self) -> Iterator[None]:
-        """Inside, no callback takes an evaluation for the one of the present weights; all are logged."""
+        """Log evaluations in the block, but hide them from callbacks, which expect those of the current weights."""
         handler = self._trainer.callback_handler
         callbacks, handler.callbacks = handler.callbacks, []
         try:
@@ -83,7 +83,7 @@ class Choice:
 
 
 def chosen_at(history: Iterable[Mapping[str, Any]], at: str, value: Any) -> dict[str, float]:
-    """Return what methods chose at a point of training, by the names of the methods.
+    """Return the choices that methods made at a point of training, by the names of the methods.
 
     Args:
         history: the Trainer's `log_history`.

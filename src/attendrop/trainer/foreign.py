@@ -105,7 +105,7 @@ class SupervisedFineTuning(_OfTRL):
 
 @contextmanager
 def _returning(module: nn.Module, result: Any) -> Iterator[None]:
-    """Inside, a call of the module returns `result`."""
+    """Let calls of the module in the block return `result`."""
     own = vars(module).get("forward")
     module.forward = lambda *args, **kwargs: result
     try:

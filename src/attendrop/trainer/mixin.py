@@ -159,7 +159,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self._signature_columns = list(dict.fromkeys([*self._signature_columns, *sorted(self._columns)]))
 
     def get_train_dataloader(self) -> Any:
-        """As the Trainer's; where steps may be captured, its batches carry a note whether they have no padding."""
+        """Like the Trainer's; where steps may be captured, its batches carry a note whether they have no padding."""
         collator = self.data_collator
         if self.capture.may_capture:
             self.data_collator = NotesPadding(collator)
@@ -252,7 +252,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         return prepared
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer's; each weight has the learning rate that the methods want. The scheduler comes after it."""
+        """Like the Trainer's; each weight has the learning rate that the methods want. The scheduler comes after it."""
         optimizer = super().create_optimizer(*args, **kwargs)
         if self.engine is not None:
             self.engine.scale_learning_rates()

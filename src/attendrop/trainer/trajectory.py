@@ -1,4 +1,4 @@
-"""What decides the weights that a run ends with: the settings that a resumed run must share with its checkpoint."""
+"""The settings that decide the final weights of a run: the ones that a resumed run must share with its checkpoint."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def is_secret(name: str) -> bool:
 
 @contextmanager
 def without_secrets(arguments: Any) -> Iterator[None]:
-    """Inside, the passwords of the training arguments are None."""
+    """Set the passwords of the training arguments to None for the block."""
     secrets = {name: value for name, value in vars(arguments).items() if is_secret(name) and value is not None}
     for name in secrets:
         setattr(arguments, name, None)

@@ -21,7 +21,7 @@ class KeepForm(Protocol):
         """What differs between two masks of the same shape and kind."""
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> KeepForm:
-        """Return the same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
 
 
 class Mask(NamedTuple):
@@ -47,7 +47,7 @@ class Mask(NamedTuple):
         return self.bias, self.empty
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Mask:
-        """Return the same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
         return Mask(function(self.bias), function(self.empty))
 
 

@@ -52,7 +52,7 @@ def keep_from_gradient(
 
 
 def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto") -> Tensor:
-    """As `keep_from_gradient`, where the map of scores, [B, H, Q, K], has been computed already."""
+    """Like `keep_from_gradient`, where the map of scores, [B, H, Q, K], has been computed already."""
     _check(tuple(scores.shape), valid, rule)
     return _choose(impl, scores.device, scores.dtype).keep_from_scores(scores, valid, rule)
 
@@ -70,7 +70,7 @@ def _check(shape: tuple[int, ...], valid: Tensor, rule: reference.DropRule) -> N
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Every row must have all of its keys."""
+    """Return whether `shape` broadcasts to `to`; every row must have all of its keys."""
     return (
         len(shape) <= 4
         and shape[-1:] == to[-1:]

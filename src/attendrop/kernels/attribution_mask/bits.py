@@ -58,7 +58,7 @@ class SelectedBits:
         return self.gradient, self.value, self.cut
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> SelectedBits:
-        """Return the same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
         positions = function(self.rule.positions.view(-1, 1, 1, 1)).flatten()
         return replace(
             self,

@@ -22,9 +22,9 @@ from ..draws import uniform
 class DropRule(NamedTuple):
     """Which positions of a map of scores are dropped."""
 
-    p: float | Tensor  # size of the candidate region, as a share of the row; a tensor has no dimensions and is float64
+    p: float | Tensor  # size of the candidate region, as a share of the row; a tensor is 0-d and float64
     q: float | Tensor  # probability with which a candidate is dropped
-    key: int | Tensor  # of the draws; in a captured graph an int32 of no dimensions on the device
+    key: int | Tensor  # of the draws; in a captured graph a 0-d int32 tensor on the device
     positions: Tensor  # of the examples in the global batch, [B]
     direction: str = "high"  # "high" drops the highest scores, "low" the lowest
 

@@ -46,7 +46,7 @@ def tile_of(  # type: ignore[no-untyped-def]
     M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr,
     HIGH: tl.constexpr,
 ):  # fmt: skip
-    """Score of M rows and N keys, NaN where not valid; and n, total and squares of the valid ones in each row.
+    """Compute scores of M rows and N keys, NaN where not valid; and n, total and squares of the valid ones in each row.
 
     The keys are `first`, `first + step` and so on. The lowest scores are the highest of the negated ones.
     """

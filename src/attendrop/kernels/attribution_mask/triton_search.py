@@ -79,13 +79,13 @@ def _normal_quantile(share):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _normal_gap(z, deviation, count):  # type: ignore[no-untyped-def]
-    """How far apart neighbours are at the quantile z of `count` normal numbers."""
+    """Return the gap between neighbours at the quantile z of `count` normal numbers."""
     return deviation * (2.5066 * tl.exp2(0.7213 * z * z) / count)
 
 
 @triton.jit
 def _at_rank(rank, n, low, below_low, high, below_high):  # type: ignore[no-untyped-def]
-    """Return the value at a rank, from those at two others; NaN or infinite where these do not tell."""
+    """Interpolate the value at a rank from those at two others; NaN or infinite where that is impossible."""
     of_low = _normal_quantile(below_low / n)
     of_rank = _normal_quantile(tl.minimum(tl.maximum(rank / n, 0.0), 1.0))
     return low + (high - low) * ((of_rank - of_low) / (_normal_quantile(below_high / n) - of_low))
@@ -171,7 +171,7 @@ def _counts(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
-    """How many scores there are, and how many of them are below the pivots a and b."""
+    """Count the scores, and those below the pivots a and b."""
     count = tl.zeros([M], tl.float32)
     below_a, below_b = count, count
     for tile in range(tiles):
@@ -189,7 +189,7 @@ def _estimate(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
-    """Two places, one probably below the threshold and the other one above it, from an eighth of the keys."""
+    """Return two places, one probably below and one above the threshold, from an eighth of the keys."""
     sampled = tl.maximum(tiles // 8, 1)
     step = tiles // sampled
     n = tl.zeros([M], tl.float32)
@@ -303,7 +303,7 @@ def _narrowed(low, high, below_low, below_high, a, b, below_a, below_b, wanted, 
 def _around(  # type: ignore[no-untyped-def]
     low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE: tl.constexpr
 ):
-    """Two places in the bracket, around where the threshold is expected.
+    """Return two places in the bracket, around where the threshold is expected.
 
     `one` is one of the scores that were collected last. Where most are the same, it probably is the threshold.
     """
@@ -333,7 +333,7 @@ def _around(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _memory_of(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the collected scores of each row are, where their counts are, and where each lane begins, in bytes."""
+    """Return pointers to the collected scores and counts of each row, and the offset of each lane in bytes."""
     of_row = memory_ptr + tl.arange(0, M) * (LANES * SPACE)
     counts = memory_ptr + M * LANES * SPACE + tl.arange(0, M) * LANES
     return of_row, counts, (tl.arange(0, M)[:, None] * LANES + tl.arange(0, LANES)[None, :]) * (SPACE * 4)
@@ -389,9 +389,9 @@ def of_long_rows(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Return the threshold of each row, NaN where there is none.
 
-    All valid scores are in the tiles from `start` to `end` − 1. At `memory_ptr` there are LANES · (SPACE + 1) floats for each row of the program: what each lane has collected, and
-    behind all of that how many they are. In a very long row (WIDE) lanes may collect more, so that fewer rows are read
-    again; to put together what they have takes longer.
+    All valid scores are in the tiles from `start` to `end` − 1. At `memory_ptr` are LANES · (SPACE + 1) floats for
+    each row of the program: the scores that each lane has collected, followed by their numbers. In a very long row
+    (WIDE) lanes may collect more: fewer rows are read again, but merging takes longer.
     """
     expected = (tl.zeros([M], tl.float64) + share).to(tl.float32)
     if not HIGH:

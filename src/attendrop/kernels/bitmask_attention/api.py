@@ -1,7 +1,7 @@
 """Attention with its mask as bits, forward and backward, by Triton kernels on a GPU.
 
 It takes the place of the model's own kernel where a plan masks an attention site. `supports` says where: from
-`SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is a bias of the scores, as ever.
+`SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is an additive mask, as before.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
     reason = _unsupported(query, key, value)
     if reason is not None and reason not in _logged:
         _logged.add(reason)
-        _log.warning("Attention masks stay biases of the scores, which take more memory: %s.", reason)
+        _log.warning("Attention masks stay additive, which takes more memory: %s.", reason)
     return reason is None
 
 
@@ -86,7 +86,7 @@ def are_long_enough(keys: int, device: torch.device) -> bool:
 
 
 def is_possible(device: torch.device) -> bool:
-    """Return whether there is a device and a Triton for the kernels."""
+    """Return whether a supported device and Triton are available."""
     return device.type in _limits.devices and has_triton()
 
 
@@ -99,7 +99,7 @@ def stored(keep: Tensor) -> Tensor | PackedKeep:
 
 
 def _unsupported(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    """Return why the kernels do not know such tensors."""
+    """Return why the kernels do not support these tensors."""
     width = query.shape[-1]
     if not query.dtype == key.dtype == value.dtype or query.dtype not in DTYPES:
         return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}, not one of float32, bf16, fp16"
@@ -126,7 +126,7 @@ def _unserved_by(card: Any, dtype: torch.dtype, width: int) -> str | None:
 
 
 class HasBits(Protocol):
-    """Bits, or what computes them each time that they are needed."""
+    """Bits, or an object that computes them on demand."""
 
     def bits(self) -> Bits: ...
 
@@ -155,7 +155,7 @@ def attend(
 
 
 class _Attend(torch.autograd.Function):
-    """Its masks are no inputs that autograd knows; they live as long as its context."""
+    """Attention as an autograd function. Masks live as long as its context; autograd does not track them."""
 
     @staticmethod
     def forward(

@@ -15,7 +15,7 @@ class Dropout(NamedTuple):
     """The model's own dropout of attention weights. Its probability has 16 bits, so that a word has two draws."""
 
     p: float
-    key: Tensor  # of the draws: int32 of no dimensions, on the device
+    key: Tensor  # of the draws: 0-d int32 tensor, on the device
 
     @classmethod
     def of(cls, p: float, key: Tensor) -> Dropout:

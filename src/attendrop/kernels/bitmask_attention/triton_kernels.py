@@ -38,7 +38,7 @@ CHOOSE = tl.constexpr("""{
 def _allowed_rows(  # type: ignore[no-untyped-def]
     words_ptr, rows, tile, Q, K, wq, rescale, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """Which positions attend, [M, N] or [1, N]."""
+    """Return which positions attend, [M, N] or [1, N]."""
     offsets = tl.arange(0, N)
     if BITS == 0:
         allowed = ((tile * N + offsets < K) | WHOLE)[None, :]
@@ -123,13 +123,13 @@ def _of_pairs(x, A: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-d
 
 @triton.jit
 def _is_second(A: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which of A positions are the second ones of their pairs: 0 or 1."""
+    """Return which of A positions are the second of their pairs: 0 or 1."""
     return tl.arange(0, A) // 8 % 2
 
 
 @triton.jit
 def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which weights of M rows and N keys dropout keeps, [M, N]. `row_words` are those of M / 2 pairs of rows."""
+    """Return the weights of M rows and N keys that dropout keeps, [M, N]. `row_words` belong to M / 2 row pairs."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
     first, second = _two_words(row_words[:, None] + pairs[None, :] * GOLDEN, rescale)
     words = tl.where((_is_second(M) == 0)[:, None], _of_pairs(first, M, N), _of_pairs(second, M, N))
@@ -147,7 +147,7 @@ def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.conste
 
 @triton.jit
 def _zero(rescale):  # type: ignore[no-untyped-def]
-    """0, which the compiler does not know: it would convert weights to half first and then choose, in more steps."""
+    """Return 0, hidden from the compiler, which would otherwise convert weights to half before the choice."""
     return tl.minimum(rescale, 0.0)
 
 

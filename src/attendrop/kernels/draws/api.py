@@ -42,8 +42,8 @@ def dropout_factors(
     """Return dropout factors from the draws of `uniform`: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0.
 
     Args:
-        p: the probability, or a float32 tensor of no dimensions on `device`.
-        key: a 32-bit key, or an int32 tensor of no dimensions on `device`.
+        p: the probability, or a 0-d float32 tensor on `device`.
+        key: a 32-bit key, or a 0-d int32 tensor on `device`.
         positions: the positions of the examples in the global batch, [B].
         shape: the shape of the draws of one example.
         device: where they are needed.
@@ -80,8 +80,8 @@ def bernoulli_rows(
     It is `uniform(key, torch.arange(rows), (n,), device) < p`, without the draws in memory.
 
     Args:
-        p: the probability, or a float32 tensor of no dimensions on `device`.
-        key: a 32-bit key, or an int32 tensor of no dimensions on `device`.
+        p: the probability, or a 0-d float32 tensor on `device`.
+        key: a 32-bit key, or a 0-d int32 tensor on `device`.
         rows: the number of positions.
         n: the number of draws of each.
         device: where they are needed.
@@ -102,5 +102,5 @@ def bernoulli_rows(
 
 
 def key_on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
-    """Return a key as int32 of no dimensions on the device, where kernels read it."""
+    """Return a key as a 0-d int32 tensor on the device, where kernels read it."""
     return key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)

@@ -46,7 +46,7 @@ def rows_below(key: int | Tensor, p: float | Tensor, rows: int, n: int) -> Tenso
     """Return whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n].
 
     Args:
-        key: a 32-bit key, or an int32 tensor of no dimensions.
+        key: a 32-bit key, or a 0-d int32 tensor.
         p: the probability.
         rows: the number of positions.
         n: the number of draws of each.

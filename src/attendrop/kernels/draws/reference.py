@@ -70,7 +70,7 @@ def words_numpy(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) ->
 
 
 def words_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-    """As `words_numpy`, as int32 on `device`."""
+    """Like `words_numpy`, as int32 on `device`."""
     if not isinstance(key, Tensor):
         key = torch.full((), signed(key), dtype=torch.int32, device=device)
     x = _mix_torch(key + positions.to(device, torch.int32) * signed(GOLDEN))

@@ -32,7 +32,7 @@ def mix(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of ROWS rows of N draws; where there is p, whether they are below it. Grid: (rows, places in them)."""
+    """Draw ROWS rows of N numbers, or, with p, whether they are below it. Grid: (rows, places in them)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = (rows[:, None] < ROWS) & (places[None, :] < N)
@@ -77,11 +77,11 @@ def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float 
     """Return draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
 
     Args:
-        key: int32 of no dimensions on the device.
+        key: 0-d int32 tensor on the device.
         positions: of the examples, on the device.
         shape: the shape of the draws of one example.
-        p: where it is given, the result is 0 where a draw is below it, and 1 / (1 − p) elsewhere; a number, or float32
-            of no dimensions on the device.
+        p: where it is given, the result is 0 where a draw is below it, and 1 / (1 − p) elsewhere; a number, or a 0-d
+            float32 tensor on the device.
     """
     found = torch.empty((len(positions), *shape), device=positions.device)
     *axes, n = shape
@@ -99,7 +99,7 @@ def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float 
 
 @triton.jit(do_not_specialize_on_alignment=["key_ptr", "p_ptr"])
 def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether the N draws of each of the positions 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
+    """Draw whether N draws of each position 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = (rows[:, None] < ROWS) & (places[None, :] < N)
@@ -115,8 +115,8 @@ def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
     """Return whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n].
 
     Args:
-        key: int32 of no dimensions on the device.
-        p: a number, or float32 of no dimensions on the device.
+        key: 0-d int32 tensor on the device.
+        p: a number, or 0-d float32 tensor on the device.
         rows: the number of positions.
         n: the number of draws of each.
     """

@@ -25,7 +25,7 @@ def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float 
     Args:
         averages: a.
         weights: w.
-        share: a number from 0 to 1, or float32 of no dimensions on the device.
+        share: a number from 0 to 1, or 0-d float32 tensor on the device.
     """
     _implementation(averages, weights).average(averages, weights, share)
 
@@ -39,7 +39,7 @@ def pull(
         gradients: g.
         weights: w.
         targets: u; None: zero.
-        strength: a number, or float32 of no dimensions on the device.
+        strength: a number, or 0-d float32 tensor on the device.
     """
     _implementation(gradients, weights, targets or ()).pull(gradients, weights, targets, strength)
 
@@ -60,9 +60,9 @@ def ascend(
         weights: W.
         trained: W is kept here.
         gradients: g.
-        rho: ρ, above 0; a number, or float32 of no dimensions on the device.
+        rho: ρ, above 0; a number, or 0-d float32 tensor on the device.
         eta: T is |W| + eta; None: T is 1.
-        is_moved: bool of no dimensions on the device; it becomes True.
+        is_moved: 0-d bool tensor on the device; it becomes True.
     """
     gradients = [gradient.contiguous() for gradient in gradients]
     implementation = _implementation(weights, trained, gradients)

@@ -42,7 +42,7 @@ def _chunk(table_ptr, COUNT, PLACES: tl.constexpr, CHUNK: tl.constexpr):  # type
 
 @triton.jit
 def _pointer(table_ptr, row, tensor, COUNT, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where a tensor of one of the lists begins. Addresses are multiples of 16, so that four numbers load at once."""
+    """Return the address of a tensor in one of the lists: a multiple of 16, so that four numbers load at once."""
     address = tl.load(table_ptr + (2 + row) * COUNT + tensor)
     return tl.multiple_of(address.to(tl.pointer_type(DTYPE)), 16)
 

@@ -43,7 +43,7 @@ class Bits(NamedTuple):
     keys: int
 
     def bits(self) -> Bits:
-        """Itself. Other masks compute their bits when they are asked for them."""
+        """Return the mask itself. Other masks compute their bits on demand."""
         return self
 
     @property
@@ -61,7 +61,7 @@ class Bits(NamedTuple):
         return (self.words,) if self.empty is None else (self.words, self.empty)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Bits:
-        """Return the same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
         return Bits(function(self.words), None if self.empty is None else function(self.empty), self.keys)
 
 
@@ -88,12 +88,12 @@ class PackedKeep(NamedTuple):
         return (self.words,)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> PackedKeep:
-        """Return the same with `function` of its tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to its tensor."""
         return PackedKeep(function(self.words), self.keys)
 
 
 class Blocks(NamedTuple):
-    """Which blocks of `BLOCK` by `BLOCK` positions a kernel must look at: from the first to the one behind the last."""
+    """Which blocks of `BLOCK` by `BLOCK` positions a kernel must look at: as half-open ranges."""
 
     keys: Tensor  # int32 [B, blocks of queries, 2]; a dimension that is 1 is the same for all
     queries: Tensor  # int32 [B, blocks of keys, 2]
@@ -111,7 +111,7 @@ class Blocks(NamedTuple):
         return cls(_range(found), of_queries)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Blocks:
-        """Return the same with `function`, which may change the examples, of each tensor with four dimensions."""
+        """Apply `function`, which may change the examples, to every tensor with four dimensions."""
         keys, queries = (function(x.unsqueeze(1)).squeeze(1) for x in self)
         return Blocks(keys, queries)
 

@@ -85,7 +85,7 @@ def broadcast_strides(x: Tensor) -> list[int]:
 
 
 def pack(keep: Tensor) -> Tensor:
-    """As the reference's, of a mask [B, H, Q, K]."""
+    """Like the reference's, of a mask [B, H, Q, K]."""
     batch, heads, queries, keys = keep.shape
     words = torch.empty(batch, heads, queries, -(-keys // _BLOCK) * WORDS, dtype=torch.int16, device=keep.device)
     if keep.numel():
@@ -98,7 +98,7 @@ def pack(keep: Tensor) -> Tensor:
 
 
 def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bits:
-    """As the reference's; with `in_place` the result is written over `keep` where it has its shape."""
+    """Like the reference's; with `in_place` the result is written over `keep` where it has its shape."""
     words = keep.words
     shape = words.shape if valid is None else torch.broadcast_shapes(words.shape, valid.words.shape)
     is_own = in_place and words.shape == shape and words.is_contiguous()

@@ -14,7 +14,7 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class _MixedRows(torch.autograd.Function):
-    """What a row has given in the forward it collects in the backward, by the inverse permutation."""
+    """Mixes rows in the forward; the backward uses the inverse permutation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, others: Tensor, back: Tensor, shares: Tensor, shares_back: Tensor) -> Tensor:

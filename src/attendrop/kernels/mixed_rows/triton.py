@@ -26,7 +26,7 @@ def mixed_rows_kernel(  # type: ignore[no-untyped-def]
 
 
 def mixed_rows(x: Tensor, others: Tensor, given: Tensor, taken: Tensor) -> Tensor:
-    """As the reference, for a contiguous x.
+    """Like the reference, for a contiguous x.
 
     Args:
         x: [rows, tokens, d].

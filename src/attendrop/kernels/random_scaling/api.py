@@ -26,8 +26,8 @@ def mix(
         trained: of the same shape; W itself is written here.
         keep: bool, of the same shape, or with one row or one column of it that all share; m is written here.
         target: U; None is zero.
-        share: the probability that an element of m is 1, above 0; a number, or float32 of no dimensions on the device.
-        key: of the draws; a number, or int32 of no dimensions on the device.
+        share: the probability that an element of m is 1, above 0; a number, or 0-d float32 tensor on the device.
+        key: of the draws; a number, or 0-d int32 tensor on the device.
     """
     _implementation(weight, trained, keep, target).mix(weight, trained, keep, target, share, key)
 

@@ -22,7 +22,7 @@ def _places(ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def _is_kept(key_ptr, share, rows, columns, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether the draws of these rows and columns are below `share`; all rows, or all columns, may have one draw."""
+    """Return whether the draws of these rows and columns are below `share`; rows or columns may share a draw."""
     of_row = rows.to(tl.uint32) * GOLDEN if BY_ROW else (rows * 0).to(tl.uint32)
     of_column = columns.to(tl.uint32) * GOLDEN if BY_COLUMN else (columns * 0).to(tl.uint32)
     word = mix_word(tl.load(key_ptr).to(tl.uint32, bitcast=True) + of_row)
@@ -32,7 +32,7 @@ def _is_kept(key_ptr, share, rows, columns, BY_ROW: tl.constexpr, BY_COLUMN: tl.
 
 @triton.jit
 def _keep_at(rows, columns, N, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where `keep` has the elements of these rows and columns, and which of the latter write them."""
+    """Return pointers into `keep` for these rows and columns, and which of the latter write them."""
     at = rows[:, None] * (N if BY_COLUMN else 1) * (1 if BY_ROW else 0) + columns[None, :] * (1 if BY_COLUMN else 0)
     writes = ((rows[:, None] == 0) | BY_ROW) & ((columns[None, :] == 0) | BY_COLUMN)
     return at, writes

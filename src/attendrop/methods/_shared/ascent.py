@@ -32,11 +32,11 @@ _SCALE = 1024.0
 
 
 class _Weights(NamedTuple):
-    """The weights, and what graphs read and write beside them, in memory that stays where it is."""
+    """The weights, and the tensors that graphs read and write beside them, at fixed addresses."""
 
     weights: list[Tensor]
     trained: list[Tensor]  # W, while the weights are W + e
-    is_moved: Tensor  # whether they are: bool of no dimensions, on their device
+    is_moved: Tensor  # whether they are: 0-d bool tensor, on their device
 
     @classmethod
     def of(cls, weights: list[Tensor]) -> _Weights:

@@ -28,7 +28,7 @@ class ListedParameters:
         self._all: dict[str, nn.Parameter] = {}
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """As `trained_parameters`."""
+        """Like `trained_parameters`."""
         if self._model is not model:
             self._model, self._all = model, dict(model.named_parameters())
         return {name: parameter for name, parameter in self._all.items() if parameter.requires_grad}

@@ -128,7 +128,7 @@ class RestoresWeights(EditsWeights):
     """The base class of methods that replace weights for the length of a step or of a micro-batch."""
 
     def register(self, model: nn.Module) -> None:
-        """From now on, the weights of the model are those of this method."""
+        """Mark the weights of the model as replaced by this method."""
         _editing[model] = self
 
     def unregister(self, model: nn.Module) -> None:
@@ -240,7 +240,7 @@ class MixedWeights(RestoresWeights):
         self._mixed = weights
 
     def _weights_of(self, model: nn.Module) -> list[_Mixed]:
-        """Return the weights that are mixed, with memory that stays where it is: graphs read it there."""
+        """Return the mixed weights, at fixed addresses, where graphs read them."""
         if (
             self._all is None
             or self._all[0] is not model

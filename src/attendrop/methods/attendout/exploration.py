@@ -1,4 +1,4 @@
-"""What AttendOut tries in a round: which layers it masks, and by how much their logits are shifted at random.
+"""AttendOut's exploration: which layers a round masks, and by how much their logits are shifted at random.
 
     P_l = sigmoid(S_l + ε_l), ε_l ~ N(0, σ²)              one ε for each layer and round
     ∇_{c_l} = A · ε_l / σ²                                 the likelihood of ε as a function of the offset c_l
