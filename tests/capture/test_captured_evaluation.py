@@ -90,8 +90,8 @@ def test_predictions_from_graphs_equal_eager_ones(
     data = examples_of(kind, SHORT)
     eager, captured = (make_trainer(kind, tmp_path, capture).predict(data) for capture in ("eager", "auto"))
     for name in ("predictions", "label_ids"):
-        found, expected = (getattr(result, name) for result in (captured, eager))
-        pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+        actual, expected = (getattr(result, name) for result in (captured, eager))
+        pairs = zip(actual, expected, strict=True) if isinstance(expected, tuple) else [(actual, expected)]
         for one, other in pairs:
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
     assert captured.metrics["test_loss"] == pytest.approx(eager.metrics["test_loss"], rel=1e-3)
@@ -174,9 +174,9 @@ def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured
         assert trainer.capture._evaluation is not None
         trainer.predict(data)
         assert trainer.capture.graphs is None
-    found = trainer.predict(data).predictions
+    actual = trainer.predict(data).predictions
     expected = make_trainer("bert", tmp_path, "eager").predict(data).predictions
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def test_code_of_the_user_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +214,12 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
     task = Task("own", "classification", ("text",), "label")
     seen: list[int] = []
     split = Rows.of_split(Dataset.from_list(rows), tokenizer, task.kind)
-    found = run_model(model, split, tokenizer, task, 4, 128, seen.append, graphs=graphs)
+    actual = run_model(model, split, tokenizer, task, 4, 128, seen.append, graphs=graphs)
     assert sum(seen) == 50
     if graphs is not None:
         assert RecordedGraphs.recorded == (1 if side == "right" else 0)  # 12 full batches of about 2 to 31 tokens
     if side == "right":
-        np.testing.assert_allclose(found, expected, atol=2e-3)
+        np.testing.assert_allclose(actual, expected, atol=2e-3)
 
 
 @pytest.mark.gpu

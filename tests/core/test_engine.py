@@ -196,10 +196,10 @@ def test_extra_columns_reach_the_method_and_not_the_model() -> None:
     with Engine(model, [Plain(), Reader(), TwoViews()]) as engine:
         with engine.micro_batch({**batch, "how_much": scale}) as inputs:
             assert inputs.keys() == batch.keys()
-            found = model(**inputs).logits
+            actual = model(**inputs).logits
         with engine.seams.applied(Plan(scale={0: scale.view(-1, 1, 1, 1)})):
             expected = model(**batch).logits
-        assert_same_numbers(found, torch.cat([expected] * 2))
+        assert_same_numbers(actual, torch.cat([expected] * 2))
         with pytest.raises(
             ValueError, match=r"Reader reads the column 'how_much', and the batch has only attention_mask"
         ):

@@ -19,10 +19,10 @@ def literal_gradients(model: Any, batches: list[dict[str, torch.Tensor]], rho: f
     weights = [p for p in model.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     for batch in batches:
-        found = torch.autograd.grad(model(**batch).loss, weights, allow_unused=True)
-        length = sum((g**2).sum() for g in found if g is not None) ** 0.5
+        gradients = torch.autograd.grad(model(**batch).loss, weights, allow_unused=True)
+        length = sum((g**2).sum() for g in gradients if g is not None) ** 0.5
         with torch.no_grad():
-            for weight, g in zip(weights, found, strict=True):
+            for weight, g in zip(weights, gradients, strict=True):
                 if g is not None:
                     weight.add_(rho * g / length)
         model(**batch).loss.backward()
@@ -95,12 +95,12 @@ def test_plan_that_runs_again_starts_from_the_trained_weights() -> None:
             before = copy.deepcopy(model.state_dict())
             micro_batch = engine.begin_micro_batch(batch)
             engine.regularizers[0].on_batch(micro_batch)
-            found = []
+            results = []
             for _ in range(2):
                 engine.plan(micro_batch)
-                found.append(copy.deepcopy(model.state_dict()))
-            assert all(map(torch.equal, found[0].values(), found[1].values()))
-            assert not all(map(torch.equal, found[0].values(), before.values()))
+                results.append(copy.deepcopy(model.state_dict()))
+            assert all(map(torch.equal, results[0].values(), results[1].values()))
+            assert not all(map(torch.equal, results[0].values(), before.values()))
             engine.before_optimizer()
             assert all(map(torch.equal, model.state_dict().values(), before.values()))
             with torch.no_grad():

@@ -343,7 +343,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("* self.args.gradient_accumulation_steps *", "*", "sampler"),
     ],
     "trainer/manifest.py": [
-        ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),
+        ("sorted(checkpoints, reverse=True)", "sorted(checkpoints)", "checkpoints:newest_checkpoint"),
         ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
     ],
     "lab/runs/recipe.py": [
@@ -358,12 +358,12 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
 
 def arguments_of(tests: str) -> list[list[str]]:
     """The arguments of pytest, one list for each entry of `tests`."""
-    found = []
+    arguments = []
     for entry in tests.split():
         name, _, chosen = entry.partition(":")
         [file] = (ROOT / "tests").rglob(f"test_{name}.py")
-        found.append([str(file.relative_to(ROOT)), *(["-k", chosen] if chosen else [])])
-    return found
+        arguments.append([str(file.relative_to(ROOT)), *(["-k", chosen] if chosen else [])])
+    return arguments
 
 
 def fails(tree: Path, tests: str) -> bool:

@@ -309,15 +309,15 @@ def test_workers_end_with_their_launcher_and_the_run_is_resumed_with_the_same_nu
 
 def _workers(folder: str) -> list[int]:
     """The processes whose command line names a folder, besides the launcher."""
-    found = []
+    ids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
         if folder.encode() in words and b"--nproc" not in words:
-            found.append(int(path.parent.name))
-    return found
+            ids.append(int(path.parent.name))
+    return ids
 
 
 def _wait_for(condition: Any, seconds: float = 240) -> None:

@@ -54,14 +54,14 @@ class DrawKeys:
         """
         if name not in self._places:
             assert self._step is not None, "numbers are read while a step runs"
-            found = function(self._step)
+            result = function(self._step)
             start = sum(size.numel() for _, size in self._places.values())
-            if start + found.numel() > _NUMBERS:
+            if start + result.numel() > _NUMBERS:
                 raise NotCaptured(f"its methods compute more than {_NUMBERS} numbers in Python")
-            self._places[name] = slice(start, start + found.numel()), found.shape
+            self._places[name] = slice(start, start + result.numel()), result.shape
             self._functions[name] = function
             if not self._is_capturing:
-                self._numbers[self._places[name][0]].copy_(found.flatten())
+                self._numbers[self._places[name][0]].copy_(result.flatten())
         place, shape = self._places[name]
         return self._numbers[place].view(shape)
 
@@ -86,8 +86,8 @@ class DrawKeys:
         words[0], words[1:] = self._first_position, keys_of(step.seed, step.progress.step, sites, streams)
         self._copy(torch.from_numpy(words), self._table)
         if self._functions:
-            found = [function(step).flatten().double() for function in self._functions.values()]
-            self._copy(torch.cat(found), self._numbers)
+            numbers = [function(step).flatten().double() for function in self._functions.values()]
+            self._copy(torch.cat(numbers), self._numbers)
         self._written = now
 
     def _copy(self, new: Tensor, table: Tensor) -> None:

@@ -57,12 +57,12 @@ class EvaluationShapes(PaddedShapes):
 
 def _cuts(exact: Tensor, padded: Tensor, lengths: Mapping[str, tuple[int, int]]) -> list[tuple[int, str]]:
     """Return the dimensions of a result that are longer for the padded batch, and a column that is as long."""
-    found = []
+    cuts = []
     for dim, pair in enumerate(zip(exact.shape, padded.shape, strict=True)):
         names = [name for name, both in lengths.items() if both == pair]
         if pair[0] != pair[1] and names:
-            found.append((dim, names[0]))
-    return found
+            cuts.append((dim, names[0]))
+    return cuts
 
 
 class CapturedEvaluation:
@@ -119,10 +119,10 @@ class CapturedEvaluation:
         key = ("evaluation", kind, shapes, self._addresses())
         if self._graphs.is_full and not self._graphs.has(key):
             return None
-        found = self._graphs.run(key, lambda: run(dict(static)), forward_of=self._trainer.model, may_fail=True)
+        outputs = self._graphs.run(key, lambda: run(dict(static)), forward_of=self._trainer.model, may_fail=True)
         if key in self._graphs.failure_of:
             self._give_up(self._graphs.failure_of[key])
-        copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, found)
+        copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, outputs)
         return shapes_of.cut(copied, batch) if self._is_padded(batch, static) else copied
 
     def _repays(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:

@@ -84,14 +84,14 @@ class Trial(TorchFunctionMode):
             trained: the weights whose gradients are taken after the work.
         """
         trained = set(trained)
-        found = [
+        weights = [
             weight
             for weight in self._reads
             if weight in self._kept
             and weight not in self._used_otherwise
             and (not self._gradients[weight] or (weight in trained and self._has_one_gradient(weight)))
         ]
-        return LinearCopies(found, self._dtype)
+        return LinearCopies(weights, self._dtype)
 
     def _has_one_gradient(self, weight: nn.Parameter) -> bool:
         """Where there are several, autocast may add them up in float32, and a copy would in half precision."""
@@ -146,9 +146,9 @@ class LinearCopies(TorchFunctionMode):
 
     def take_gradients(self) -> dict[nn.Parameter, Tensor]:
         """Return the gradients that the work has left, in half precision. The copies are freed."""
-        found = {weight: copy.grad for weight, copy in self._copies.items() if copy.grad is not None}
+        gradients = {weight: copy.grad for weight, copy in self._copies.items() if copy.grad is not None}
         self._copies = {}
-        return found
+        return gradients
 
 
 def write_gradients(into: Mapping[nn.Parameter, Tensor], new: Mapping[nn.Parameter, Tensor], adds: bool) -> None:

@@ -76,5 +76,5 @@ class MeasuredPlans:
         with preserved(self._graphs.device):
             plan, metrics = self._graphs.run(key, measure, batch=batch, forward_of=self._model, may_fail=True)
         batch.step.metrics.update({name: value.clone() for name, value in metrics.items()})
-        found: Plan = plan
-        return found
+        captured: Plan = plan
+        return captured

@@ -73,12 +73,12 @@ def _kinds(trainer: TrainerProtocol, engine: Engine | None) -> set[Hashable]:
         return {()}
     state = trainer.state
     epochs = max(1, math.ceil(min(state.num_train_epochs, state.max_steps)))
-    found: set[Hashable] = set()
+    keys: set[Hashable] = set()
     for epoch in range(min(epochs, 100)):
         progress = Progress(epoch * state.max_steps // epochs, state.max_steps, epoch, epochs)
         step = Step(engine.model, engine.seams, progress, views=engine.views, columns=engine.columns)
-        found.add(tuple(method.capture_key(step) for method in engine.regularizers))
-    return found
+        keys.add(tuple(method.capture_key(step) for method in engine.regularizers))
+    return keys
 
 
 def evaluations_of_run(trainer: TrainerProtocol) -> int:

@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 @functools.cache
 def has_triton() -> bool:
     """Return whether triton is installed; the first call logs a warning if it is not."""
-    found = importlib.util.find_spec("triton") is not None
-    if not found:
+    is_installed = importlib.util.find_spec("triton") is not None
+    if not is_installed:
         _log.warning("triton is not installed: masks and draws are computed in plain torch, which takes longer.")
-    return found
+    return is_installed
 
 
 def is_on_nvidia(x: Tensor) -> bool:

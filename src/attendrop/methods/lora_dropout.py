@@ -46,14 +46,14 @@ class Factor:
 def lora_factors(model: nn.Module) -> list[tuple[Factor, Factor]]:
     """Return the trained factors of all LoRA layers, in module order; only of peft's ordinary linear layers."""
     modules = dict(model.named_modules())
-    found = []
+    factors = []
     for name, a in modules.items():
         layer, separator, adapter = name.partition(".lora_A.")
         other = f"{layer}.lora_B.{adapter}"
         b = modules.get(other)
         if separator and isinstance(a, nn.Linear) and isinstance(b, nn.Linear) and a.weight.requires_grad:
-            found.append((Factor(name, a.in_features), Factor(other, b.out_features)))
-    return found
+            factors.append((Factor(name, a.in_features), Factor(other, b.out_features)))
+    return factors
 
 
 def variant_of(model: nn.Module) -> str | None:

@@ -29,7 +29,7 @@ from ..kernels.mask_bits import combined, pack
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
-from .probe import Probed, Probe
+from .probe import Probe, Probed
 from .seams import Record, bound
 from .sites import Layers
 
@@ -158,7 +158,7 @@ def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: Integra
 
 def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) -> list[Probed]:
     """Σ_k w_k ∂F/∂O along the path of each site in each call, one at a time, and the records of the unscaled pass."""
-    found: list[Probed] = []
+    results: list[Probed] = []
     with probe.untracked(training=False):
         with torch.no_grad():
             calls = probe.gradients_of_calls(sites)
@@ -169,8 +169,8 @@ def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) 
                     gradients, _ = probe.gradients_of_calls([site], call, Plan(scale={site: at}))[call]
                     part = gradients[site] * weight
                     totals[site] = totals[site] + part if site in totals else part
-            found.append((totals, records))
-    return found
+            results.append((totals, records))
+    return results
 
 
 def scores(

@@ -110,12 +110,12 @@ class Probe:
             outputs = {site: records[site].output for site in sites if site in records}
             if isinstance(objective, TokenObjective) and head is not None:
                 gradient = _gradient_of_head(head, objective, end, inputs, _scale_of(outputs.values()))
-                found = _gradients(outputs, end, gradient)
+                result = _gradients(outputs, end, gradient)
             else:
-                found = _gradients(outputs, objective(end))
+                result = _gradients(outputs, objective(end))
         for record in records.values():
             record.output = record.output.detach()  # it would keep the graph in memory
-        return found, records
+        return result, records
 
     def of_this_call(self, key: Hashable, compute: Callable[[], list[Probed]]) -> Probed:
         """Return the cached result for this call of the loop's loss; `compute` fills the cache for all calls.
@@ -164,9 +164,9 @@ class Probe:
         with planned_calls(self.model, self.seams, plan_of) as calls:
             loss = self.loop_loss.compute()
             outputs = {(n, site): r.output for n, records in enumerate(calls) for site, r in records.items()}
-            found = _gradients(outputs, -loss) if torch.is_grad_enabled() else {}
+            gradients = _gradients(outputs, -loss) if torch.is_grad_enabled() else {}
         return [
-            ({site: found[n, site] for site in records if (n, site) in found}, records)
+            ({site: gradients[n, site] for site in records if (n, site) in gradients}, records)
             for n, records in enumerate(calls)
         ]
 
@@ -216,8 +216,8 @@ def _gradients(tensors: Mapping[Key, Tensor], end: Tensor, gradient: Tensor | No
         return {key: torch.zeros_like(x) for key, x in tensors.items()}
     scale = _scale_of(tensors.values())
     start = end * scale if gradient is None else end
-    found = torch.autograd.grad(start, list(tensors.values()), gradient, allow_unused=True)
-    return {key: _unscaled(x, grad, scale) for (key, x), grad in zip(tensors.items(), found, strict=True)}
+    gradients = torch.autograd.grad(start, list(tensors.values()), gradient, allow_unused=True)
+    return {key: _unscaled(x, grad, scale) for (key, x), grad in zip(tensors.items(), gradients, strict=True)}
 
 
 def _scale_of(tensors: Iterable[Tensor]) -> float:

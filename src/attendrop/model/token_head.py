@@ -72,19 +72,19 @@ class TokenHead:
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
         """Return what the trunk computes, [B, T, d]. The head runs on the first token alone."""
-        found: list[Tensor] = []
+        states: list[Tensor] = []
 
         def first_token(module: nn.Module, args: Any, output: Any) -> ModelOutput:
-            found.append(output["last_hidden_state"])
+            states.append(output["last_hidden_state"])
             self._output_type = type(output)
-            return self._output_type(**{**output, "last_hidden_state": found[0][:, :1]})
+            return self._output_type(**{**output, "last_hidden_state": states[0][:, :1]})
 
         hook = self._trunk.register_forward_hook(first_token)
         try:
             self._model(**inputs)
         finally:
             hook.remove()
-        return found[0]
+        return states[0]
 
     def logits(self, hidden: Tensor, inputs: Mapping[str, Any]) -> Tensor:
         """Return the logits of these tokens, [B, t, V].

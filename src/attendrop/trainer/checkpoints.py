@@ -127,9 +127,9 @@ class Checkpoints:
         if args.local_process_index == 0:
             unverified = _missing_manifest(checkpoint) if may_change else None
             mine = self._local_problem(checkpoint, unverified is None), unverified is None
-        found = gather_objects(mine, args.world_size)
-        self._is_verified = all(is_verified for _, is_verified in found)
-        problem = next((problem for problem, _ in found if problem is not None), None)
+        problems = gather_objects(mine, args.world_size)
+        self._is_verified = all(is_verified for _, is_verified in problems)
+        problem = next((problem for problem, _ in problems if problem is not None), None)
         if problem is None and not self._is_verified:
             self.notes.append(
                 f"the files of {checkpoint.name} are not verified, because {_missing_manifest(checkpoint)}."
@@ -161,18 +161,18 @@ class Checkpoints:
     def _changes(self, checkpoint: Path, may_change: bool) -> list[Change]:
         """Return the changes of this resume, after those of earlier ones. Raises a `ValueError` if none is allowed."""
         args = self._trainer.args
-        found: tuple[list[Change], list[Change], list[str]] = ([], [], [])
+        result: tuple[list[Change], list[Change], list[str]] = ([], [], [])
         if args.process_index == 0:
             manifest = read_manifest(checkpoint)
             earlier = [Change(**change) for change in manifest["changes"]]
-            found = earlier, find_changes(manifest["settings"], self.settings(), manifest["step"]), []
+            result = earlier, find_changes(manifest["settings"], self.settings(), manifest["step"]), []
             for library, version in library_versions().items():
                 if manifest["versions"].get(library) != version:
                     before = manifest["versions"].get(library)
-                    found[2].append(
+                    result[2].append(
                         f"{checkpoint.name} was written with {library} {before}, and {version} is used now."
                     )
-        earlier, changes, notes = gather_objects(found, args.world_size)[0]
+        earlier, changes, notes = gather_objects(result, args.world_size)[0]
         if changes and not may_change:
             raise ValueError(describe_changes(changes, checkpoint.name))
         self.notes += [*notes, *(f"{change}." for change in changes)]

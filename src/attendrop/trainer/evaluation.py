@@ -47,5 +47,5 @@ class Evaluation(TrainerParts):
         if not self.capture.is_evaluating:
             return run(inputs)
         inputs = self._prepare_inputs(inputs)
-        found = self.capture.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
-        return run(inputs) if found is None else found
+        captured = self.capture.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
+        return run(inputs) if captured is None else captured

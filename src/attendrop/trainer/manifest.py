@@ -119,12 +119,12 @@ def move_into_place(staged: Path, target: Path) -> None:
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
     """Return the folders `checkpoint-<step>` of a folder, the newest first, whole or not."""
-    found = {}
+    checkpoints = {}
     for path in folder.glob("checkpoint-*"):
         match = re.fullmatch(r"checkpoint-(\d+)", path.name)
         if match and path.is_dir():
-            found[int(match[1])] = path
-    return [found[number] for number in sorted(found, reverse=True)]
+            checkpoints[int(match[1])] = path
+    return [checkpoints[number] for number in sorted(checkpoints, reverse=True)]
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -134,8 +134,8 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 def _files(folder: Path) -> set[str]:
     """Return the files of a folder and of the folders in it, without the manifest. Under FSDP there are folders."""
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return found - {MANIFEST_FILE}
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return names - {MANIFEST_FILE}
 
 
 def _digest(path: Path) -> str:

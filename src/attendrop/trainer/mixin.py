@@ -333,8 +333,8 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         # Only a penalty needs outputs, which some trainers do not compute.
         if not engine.reads_outputs:
-            found = super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-            return (engine.averaged(found[0]), *found[1:]) if return_outputs else engine.averaged(found)
+            result = super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+            return (engine.averaged(result[0]), *result[1:]) if return_outputs else engine.averaged(result)
         share = self._share_of_step(engine, super().compute_loss, model, inputs, kwargs.get("num_items_in_batch"))
         loss, outputs = self.adaptation.with_outputs(super().compute_loss, model, inputs, *args, **kwargs)
         loss = engine.loss(outputs, loss, share)

@@ -242,7 +242,7 @@ def _launch(
     value: Tensor | None,
     valid: Tensor,
     rule: DropRule,
-    found: Tensor,
+    out: Tensor,
     cut: Tensor | None = None,
     blocks: Blocks | None = None,
     all_valid: bool = False,
@@ -250,19 +250,19 @@ def _launch(
     write: bool = True,
     **options: Any,
 ) -> None:
-    """Write `found`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
-    if not found.numel():
+    """Write `out`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
+    if not out.numel():
         return
-    batch, heads, queries = found.shape[:3]
+    batch, heads, queries = out.shape[:3]
     keys, width = (left.shape[3], 0) if value is None else (value.shape[2], left.shape[3])
     p, q, key, positions, direction = rule
     high = direction == "high"
-    is_bits = found.dtype == torch.int16
+    is_bits = out.dtype == torch.int16
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(batch, heads, queries, keys)
     settings = _blocks(keys, width, is_half, is_bits, search, all_valid) | options
     if search and write and cut is not None and settings["TILES"] > 1:  # each has sizes of its own
-        given = left, value, valid, rule, found, cut, blocks, all_valid
+        given = left, value, valid, rule, out, cut, blocks, all_valid
         _launch(*given, write=False, **options)
         _launch(*given, search=False, **options)
         return
@@ -279,13 +279,13 @@ def _launch(
         rows = batch * heads * programs * settings["M"]
         memory = torch.empty(rows * LANES.value * (SPACE.value + 1), device=left.device)
     attribution_mask_kernel[programs * settings["PARTS"], heads, batch](
-        left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
+        left, left if value is None else value, valid.view(torch.uint8), out if is_bits else out.view(torch.uint8),
         cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,
         p.double() if isinstance(p, Tensor) else None, q.double() if isinstance(q, Tensor) else None,
         memory, 0 if isinstance(key, Tensor) else key,
         0.0 if isinstance(p, Tensor) else float(1 - p if high else p),
         0 if isinstance(q, Tensor) else largest_word_below(float(q)),
-        queries, keys, width, found.shape[3], 1 if value is None else heads // value.shape[1],
+        queries, keys, width, out.shape[3], 1 if value is None else heads // value.shape[1],
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),

@@ -93,12 +93,12 @@ def bernoulli_rows(
         return rows_below(key_on_device(key, device), p, rows, n)
     if device.type == "cpu":
         return cpu.rows_below(key, p, rows, n)
-    found = torch.empty(rows, n, dtype=torch.bool, device=device)
+    is_below = torch.empty(rows, n, dtype=torch.bool, device=device)
     size = max(1, _CHUNK // max(1, n))
     for first in range(0, rows, size):
         positions = torch.arange(first, min(first + size, rows), device=device)
-        found[first : first + size] = uniform(key, positions, (n,), device) < p
-    return found
+        is_below[first : first + size] = uniform(key, positions, (n,), device) < p
+    return is_below
 
 
 def key_on_device(key: int | Tensor, device: torch.device | str) -> Tensor:

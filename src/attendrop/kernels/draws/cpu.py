@@ -55,13 +55,13 @@ def rows_below(key: int | Tensor, p: float | Tensor, rows: int, n: int) -> Tenso
     if limit < 0 or limit >= reference.WORD:
         return torch.full((rows, n), limit >= 0)
     words = reference.words_numpy(key, torch.arange(rows), ())
-    found = np.empty((rows, n), bool)
+    is_below = np.empty((rows, n), bool)
 
     def work(here: slice, x: np.ndarray, buffer: np.ndarray) -> None:
-        np.less_equal(reference.last_axis(words[here], x, buffer), np.uint32(limit), out=found[here])
+        np.less_equal(reference.last_axis(words[here], x, buffer), np.uint32(limit), out=is_below[here])
 
     _on_all_threads(work, rows, n)
-    return torch.from_numpy(found)
+    return torch.from_numpy(is_below)
 
 
 def _on_all_threads(work: Work, rows: int, n: int) -> None:

@@ -83,18 +83,18 @@ def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float 
         p: where it is given, the result is 0 where a draw is below it, and 1 / (1 − p) elsewhere; a number, or a 0-d
             float32 tensor on the device.
     """
-    found = torch.empty((len(positions), *shape), device=positions.device)
+    draws = torch.empty((len(positions), *shape), device=positions.device)
     *axes, n = shape
-    if found.numel():
+    if draws.numel():
         d1, d2 = (*axes, 1, 1)[:2]
-        rows, width = found.numel() // n, min(1024, triton.next_power_of_2(n))
+        rows, width = draws.numel() // n, min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         uniform_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            key, positions, found, p if isinstance(p, Tensor) else None,
+            key, positions, draws, p if isinstance(p, Tensor) else None,
             *((0.0, 1.0) if p is None or isinstance(p, Tensor) else (float(p), float(max(1 - p, 2**-24)))),
             rows, d1, d2, n, AXES=len(axes), FACTOR=p is not None, BLOCK=block, WIDTH=width,
         )  # fmt: skip
-    return found
+    return draws
 
 
 @triton.jit(do_not_specialize_on_alignment=["key_ptr", "p_ptr"])
@@ -120,36 +120,36 @@ def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
         rows: the number of positions.
         n: the number of draws of each.
     """
-    found = torch.empty(rows, n, dtype=torch.bool, device=key.device)
-    if found.numel():
+    is_below = torch.empty(rows, n, dtype=torch.bool, device=key.device)
+    if is_below.numel():
         width = min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         is_tensor = isinstance(p, Tensor)
         rows_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            key, p if is_tensor else None, 0.0 if is_tensor else float(p), found.view(torch.uint8), rows, n,
+            key, p if is_tensor else None, 0.0 if is_tensor else float(p), is_below.view(torch.uint8), rows, n,
             BLOCK=block, WIDTH=width,
         )  # fmt: skip
-    return found
+    return is_below
 
 
 def uniform(words: Tensor, n: int) -> Tensor:
     """Return draws in [0, 1) for rows with these words, int32 [...]: [..., n]."""
-    found = torch.empty((*words.shape, n), device=words.device)
-    _launch(words, None, found, n)
-    return found
+    draws = torch.empty((*words.shape, n), device=words.device)
+    _launch(words, None, draws, n)
+    return draws
 
 
 def are_below(words: Tensor, p: Tensor) -> Tensor:
     """Return whether those draws are below p, [..., n]."""
-    found = torch.empty(p.shape, dtype=torch.bool, device=p.device)
-    _launch(words.expand(p.shape[:-1]), p.float().contiguous(), found.view(torch.uint8), p.shape[-1])
-    return found
+    is_below = torch.empty(p.shape, dtype=torch.bool, device=p.device)
+    _launch(words.expand(p.shape[:-1]), p.float().contiguous(), is_below.view(torch.uint8), p.shape[-1])
+    return is_below
 
 
-def _launch(words: Tensor, p: Tensor | None, found: Tensor, n: int) -> None:
-    if found.numel():
+def _launch(words: Tensor, p: Tensor | None, out: Tensor, n: int) -> None:
+    if out.numel():
         rows, width = words.numel(), min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         draws_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            words.contiguous(), p, found, rows, n, BLOCK=block, WIDTH=width
+            words.contiguous(), p, out, rows, n, BLOCK=block, WIDTH=width
         )

@@ -58,8 +58,8 @@ def _average_tile(mean_ptr, weight_ptr, share, there):  # type: ignore[no-untype
     mean = _load(mean_ptr, there).to(share.dtype)
     weight = _load(weight_ptr, there).to(share.dtype)
     away = weight - mean
-    found = tl.where(share < 0.5, mean + share * away, weight - away * (1 - share))  # as torch.lerp
-    tl.store(mean_ptr, found.to(mean_ptr.dtype.element_ty), mask=there)
+    average = tl.where(share < 0.5, mean + share * away, weight - away * (1 - share))  # as torch.lerp
+    tl.store(mean_ptr, average.to(mean_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize_on_alignment=["share_ptr"])
@@ -258,12 +258,12 @@ def ascend(
     eta: float | None,
     is_moved: Tensor,
 ) -> None:
-    lists, found = list(_by_dtypes(weights, trained, gradients)), []
+    lists, squares = list(_by_dtypes(weights, trained, gradients)), []
     for each in lists:
-        found.append(torch.empty(each.grid, dtype=each.wide, device=is_moved.device))
+        squares.append(torch.empty(each.grid, dtype=each.wide, device=is_moved.device))
         kinds = eta is not None, each.dtypes[0]
-        squares_kernel[each.grid](*each.arguments, found[-1], each.number(eta or 0.0), *kinds, **each.sizes)
-    factor = step_factor(torch.cat(found), rho)
+        squares_kernel[each.grid](*each.arguments, squares[-1], each.number(eta or 0.0), *kinds, **each.sizes)
+    factor = step_factor(torch.cat(squares), rho)
     for each in lists:
         kinds = eta is not None, each.dtypes[0]
         ascend_kernel[each.grid](*each.arguments, each.number(factor), each.number(eta or 0.0), *kinds, **each.sizes)

@@ -104,11 +104,11 @@ class Blocks(NamedTuple):
         valid = valid[(None,) * (4 - valid.dim())].any(1)
         if valid.shape[1] > 1:
             valid = _any_of_block(valid, 1)
-        found = _any_of_block(valid, 2)
-        of_queries = _range(found.transpose(1, 2))
-        if found.shape[1] == 1:  # the same for all queries
+        attending = _any_of_block(valid, 2)
+        of_queries = _range(attending.transpose(1, 2))
+        if attending.shape[1] == 1:  # the same for all queries
             of_queries = of_queries * -(-queries // BLOCK)
-        return cls(_range(found), of_queries)
+        return cls(_range(attending), of_queries)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Blocks:
         """Apply `function`, which may change the examples, to every tensor with four dimensions."""
@@ -123,9 +123,9 @@ def _any_of_block(x: Tensor, dim: int) -> Tensor:
     return x.transpose(dim, -1)
 
 
-def _range(found: Tensor) -> Tensor:
+def _range(attending: Tensor) -> Tensor:
     """Return the half-open range from the first to the last True of each row: [..., 2]; (0, 0) without one."""
-    places = torch.arange(found.shape[-1], device=found.device)
-    behind = ((places + 1) * found).amax(-1)
-    first = places.masked_fill(~found, found.shape[-1]).amin(-1)
+    places = torch.arange(attending.shape[-1], device=attending.device)
+    behind = ((places + 1) * attending).amax(-1)
+    first = places.masked_fill(~attending, attending.shape[-1]).amin(-1)
     return torch.stack([torch.minimum(first, behind), behind], -1).int()

@@ -102,14 +102,14 @@ def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bi
     words = keep.words
     shape = words.shape if valid is None else torch.broadcast_shapes(words.shape, valid.words.shape)
     is_own = in_place and words.shape == shape and words.is_contiguous()
-    found = words if is_own else torch.empty(shape, dtype=torch.int16, device=words.device)
+    words_out = words if is_own else torch.empty(shape, dtype=torch.int16, device=words.device)
     empty = torch.empty((*shape[:3], 1), dtype=torch.bool, device=words.device)
-    if found.numel():
+    if words_out.numel():
         n = triton.next_power_of_2(shape[-1])
         m = max(1, 8192 // n)
         combine_kernel[triton.cdiv(shape[2], m), shape[1], shape[0]](
-            words, None if valid is None else valid.words, found, empty.view(torch.uint8),
+            words, None if valid is None else valid.words, words_out, empty.view(torch.uint8),
             shape[2], keep.keys, shape[3], *words.expand(shape).stride()[:3],
             *((0, 0, 0) if valid is None else valid.words.expand(shape).stride()[:3]), M=m, N=n, IN_PLACE=is_own,
         )  # fmt: skip
-    return Bits(found, empty, keep.keys)
+    return Bits(words_out, empty, keep.keys)

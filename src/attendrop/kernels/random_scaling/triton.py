@@ -55,11 +55,11 @@ def mix_kernel(  # type: ignore[no-untyped-def]
     tl.store(trained_ptr + at, weight, mask=there)
     weight = weight.to(tl.float32)
     if target_ptr is None:
-        found = weight * factor
+        mixed = weight * factor
     else:
         target = tl.load(target_ptr + at, mask=there, other=0.0).to(tl.float32)
-        found = target + (weight - target) * factor
-    tl.store(weight_ptr + at, found.to(weight_ptr.dtype.element_ty), mask=there)
+        mixed = target + (weight - target) * factor
+    tl.store(weight_ptr + at, mixed.to(weight_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize_on_alignment=["share_ptr"])
@@ -75,8 +75,8 @@ def unmix_kernel(  # type: ignore[no-untyped-def]
     factor = tl.where(is_kept, tl.div_rn(1.0, share), 0.0)
     at = rows[:, None] * N + columns[None, :]
     gradient = tl.load(gradient_ptr + at, mask=there, other=0.0)
-    found = gradient.to(tl.float32) * factor
-    tl.store(gradient_ptr + at, found.to(gradient_ptr.dtype.element_ty), mask=there)
+    scaled = gradient.to(tl.float32) * factor
+    tl.store(gradient_ptr + at, scaled.to(gradient_ptr.dtype.element_ty), mask=there)
     tl.store(weight_ptr + at, tl.load(trained_ptr + at, mask=there, other=0.0), mask=there)
 
 

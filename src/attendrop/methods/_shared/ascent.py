@@ -119,9 +119,9 @@ class AscendsWeights(RestoresWeights, ProbesModel):
             restore(weights, trained, is_moved)
         probe = batch.probe()
         with probe.untracked(), torch.enable_grad():
-            found = torch.autograd.grad(probe.loss(Plan()) * _SCALE, weights, allow_unused=True)
+            raw = torch.autograd.grad(probe.loss(Plan()) * _SCALE, weights, allow_unused=True)
         with torch.no_grad():
-            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, found, strict=True)]
+            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, raw, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
             # In place, because a captured graph reads the weights at their addresses.
             ascend(weights, trained, gradients, rho, self.scale_offset, is_moved)

@@ -40,13 +40,13 @@ def depths(owner: str, model: nn.Module, seams: Seams) -> dict[str, int]:
 
 def _embeddings(base: nn.Module, in_blocks: set[int]) -> set[int]:
     """Return the parameters of the base model, by id, that belong to its embeddings."""
-    found: set[int] = set()
+    ids: set[int] = set()
     is_before = True
     for name, parameter in base.named_parameters():
         is_before = is_before and id(parameter) not in in_blocks
         if is_before or "embed" in name:
-            found.add(id(parameter))
+            ids.add(id(parameter))
     for module in base.modules():
         if isinstance(module, nn.Embedding):
-            found.update(id(parameter) for parameter in module.parameters())
-    return found
+            ids.update(id(parameter) for parameter in module.parameters())
+    return ids

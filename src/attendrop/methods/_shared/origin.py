@@ -48,8 +48,8 @@ class RemembersOrigin(KeepsState):
         if not self._origin:
             refuse_sharded(type(self).__name__, step.model)
             inside = {id(parameter) for parameter in pretrained_part(step.model).parameters()}
-            found = {name: self.origin(name, p) for name, p in parameters.items() if id(p) in inside}
-            self._origin = {name: value for name, value in found.items() if value is not None}
+            values = {name: self.origin(name, p) for name, p in parameters.items() if id(p) in inside}
+            self._origin = {name: value for name, value in values.items() if value is not None}
         elif not self._is_on_device:
             self._origin = {name: x.to(parameters[name].device) for name, x in self._origin.items()}
         self._is_on_device = True
