@@ -117,8 +117,8 @@ def _answer_of(name: str, size: str) -> str:
     text += "\n"
     text += _groups("score", "score", over_tasks(name, size, "score"))
     text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(name, size, "scaled_loss"))
-    alike = over_tasks(name, size, "loss", alike=True)
-    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", alike)
+    matched = over_tasks(name, size, "loss", matched=True)
+    text += _groups("loss", "log loss, against plain fine-tuning with matched learning rate and epochs", matched)
     return text + _about_other_tasks(name, methods, size)
 
 
@@ -165,17 +165,17 @@ def majority() -> str:
             continue
         for outcome in ("loss", "score"):
             change = "raise" if outcome in HIGHER_IS_BETTER else "lower"
-            better, better_than_alike = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
+            better, better_than_matched = (_helps_on_most(name, size, outcome, matched) for matched in (False, True))
             text += paragraph(
                 f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
-                f"correction: {listed(better)}. Against plain fine-tuning that is trained alike: "
-                f"{listed(better_than_alike)}."
+                f"correction: {listed(better)}. Against plain fine-tuning with matched learning rate and epochs: "
+                f"{listed(better_than_matched)}."
             )
     return text or NOT_YET
 
 
-def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]:
-    tasks = on_tasks(name, size, outcome, alike)
+def _helps_on_most(name: str, size: str, outcome: str, matched: bool) -> list[str]:
+    tasks = on_tasks(name, size, outcome, matched)
     sign = 1 if outcome in HIGHER_IS_BETTER else -1
     names = []
     for method in filter(is_ours, methods_of(name, size)):
@@ -193,8 +193,8 @@ def in_every_part() -> str:
     parts = measured()
     if len(parts) < 2:
         return ""
-    common = set.intersection(*(set(over_tasks(*part, "loss", alike=True)) for part in parts))
-    lower = [_lower_the_loss_alike(*part) for part in parts]
+    common = set.intersection(*(set(over_tasks(*part, "loss", matched=True)) for part in parts))
+    lower = [_lower_the_loss_matched(*part) for part in parts]
     common_methods = [method for method in lower[0] if all(method in of_part for of_part in lower)]
     number = len(common) - len(common_methods)
     was, does = ("was", "does") if number == 1 else ("were", "do")
@@ -238,7 +238,7 @@ def expectations() -> str:
     size = primary_size()
     methods, rows = _compared(MODEL, size), sum(of.runs for of in run_counts())
     score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
-    alike, score_alike = (over_tasks(MODEL, size, outcome, alike=True) for outcome in ("loss", "score"))
+    matched, score_matched = (over_tasks(MODEL, size, outcome, matched=True) for outcome in ("loss", "score"))
     tasks, seeds = _tasks_and_seeds(MODEL, size)
 
     def count(of: Mapping[str, TaskSummary], verdict: str) -> str:
@@ -251,18 +251,19 @@ def expectations() -> str:
         f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
         f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
         f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
-        f"sure a model is of its answers: without temperature scaling, {count(alike, 'helps')} of {len(alike)} lower "
-        "the log loss of plain fine-tuning that is trained alike. Those that do so without hurting the score:"
+        f"sure a model is of its answers: without temperature scaling, {count(matched, 'helps')} of {len(matched)} "
+        "lower the log loss of plain fine-tuning with matched learning rate and epochs. Those that do so without "
+        "hurting the score:"
     )
     text += "\n"
     lines = [
         [
             method,
             f"{frozen()[method]['training']['num_train_epochs']:g}",
-            interval("loss", alike[method]),
-            interval("score", score_alike[method]),
+            interval("loss", matched[method]),
+            interval("score", score_matched[method]),
         ]
-        for method in _lower_the_loss_alike(MODEL, size)
+        for method in _lower_the_loss_matched(MODEL, size)
     ]
     text += table(["method", "epochs", "log loss", "score, in points"], lines)
     others = [_on_another_model(name, size) for name in MODELS if name != MODEL]
@@ -274,11 +275,11 @@ def _compared(name: str, size: str) -> list[str]:
     return [method for method in methods_of(name, size) if method not in controls()]
 
 
-def _lower_the_loss_alike(name: str, size: str) -> list[str]:
-    """Those that lower the log loss of plain fine-tuning that is trained alike, and do not hurt the score."""
-    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
-    better = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
-    return sorted(better, key=lambda method: alike[method].difference or 0.0)
+def _lower_the_loss_matched(name: str, size: str) -> list[str]:
+    """Those that lower the log loss of matched plain fine-tuning, and do not hurt the score."""
+    score, matched = over_tasks(name, size, "score"), over_tasks(name, size, "loss", matched=True)
+    better = [method for method, of in matched.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
+    return sorted(better, key=lambda method: matched[method].difference or 0.0)
 
 
 def _on_another_model(name: str, size: str) -> str:
@@ -287,11 +288,12 @@ def _on_another_model(name: str, size: str) -> str:
     if not methods:
         return ""
     tasks, seeds = _tasks_and_seeds(name, size)
-    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
+    score, matched = over_tasks(name, size, "score"), over_tasks(name, size, "loss", matched=True)
     raise_the_score = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
-    lower_the_loss = [f"{m} ({interval('loss', alike[m])})" for m in _lower_the_loss_alike(name, size)]
+    lower_the_loss = [f"{m} ({interval('loss', matched[m])})" for m in _lower_the_loss_matched(name, size)]
     return paragraph(
         f"On {MODELS[name]} ({len(methods)} of the methods and settings, {tasks} tasks, {seeds} paired seeds) the "
-        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning that is trained alike is "
+        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning with matched "
+        f"learning rate and epochs is "
         f"lowered, without hurting the score, by {listed(lower_the_loss)}."
     )

@@ -20,7 +20,7 @@ from . import answers
 from .judge import OUTCOMES, against, by_cell, on_tasks, over_cells, over_tasks
 from .lines import RECORDS
 from .parts import OTHER_DATA, PLAIN, UPPER_LINE, WHOLE, confirmation_rows, rows_of, sizes
-from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
+from .plan import DEFAULTS, PLAN, frozen, matched_plain
 from .protocol_gains import Gain, gains
 from .recommend import GOALS, MODEL, primary_size
 from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, sign
@@ -60,12 +60,12 @@ def numbers(name: str) -> str:
     return table(["method", *(NAMES[outcome] for outcome in OUTCOMES)], lines)
 
 
-def against_plain_alike(name: str) -> str:
-    """Every method against plain fine-tuning that is trained alike."""
-    summaries = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in GOALS}
+def against_matched_plain(name: str) -> str:
+    """Every method against plain fine-tuning with matched learning rate and epochs."""
+    summaries = {outcome: over_tasks(name, primary_size(), outcome, matched=True) for outcome in GOALS}
     if not summaries["loss"]:
         return NOT_YET
-    settings, controls = frozen(), plain_trained_alike()
+    settings, controls = frozen(), matched_plain()
     lines = []
     for method in sorted(summaries["loss"], key=lambda one: summaries["loss"][one].difference or 0.0):
         own, other = (settings[one]["training"] for one in (method, controls[method]))
@@ -105,30 +105,30 @@ def of_method(method: str) -> str:
     size = primary_size()
     settings = {name: of["method"] for name, of in frozen().items() if of["method"].partition(":")[0] == method}
     summaries = {outcome: over_tasks(MODEL, size, outcome) for outcome in GOALS}
-    alike = over_tasks(MODEL, size, "loss", alike=True)
+    matched = over_tasks(MODEL, size, "loss", matched=True)
     lines = [
-        [f"`{text}`", *(judged(o, of.get(name)) for o, of in summaries.items()), judged("loss", alike.get(name))]
+        [f"`{text}`", *(judged(o, of.get(name)) for o, of in summaries.items()), judged("loss", matched.get(name))]
         for name, text in settings.items()
         if " + " not in text and name in summaries["score"]
     ]
-    titles = [*(NAMES[outcome] for outcome in GOALS), "log loss, trained alike"]
+    titles = [*(NAMES[outcome] for outcome in GOALS), "log loss, matched"]
     return table(["setting", *titles], lines) if lines else NOT_YET
 
 
-def by_size(name: str, outcome: str, alike: bool = False) -> str:
+def by_size(name: str, outcome: str, matched: bool = False) -> str:
     """An outcome for each amount of training data, of the methods that were measured with several.
 
     Args:
         name: The name of the model in the files.
         outcome: The outcome.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        matched: Whether each method is compared with plain fine-tuning with matched learning rate and epochs.
     """
     measured = sizes(name)
     if len(measured) < 2:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
-        of = [over_tasks(name, size, outcome, alike=alike).get(method) for size in measured]
+        of = [over_tasks(name, size, outcome, matched=matched).get(method) for size in measured]
         if sum(figures is not None for figures in of) > 1:
             lines.append([method, *(judged(outcome, figures) for figures in of)])
     return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for size in measured)], lines)
@@ -148,17 +148,17 @@ def by_task(name: str, outcome: str) -> str:
     return table(["method", *(task for task, _ in summaries)], lines)
 
 
-def on_whole_sets(name: str, alike: bool) -> str:
+def on_whole_sets(name: str, matched: bool) -> str:
     """The differences on whole training sets, task by task.
 
     Args:
         name: The name of the model in the files.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        matched: Whether each method is compared with plain fine-tuning with matched learning rate and epochs.
     """
     summaries = {
         (NAMES[outcome], task): (outcome, of)
         for outcome in ("score", "loss")
-        for (task, _), of in on_tasks(name, WHOLE, outcome, alike=alike).items()
+        for (task, _), of in on_tasks(name, WHOLE, outcome, matched=matched).items()
     }
     lines = []
     for method in methods_of(name, WHOLE):
@@ -302,18 +302,18 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-numbers": lambda: numbers("minilm"),
     "verdict-words-mpnet": lambda: words("mpnet"),
     "verdict-numbers-mpnet": lambda: numbers("mpnet"),
-    "verdict-controls": lambda: against_plain_alike("minilm"),
+    "verdict-controls": lambda: against_matched_plain("minilm"),
     "verdict-dropped": lambda: what_is_dropped("minilm"),
     "verdict-defaults": lambda: defaults("minilm"),
     "verdict-sizes-score": lambda: by_size("minilm", "score"),
     "verdict-sizes-loss": lambda: by_size("minilm", "loss"),
-    "verdict-sizes-alike-score": lambda: by_size("minilm", "score", alike=True),
-    "verdict-sizes-alike-loss": lambda: by_size("minilm", "loss", alike=True),
+    "verdict-sizes-matched-score": lambda: by_size("minilm", "score", matched=True),
+    "verdict-sizes-matched-loss": lambda: by_size("minilm", "loss", matched=True),
     "verdict-other-data": lambda: on_other_data("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),
-    "verdict-whole": lambda: on_whole_sets("minilm", alike=False),
-    "verdict-whole-alike": lambda: on_whole_sets("minilm", alike=True),
+    "verdict-whole": lambda: on_whole_sets("minilm", matched=False),
+    "verdict-whole-matched": lambda: on_whole_sets("minilm", matched=True),
     "verdict-levels": lambda: levels("minilm"),
     "verdict-detectable": detectable,
     "verdict-settings": settings,

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 PLAN = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))
 FROZEN = FOLDER / "frozen.yaml"
 TUNE, DEFAULTS = "tune", "defaults"  # the stages on development tasks
-ALIKE = 1.5  # see `plain_trained_alike`
+RATE_FACTOR = 1.5  # see `matched_plain`
 
 
 class Setting(NamedTuple):
@@ -64,10 +64,10 @@ def controls() -> list[str]:
     return [name for name, of in frozen().items() if not of["method"] and "development" not in of]
 
 
-def plain_trained_alike() -> dict[str, str]:
-    """Name of a setting -> the plain fine-tuning that is trained alike, where there is one; plain settings have none.
+def matched_plain() -> dict[str, str]:
+    """Name of a setting -> the plain fine-tuning with matched rate and epochs, if any; plain settings have none.
 
-    It has the same number of epochs, and the learning rates differ by at most the factor `ALIKE`.
+    It has the same number of epochs, and the learning rates differ by at most the factor `RATE_FACTOR`.
     """
     settings = frozen()
     plain = {name: of["training"] for name, of in settings.items() if not of["method"]}
@@ -78,7 +78,7 @@ def plain_trained_alike() -> dict[str, str]:
             for one, training in plain.items()
             if training["num_train_epochs"] == of["training"]["num_train_epochs"]
         }
-        if name not in plain and factors and min(factors.values()) <= math.log(ALIKE):
+        if name not in plain and factors and min(factors.values()) <= math.log(RATE_FACTOR):
             best[name] = min(factors, key=factors.__getitem__)
     return best
 

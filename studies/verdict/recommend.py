@@ -114,8 +114,8 @@ def candidates() -> dict[str, float]:
     losses = development_losses(settings)
     plain = settings[PLAIN]["training"]
     rows = rows_of(DEFAULTS, MODEL) if is_complete(DEFAULTS, MODEL) else []
-    alike = [row for row in rows if float(row["epochs"]) == plain["num_train_epochs"]]
-    for name, of in over_cells(by_cell(alike, outcome), outcome, only_these=True).items():
+    matched = [row for row in rows if float(row["epochs"]) == plain["num_train_epochs"]]
+    for name, of in over_cells(by_cell(matched, outcome), outcome, only_these=True).items():
         if name in settings and name not in losses and settings[name]["training"] == plain:
             losses[name] = losses[PLAIN] + (of.difference or 0.0)
     return losses

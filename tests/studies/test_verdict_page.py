@@ -117,18 +117,18 @@ def test_control_separates_the_method_from_its_epochs(study: Path) -> None:
     assert actual["AD-DROP"][2].endswith("**helps**")
     assert actual["AD-DROP"][3].startswith("−0.05")
     assert not {"LLRD", "plain, fewer epochs"} & set(actual)  # nothing is trained like LLRD
-    assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("trained alike")[1]
+    assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("matched")[1]
 
 
 def test_table_by_size_omits_methods_measured_at_one_size(study: Path) -> None:
     rows = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "Two together"]
     write(study / "fewer-minilm.csv", rows)
     forget()
-    actual, alike = (rows_of(page.TABLES[f"verdict-sizes{part}-loss"]()) for part in ("", "-alike"))
+    actual, matched = (rows_of(page.TABLES[f"verdict-sizes{part}-loss"]()) for part in ("", "-matched"))
     assert "Two together" not in actual
     assert actual["EMA"][0].endswith("**helps**")  # n = 100
-    assert alike["EMA"][0].endswith("no difference")  # fewer epochs lower it as much
-    assert "LLRD" not in alike
+    assert matched["EMA"][0].endswith("no difference")  # fewer epochs lower it as much
+    assert "LLRD" not in matched
 
 
 def test_recommendation_is_the_best_development_method_that_does_not_hurt(study: Path) -> None:
@@ -199,9 +199,9 @@ def test_whole_training_sets_have_their_own_table(study: Path, monkeypatch: pyte
     assert "| method | rate | score, mrpc | score, stsb | log loss, mrpc |" in text
     assert rows_of(text)["AD-DROP"][0] == "0.0001"
     assert all(cell.endswith("**helps**") for cell in rows_of(text)["AD-DROP"][1:])
-    alike = rows_of(page.TABLES["verdict-whole-alike"]())
-    assert "no difference" in alike["EMA"][3]  # its control has the same effect
-    assert "LLRD" not in alike  # no plain fine-tuning is trained alike
+    matched = rows_of(page.TABLES["verdict-whole-matched"]())
+    assert "no difference" in matched["EMA"][3]  # its control has the same effect
+    assert "LLRD" not in matched  # no plain fine-tuning matches it
 
 
 def test_preset_can_be_the_defaults_of_a_method(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
