@@ -193,7 +193,7 @@ def test_gradients_that_were_not_captured_are_stepped_eagerly() -> None:
     assert torch.equal(weight, twice)
 
 
-def test_an_optimizer_has_another_graph_where_what_a_step_reads_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizer_step_is_recaptured_when_its_tensors_move(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
     graphs, keys = Graphs(torch.device("cpu")), []

@@ -101,7 +101,7 @@ def test_predictions_from_graphs_equal_eager_ones(
 
 
 @pytest.mark.parametrize("capture", ["auto", "eager"])
-def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captured(
+def test_batches_of_a_capturable_evaluation_do_not_synchronise(
     capture: str, graphs: type[RecordedGraphs], tmp_path: Path
 ) -> None:
     trainer, seen = make_trainer("bert", tmp_path, capture), []
@@ -117,7 +117,7 @@ def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captur
     assert not trainer.accelerator.dataloader_config.non_blocking
 
 
-def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
+def test_evaluation_graphs_use_the_current_weights(
     graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph reads weights at their addresses; other weights in the model have a graph of their own."""
@@ -179,7 +179,7 @@ def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured
     np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
-def test_code_of_the_user_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_code_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(RegularizedTrainer):
         def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
             return super().prediction_step(*args, **kwargs)
@@ -290,7 +290,7 @@ def test_lengths_of_examples_are_read_where_that_is_cheap() -> None:
     [(2, [], [], False), (20, [], [32, 48], True), (10, [ADDrop()], [48], False)],
     ids=["short", "long", "two kinds of epochs"],
 )
-def test_a_run_records_what_it_repays(
+def test_run_records_only_shapes_worth_capturing(
     epochs: int, methods: list[Any], buckets: list[int], small: bool, tmp_path: Path
 ) -> None:
     """20 texts in batches of 4: 5 batches in an epoch, the longest of which has 33 to 48 tokens in 34 of 100 cases."""

@@ -200,7 +200,7 @@ def test_parameters_that_are_more_than_weights_are_left_to_autocast() -> None:
     assert names_of(copies.weights, model) == {"other.bias"}
 
 
-def test_gradients_that_nobody_takes_stay_where_they_are() -> None:
+def test_unread_gradients_stay_in_place() -> None:
     model = Two()
     copies = trial_of(lambda: model().backward(), list(model.other.parameters()))
     assert names_of(copies.weights, model) == {"other.weight", "other.bias"}
@@ -254,7 +254,7 @@ def test_copies_are_freed_with_their_gradients() -> None:
     assert not any(copy() for copy in made)
 
 
-def test_nothing_is_left_behind_after_an_exception() -> None:
+def test_exception_restores_all_state() -> None:
     model = Two()
     copies = trial_of(lambda: model().backward(), list(model.parameters()))
     model.zero_grad()
@@ -359,7 +359,7 @@ def test_captured_steps_with_copies_have_the_bits_of_autocast(
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_use_that_the_trial_does_not_see_adds_to_the_gradient() -> None:
+def test_use_outside_the_trial_adds_to_the_gradient() -> None:
     graphs, model = Graphs(torch.device("cpu")), Two()
 
     def work() -> None:

@@ -433,7 +433,7 @@ def test_object_in_use_by_an_open_engine_is_refused() -> None:
 
 
 @pytest.mark.parametrize("attribution", ["ga", "iga", "aa", "rd"])
-def test_probe_of_a_model_that_skips_layers_by_itself(attribution: str) -> None:
+def test_probe_and_pass_skip_the_same_layers(attribution: str) -> None:
     """BART with `encoder_layerdrop`: a block that did not run has no attribution and gets no mask."""
     model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
     model.model.encoder.layerdrop = model.model.decoder.layerdrop = 0.5

@@ -161,7 +161,7 @@ def test_folder_without_a_configuration_is_refused(tmp_path) -> None:
         load_regularizers(tmp_path)
 
 
-def test_drawing_command_fails_with_one_sentence(tmp_path, monkeypatch, capsys) -> None:
+def test_drawing_command_fails_with_one_line_error(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["hello", "--model", str(tmp_path / "none")], ["hello", "--p", "3"], [" "]):
         with pytest.raises(SystemExit, match="2"):

@@ -189,7 +189,7 @@ def test_large_programs_compute_the_same(kind: str, monkeypatch: pytest.MonkeyPa
             torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-4)
 
 
-def test_rows_that_lost_everything_are_uniform_and_rows_without_a_valid_key_are_zero() -> None:
+def test_rows_without_a_kept_key_are_uniform_and_rows_without_a_valid_key_are_zero() -> None:
     query, key, value, gradient = tensors(1, 1, 1, 6, 6, 32, torch.float32)
     query[:, :, 1], gradient[:, 2:] = 1e4, 0
     valid = torch.ones(6, 6, dtype=torch.bool, device=DEVICE)
@@ -255,7 +255,7 @@ def test_cards_with_little_shared_memory_do_not_get_wide_heads_in_float32() -> N
     assert "below 8.0" in (reason((7, 5), 64, torch.float16, 64) or "")
 
 
-def test_unserved_shapes_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_shapes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     x = torch.zeros(1, 2, 8, 32)
     assert not bitmask_attention.supports(x, x, x)  # on a CPU, and too short
     with bitmask_attention.override_limits(shortest=8, devices=("cpu",)), caplog.at_level(logging.WARNING):
@@ -332,7 +332,7 @@ def step(model: Any, method: Any, batch: dict[str, Tensor]) -> tuple[Plan, Tenso
         pytest.param("bert", "sdpa", ADDROP, "SelectedBits", marks=pytest.mark.slow),
     ],
 )
-def test_step_by_bits_is_the_step_by_a_bias(
+def test_step_with_bitmasks_matches_additive_masks(
     kind: str, attention: str, method: Any, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = zoo.make_batch(kind, size=2, length=9)
@@ -377,7 +377,7 @@ def test_probe_draws_the_dropout_of_the_pass_that_it_prepares() -> None:
 @pytest.mark.parametrize(
     "method", ["addrop:p=0.5,q=0.6,layers=all,cross_tuning=false", "scores_dropout:pattern=element"]
 )
-def test_captured_steps_by_bits_match_eager(method: str, tmp_path: Path) -> None:
+def test_captured_steps_with_bitmasks_match_eager(method: str, tmp_path: Path) -> None:
     data = [{name: x[i] for name, x in zoo.make_batch("bert", size=8, length=16).items()} for i in range(8)]
     results = []
     for kind in ("eager", "captured"):

@@ -125,7 +125,7 @@ def test_step_of_the_reference_has_its_length(eta: float | None) -> None:
 
 
 @needs_triton
-def test_table_has_large_numbers() -> None:
+def test_address_table_holds_large_numbers() -> None:
     from attendrop.kernels.foreach.triton import table_of
 
     rows = [[2**47 + 512 * i + j for j in range(300)] for i in range(3)]

@@ -584,7 +584,7 @@ def test_bits_of_rows_without_padding_match_the_reference(queries: int, keys: in
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("batch", "length", "kind"), [(4, 2048, "full"), (1, 8192, "full"), (3, 2100, "padding")])
-def test_bits_of_long_rows_of_random_numbers_have_the_wanted_size(batch: int, length: int, kind: str) -> None:
+def test_long_random_rows_have_the_expected_candidate_count(batch: int, length: int, kind: str) -> None:
     """Search and write compute the same scores, to the last bit, or rows would lose the position at their threshold."""
     from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
@@ -608,7 +608,7 @@ def triton_cut(*given: Any) -> torch.Tensor:
 
 
 @needs_triton
-def test_strengths_in_device_memory_are_those_of_numbers() -> None:
+def test_strengths_in_device_memory_match_python_numbers() -> None:
     scores, valid = torch.randn(1, 2, 9, 33, generator=torch.Generator().manual_seed(0)), torch.ones(33).bool()
     positions = torch.tensor([2])
     for p, q in ((0.3, 0.4), (0.8, 1.0), (0.5, 0.0), (0.0, 0.5)):

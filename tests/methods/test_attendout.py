@@ -680,7 +680,7 @@ def test_causal_models_learn_from_positions_at_or_below_the_diagonal_only(graphs
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("kind", "causal"), [("gpt2", True), ("llama", True), ("bert", False), ("bart", False)])
-def test_the_generator_knows_whether_the_masked_attention_is_causal(kind: str, causal: bool) -> None:
+def test_generator_is_causal_where_the_masked_attention_is(kind: str, causal: bool) -> None:
     method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
     batch = zoo.make_batch(kind)
     model = zoo.make_model(kind).train()
@@ -763,7 +763,7 @@ def one_round(method: AttendOut, steps: int = 1, sizes: tuple[int, ...] = (4,), 
 
 @pytest.mark.parametrize("select", ["sample", "better"])
 @pytest.mark.parametrize(("sign", "winner"), [(1, "attacker"), (-1, "defender")])
-def test_the_network_with_the_higher_score_goes_on(select: str, sign: int, winner: str) -> None:
+def test_network_with_the_higher_score_continues(select: str, sign: int, winner: str) -> None:
     method = Decided(T=1, init_drop=0.5, reward_on="noisy", select=select)
     method.evidence = sign * torch.linspace(0.9, 1.1, 16)
     model = one_round(method)
@@ -776,7 +776,7 @@ def test_the_network_with_the_higher_score_goes_on(select: str, sign: int, winne
 
 @pytest.mark.parametrize("select", ["sample", "better"])
 @pytest.mark.parametrize("spoiled", ["attacker", "defender"])
-def test_a_spoiled_network_loses(select: str, spoiled: str) -> None:
+def test_corrupted_network_loses(select: str, spoiled: str) -> None:
     """The whole way from the scores of the networks to the choice."""
 
     def spoil(model: nn.Module, method: AttendOut) -> None:

@@ -132,7 +132,7 @@ def test_attendout_and_fields_out_of_range_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_pass_that_runs_once_more_before_it_is_captured_changes_nothing() -> None:
+def test_trial_run_before_capture_changes_nothing() -> None:
     """A captured pass runs as a trial first; keys and numbers are in tensors, and so is what it leaves for the next."""
     batch, gradients = zoo.make_batch("bert"), []
     for trials in (0, 1):

@@ -68,7 +68,7 @@ def test_layers_and_shares_are_drawn_evenly() -> None:
     assert abs(shares.sum(-1).mean() - 0.5) < 4 * (1 / 12 / 600) ** 0.5  # Beta(1, 1) is uniform
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_unsupported_heads_and_losses_are_refused() -> None:
     for kind in ("llama", "token", "choice", "span"):
         with pytest.raises(ValueError, match="HiddenMixup mixes the labels of whole examples"):
             Engine(zoo.make_model(kind), [HiddenMixup()])

@@ -74,7 +74,7 @@ def test_first_pass_draws_the_dropout_of_the_second() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_gradient_that_is_zero_or_not_finite_moves_nothing() -> None:
+def test_zero_or_nonfinite_gradient_moves_no_weight() -> None:
     weights, trained = ([torch.ones(3), torch.ones(2, 2)] for _ in range(2))
     is_moved = torch.tensor(False)
     for bad in (0.0, float("inf"), float("nan")):
@@ -119,7 +119,7 @@ def test_interrupted_step_leaves_the_trained_weights() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_other_methods_see_trained_weights_when_gradients_are_there() -> None:
+def test_other_methods_see_trained_weights_in_on_gradients() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     before = [p.detach().clone() for p in model.parameters()]
     with Engine(model, [ChildTuning(p=0.5), SAM(0.3), ADDrop(cross_tuning=False)]) as engine:

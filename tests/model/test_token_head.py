@@ -39,7 +39,7 @@ def test_attribution_by_parts_matches_plain_autograd(kind: str, monkeypatch: pyt
         assert relative_error(values, expected[layer]) < 1e-9
 
 
-def test_head_that_draws_or_has_no_trunk_is_asked_for_all_logits() -> None:
+def test_head_that_draws_or_has_no_trunk_computes_all_logits() -> None:
     """The dropout of a head for token labels would draw other numbers for one token after the other."""
     assert TokenHead.find(zoo.make_model("token").train()) is None
     assert TokenHead.find(zoo.make_model("t5").train()) is None

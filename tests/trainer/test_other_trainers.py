@@ -179,7 +179,7 @@ def test_penalties_in_sft_trainer_are_those_of_the_trainer(accumulated: int, tmp
     assert largest_difference(actual, trained(make_trainer("sft", tmp_path, model=model(), **options))) > 1e-3
 
 
-def test_probes_leave_no_trace_in_what_is_logged(tmp_path: Path) -> None:
+def test_probes_do_not_change_logged_metrics(tmp_path: Path) -> None:
     """TRL counts tokens and accuracies in each computation of the loss, also in one that a probe asks for."""
     logged = []
     for regularizers in (None, [ADDrop(p=0.5, q=1e-9, cross_tuning=False)]):
@@ -303,7 +303,7 @@ def test_each_call_has_its_own_mask(tmp_path: Path) -> None:
     assert not torch.equal(one, two)
 
 
-def test_a_loss_that_keeps_outputs_between_its_calls(tmp_path: Path) -> None:
+def test_loss_that_stores_outputs_between_calls_trains(tmp_path: Path) -> None:
     """MatryoshkaLoss computes embeddings once and reads them for each width: a probe in the middle would disturb it."""
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
@@ -326,7 +326,7 @@ def test_gradient_checkpointing_repeats_the_plan_of_each_call(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("labels", [1, 2])
-def test_what_a_cross_encoder_attributes(labels: int, tmp_path: Path) -> None:
+def test_cross_encoder_attributes_its_loss(labels: int, tmp_path: Path) -> None:
     """The logit of the predicted class, as in the paper; with one score the loss."""
     trainer = make_trainer("cross_encoder", tmp_path, [ADDrop(**ON)], num_labels=labels, max_steps=1)
     computed = []
@@ -381,12 +381,12 @@ def test_old_versions_are_refused(package: str, oldest: str, monkeypatch: pytest
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_methods_that_a_contrastive_loss_cannot_have(method: Any, words: str, tmp_path: Path) -> None:
+def test_contrastive_loss_refuses_unsupported_methods(method: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words):
         make_trainer("sentence", tmp_path, [method])
 
 
-def test_losses_and_arguments_that_are_refused(tmp_path: Path) -> None:
+def test_unsupported_losses_and_arguments_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
 
