@@ -139,8 +139,8 @@ def test_weight_pass_benchmark_writes_complete_rows(tmp_path: Path) -> None:
     passes = {name: int(row["passes"]) for name, row in rows.items()}
     assert passes["average"] == weight_passes_of("ema") == weight_passes_of("swa:start=0")
     assert passes["pull"] == weight_passes_of("l2_sp")
-    assert passes["climb of SAM"] + passes["restore"] == weight_passes_of("sam")
-    assert passes["climb of ASAM"] + passes["restore"] == weight_passes_of("asam")
+    assert passes["ascent of SAM"] + passes["restore"] == weight_passes_of("sam")
+    assert passes["ascent of ASAM"] + passes["restore"] == weight_passes_of("asam")
 
 
 class Products(TorchDispatchMode):

@@ -67,7 +67,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("        if kind is not None:\n            self._copies = {}\n", "", "half_weights:exception"),
     ],
     "capture/graphs.py": [
-        ("of_weights[parameter] + of_copies.pop(parameter)", "of_copies.pop(parameter)", "half_weights:outside_the_trial"),
+        ("of_weights[parameter] + of_copies.pop(parameter)", "of_copies.pop(parameter)", "half_weights:outside_the"),
     ],
     "core/rates.py": [
         ('"lr": group["lr"] * factor', '"lr": group["lr"]', "llrd"),

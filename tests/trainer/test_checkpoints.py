@@ -185,7 +185,7 @@ def test_damaged_checkpoint_is_skipped(trained: Path, tmp_path: Path) -> None:
     assert same_bits(load_file(trained / "checkpoint-4" / "model.safetensors"), weights_of_file(folder, 4))
     for step in (2, 4):
         (folder / f"checkpoint-{step}" / "optimizer.pt").unlink()
-    with pytest.raises(ValueError, match="there is no whole checkpoint .* checkpoint-2 .* optimizer.pt is missing"):
+    with pytest.raises(ValueError, match="there is no complete checkpoint .* checkpoint-2 .* optimizer.pt is missing"):
         make_trainer(folder).train(resume_from_checkpoint=True)
 
 

@@ -106,7 +106,7 @@ def lengths_of(dataset: Any) -> list[int] | None:
             if "length" in (getattr(dataset, "column_names", None) or ()):  # as in the data sets of `attendrop train`
                 return [int(length) for length in dataset["length"]]
             return [_length(dataset[number]["input_ids"]) for number in range(len(dataset))]
-    except Exception:  # whatever a data set of the user does, its lengths are only a help
+    except Exception:  # lengths are only an optimisation: any error of a user's data set is ignored
         return None
 
 

@@ -48,7 +48,7 @@ class DrawKeys:
         return self._table[slot]
 
     def values(self, name: Hashable, function: Callable[[Step], Tensor]) -> Tensor:
-        """Return what `function` returns for the present step, in float64.
+        """Return the result of `function` for the current step, in float64.
 
         A name that is new gets a place in the table.
         """

@@ -47,7 +47,7 @@ class EvaluationShapes(PaddedShapes):
         )
 
     def cut(self, outputs: Any, batch: Mapping[str, Tensor]) -> Any:
-        """Return what a model returns for a padded batch, without what belongs to the padding."""
+        """Return the outputs of a model for a padded batch, without those of the padding."""
         leaves, structure = tree_flatten(outputs)
         for number, cuts in enumerate(self._cuts):
             for dim, name in cuts:
@@ -100,7 +100,7 @@ class CapturedEvaluation:
         self._now = self._buckets[id(dataset)][1]
 
     def step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
-        """Return what `run` returns for a batch; None where it must run eagerly.
+        """Return the result of `run` for a batch; None if it must run eagerly.
 
         Args:
             run: a prediction step of the Trainer.

@@ -3,7 +3,7 @@
 A graph reads and writes fixed addresses. Whatever changes from step to step is therefore written into tensors that
 stay at their addresses: batches (`Graphs.static_batch`), the keys of local draws (`DrawKeys`), gradients
 (`Graphs.run(..., network=...)`). Ordinary dropout still draws from the global generator: a replay starts from its
-present state and advances it.
+current state and advances it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Graph:
 
 
 class Graphs:
-    """The CUDA graphs of one training run. They share their memory, so only one may run at a time.
+    """The CUDA graphs of one training run. They share memory, so only one may run at a time.
 
     Args:
         device: the GPU.
@@ -96,7 +96,7 @@ class Graphs:
         self._draw_keys.forget()
 
     def drop_scope(self) -> None:
-        """Free the graphs of the present scope."""
+        """Free the graphs of the current scope."""
         del self._draw_keys_of[self._scope]
         self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != self._scope}
 
@@ -176,7 +176,7 @@ class Graphs:
         all_scopes: bool = False,
         may_fail: bool = False,
     ) -> Any:
-        """Return what `function` returns, in tensors that the next run with the same key overwrites.
+        """Return the result of `function`, in tensors that the next run with the same key overwrites.
 
         The first run with a key captures the function. If that fails, this and all later functions run eagerly, and
         `failure` says why.
@@ -189,8 +189,8 @@ class Graphs:
             forward_of: the model whose forward the function runs; it is made `capturable`.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
             all_scopes: use this graph in runs of all scopes (`begin_run`).
-            may_fail: whether other functions are captured also if this one cannot be. The caller must not come again
-                with such a function; `failure_of` says why it failed.
+            may_fail: whether other functions are captured even if this one cannot be. The caller must not pass such a
+                function again; `failure_of` says why it failed.
         """
 
         def work(contexts: Contexts | None = None) -> Any:

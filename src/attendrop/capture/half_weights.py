@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 LINEAR_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (nn.functional.linear, torch.addmm)  # addmm: GPT-2's Conv1D
 
-# What may be asked of a weight beside that: its description, and whether it requires a gradient.
+# Reads of a weight that do not count: its description, and whether it requires a gradient.
 _DESCRIPTIONS = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "is_cuda", "is_leaf")),

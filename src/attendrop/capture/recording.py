@@ -23,7 +23,7 @@ from .buckets import (
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """What is recorded in a run. By default, everything.
+    """Which shapes are recorded in a run. By default, all.
 
     Args:
         buckets: the lengths to which batches are padded.
@@ -35,7 +35,7 @@ class RecordingPlan:
 
     @classmethod
     def of(cls, trainer: TrainerProtocol, engine: Engine | None) -> RecordingPlan:
-        """Return what is worth recording in the run of this trainer, which is about to begin.
+        """Return which shapes are worth recording in the run of this trainer, which is about to begin.
 
         A graph is for batches of one length in steps of one kind. So the number of its uses is the number of batches
         in the run, times the share of its length, divided by the number of kinds.
@@ -59,7 +59,7 @@ class RecordingPlan:
 
     @classmethod
     def for_many_runs(cls, trainer: TrainerProtocol) -> RecordingPlan:
-        """Return what is recorded in a run whose graphs are kept for later runs: everything.
+        """Return the recording of a run whose graphs are kept for later runs: all shapes.
 
         Lengths are rounded up to powers of two, so that a run on another sample of the data finds its graphs recorded.
         """

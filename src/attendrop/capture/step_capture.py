@@ -119,7 +119,7 @@ class StepCapture:
         if reason is None and self._mode == "auto":
             reason = reason_against_auto(self._trainer)
         if reason is not None:
-            # On a CPU nobody expects captured steps.
+            # On a CPU captured steps are not expected.
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
@@ -182,7 +182,7 @@ class StepCapture:
         return None if self._captured is None else self._captured.clip_gradients(max_norm)
 
     def remembered(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """Return a result that stays the same while the present steps are captured. It is computed once.
+        """Return a result that stays the same while the current steps are captured. It is computed once.
 
         Args:
             key: names the result.
@@ -252,7 +252,7 @@ class StepCapture:
         return self._evaluation is not None
 
     def evaluation_step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
-        """Return what `run` returns for a batch, from a graph; None where it must run eagerly.
+        """Return the result of `run` for a batch, from a graph; None if it must run eagerly.
 
         Args:
             run: a prediction step of the Trainer.
@@ -263,7 +263,7 @@ class StepCapture:
         return self._evaluation.step(run, batch, kind)
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:
-        """Return what the Trainer does with a loss that is not finite, without waiting for the GPU."""
+        """Filter a loss that is not finite as the Trainer does, without waiting for the GPU."""
         return self._filter(loss)
 
     def saving(self) -> AbstractContextManager[None]:

@@ -172,7 +172,7 @@ class KeepsState(Regularizer):
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what a checkpoint must hold of this method: tensors, and values that JSON can hold."""
+        """Return the state of this method for a checkpoint: tensors and JSON-serialisable values."""
         raise NotImplementedError
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ class TrainsNetworks(Regularizer):
         return {}
 
     def record(self) -> list[dict[str, Any]]:
-        """Return what this method learned, one entry for each round, as values that JSON can hold."""
+        """Return what this method learned, one JSON-serialisable entry for each round."""
         return []
 
 

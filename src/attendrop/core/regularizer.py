@@ -114,7 +114,7 @@ class Regularizer:
     # ---- captured steps ----------------------------------------------------------------------------------------
 
     def capture_key(self, step: Step) -> Hashable:
-        """Return what `plan` and `penalty` depend on besides the batch, the weights, draws and `Step.number`.
+        """Return a key of what `plan` and `penalty` depend on besides the batch, the weights, draws and `Step.number`.
 
         Steps with equal keys replay one CUDA graph. None means that this step is not captured; it is the default for
         methods that override `plan` or `penalty`. What changes from step to step and is no reason for another graph,
@@ -135,7 +135,7 @@ class Regularizer:
         """
 
     def plan(self, batch: MicroBatch) -> Plan:
-        """Return what the tracked pass over this micro-batch changes in the model."""
+        """Return the changes to the model for the tracked pass over this micro-batch."""
         return Plan()
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
@@ -167,7 +167,7 @@ class Regularizer:
         """Restore what the method has changed. Training has ended or failed, maybe in the middle of a step."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole configuration, as values that JSON can hold."""
+        """Return the whole configuration, as JSON-serialisable values."""
         fields = {f.name: _as_json(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"method": self.name or type(self).__name__, **fields}
 

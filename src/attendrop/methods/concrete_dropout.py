@@ -72,7 +72,7 @@ class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, 
         self._widths_on_device: tuple[tuple[int, ...], Tensor] | None = None
 
     def probabilities(self) -> list[float]:
-        """Return the present rates, one for each block in calling order."""
+        """Return the current rates, one for each block in calling order."""
         return [] if self._rates is None else self._rates[0].detach().sigmoid().tolist()
 
     def on_step_begin(self, step: Step) -> None:

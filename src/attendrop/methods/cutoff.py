@@ -32,7 +32,7 @@ KINDS = ("token", "feature", "span")
 
 
 def cut_of(draws: Tensor, real: Tensor, ratio: float | Tensor, kind: str) -> Tensor:
-    """Return what is cut, bool: max(1, ⌊ratio · n⌋) of each example's n real tokens, as single ones or as one run.
+    """Return the cut positions, bool: max(1, ⌊ratio · n⌋) of each example's n real tokens, single ones or a run.
 
     [B, L]
 

@@ -80,7 +80,7 @@ class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
             check_number("FreeLB.init", self.init)
 
     def reset(self) -> None:
-        self._number = 0  # of the present pass
+        self._number = 0  # of the current pass
         self._deltas: dict[Hashable, Tensor] = {}  # what each pass leaves for the next one
 
     def refuses(self, other: Regularizer) -> str | None:

@@ -2,7 +2,7 @@
 
     η_l = η · d^(L + 1 − l),    l = 0 embeddings, 1 … L blocks, L + 1 head
 
-η is the learning rate of the run at the present step, and d the decay. The head, the pooler and the last norm have the
+η is the learning rate of the run at the current step, and d the decay. The head, the pooler and the last norm have the
 full rate. Every scheduler works as it does without this method: it multiplies all rates alike.
 
 Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", arXiv 1801.06146 (discriminative

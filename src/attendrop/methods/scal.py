@@ -95,7 +95,7 @@ class SCAL(ProbesModel, ComparesViews, ReadsHiddenGradients):
         if value_at(self.alpha, step.progress) > 0:
 
             def keep(x: Tensor) -> Tensor:
-                step.seams.kept.setdefault(self.name, x)  # gradient checkpointing comes here again in the backward
+                step.seams.kept.setdefault(self.name, x)  # gradient checkpointing runs this again in the backward
                 return x
 
             edits[len(step.seams.blocks) - 1] = (keep,)

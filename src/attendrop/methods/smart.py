@@ -79,7 +79,7 @@ class Teacher(WeightAverage):
         return {name: average.to(own[name].dtype) for name, average in self.evaluated_weights(model).items()}
 
     def on_step_begin(self, step: Step) -> None:
-        """θ̃ is the present weights where training starts. Graphs read it at its address on the device."""
+        """θ̃ is the current weights where training starts. Graphs read it at its address on the device."""
         if not self.evaluated_weights(step.model):
             with trained_weights(step):
                 self.begin_average(step.model)

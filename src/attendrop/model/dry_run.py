@@ -47,7 +47,7 @@ class Event:
 
 @dataclass
 class Trace:
-    """Everything that a dry run observed, in order."""
+    """All events of a dry run, in order."""
 
     samples: int | None = None  # the length of the sound, where the model takes samples
     calls: list[AttentionCall] = field(default_factory=list)

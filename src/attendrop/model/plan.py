@@ -1,4 +1,4 @@
-"""The plan: what one pass through a model changes. It is data only; nothing here runs a model or draws a number."""
+"""The plan: the changes of one pass through a model. It is data only: it runs no model and draws no number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Factors = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one pass changes. Attention sites and blocks are numbered in the order in which the model calls them.
+    """The changes of one pass. Attention sites and blocks are numbered in the order in which the model calls them.
 
     The empty plan changes nothing. `plan | other` does both at once.
 

@@ -184,7 +184,7 @@ class Probe:
             def edit(x: Tensor) -> Tensor:
                 if torch.is_grad_enabled() and not x.requires_grad:
                     x.requires_grad_()
-                seen.setdefault(block, x)  # gradient checkpointing comes here again
+                seen.setdefault(block, x)  # gradient checkpointing runs this again
                 return x
 
             return edit

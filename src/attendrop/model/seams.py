@@ -38,8 +38,8 @@ class Seams:
         blocks: the names of the blocks, in calling order.
         feed_forwards: for each block, the name of the last linear layer of its feed-forward, or None.
         plan: the plan that every pass follows now.
-        records: what the present pass has recorded, by site.
-        kept: what edits of the present pass have kept for a method's penalty, by name.
+        records: what the current pass has recorded, by site.
+        kept: what edits of the current pass have kept for a method's penalty, by name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,7 +51,7 @@ class Seams:
         self.records: dict[int, Record] = {}
         self.kept: dict[str, Tensor] = {}
         self.on_call: Callable[[dict[str, Any]], None] | None = None  # gets the inputs of each call (calls.py)
-        self.validity = Validity()  # of the masks of the present pass
+        self.validity = Validity()  # of the masks of the current pass
         self._configs: list[PretrainedConfig] = []
         self._modules: list[nn.Module] = []
         self._counters: list[CallCounter] = []

@@ -2,8 +2,8 @@
 
 The logits of all tokens are often the largest tensor of a training step.
 
-A head is what a model does behind its trunk (`base_model_prefix`: "model" in Llama, "bert" in BERT). It is called with
-the model itself, whose trunk returns given hidden states instead of running. So scales, softcaps and biases of the
+A head is the part of a model behind its trunk (`base_model_prefix`: "model" in Llama, "bert" in BERT). It is called
+with the model itself, whose trunk returns given hidden states instead of running. So scales, softcaps and biases of the
 logits, LoRA and autocast are those of the model.
 """
 
@@ -41,10 +41,10 @@ class TokenHead:
 
     @classmethod
     def find(cls, model: nn.Module) -> TokenHead | None:
-        """Return the head of `model`; None where its logits cannot be computed for one token after the other.
+        """Return the head of `model`; None where its logits cannot be computed for some tokens at a time.
 
-        A few tokens show it: the logits are the same, and the head draws no random numbers, which would differ from
-        those that it draws for all tokens at once.
+        This is tested on a few tokens: the logits must be the same, and the head must not draw random numbers, which
+        would differ from those for all tokens at once.
         """
         inner = unwrapped(model)
         trunk = getattr(inner, getattr(inner, "base_model_prefix", "") or " ", None)
@@ -54,7 +54,7 @@ class TokenHead:
         try:
             with preserved(device), torch.no_grad():
                 return head if head._agrees_with_model(few_tokens(inner, inner.config)) else None
-        except Exception:  # whatever such a model does, it can still be asked for all logits
+        except Exception:  # the model can still compute all logits
             return None
 
     def _agrees_with_model(self, inputs: Mapping[str, Any]) -> bool:
@@ -71,7 +71,7 @@ class TokenHead:
         return bool((by_token - whole).abs().max() <= 0.05 * whole.abs().max().clamp(min=1e-3))
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
-        """Return what the trunk computes, [B, T, d]. The head runs on the first token alone."""
+        """Return the output of the trunk, [B, T, d]. The head runs on the first token only."""
         states: list[Tensor] = []
 
         def first_token(module: nn.Module, args: Any, output: Any) -> ModelOutput:

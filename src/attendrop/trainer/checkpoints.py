@@ -69,12 +69,12 @@ class Checkpoints:
         """Return the checkpoint to continue from; None if nothing is to be resumed. All processes call it.
 
         Args:
-            requested: a checkpoint; True for the newest whole one in the output folder; None or False for none.
+            requested: a checkpoint; True for the newest complete one in the output folder; None or False for none.
             may_change: whether the settings may differ from those that the checkpoint was trained with.
             compare: whether the settings are compared at all.
 
         Raises:
-            ValueError: the checkpoint is damaged, there is no whole one, or settings differ that may not.
+            ValueError: the checkpoint is damaged, there is no complete one, or settings differ that may not.
         """
         # The names of the parameters change when the model is sharded.
         self._fingerprints["model"] = model_fingerprint(self._trainer.model)
@@ -118,10 +118,10 @@ class Checkpoints:
             problems.append(f"{checkpoint.name} cannot be resumed from: {problem}")
         if not problems:
             raise ValueError(f"there is no checkpoint in {str(folder)!r} to resume from.")
-        raise ValueError(f"there is no whole checkpoint in {str(folder)!r} to resume from; {'; '.join(problems)}.")
+        raise ValueError(f"there is no complete checkpoint in {str(folder)!r} to resume from; {'; '.join(problems)}.")
 
     def _problem(self, checkpoint: Path, may_change: bool) -> str | None:
-        """Return what is wrong with a checkpoint on any machine. One process of each machine reads the files."""
+        """Return the problem of a checkpoint on any machine, or None. One process of each machine reads the files."""
         args = self._trainer.args
         mine: tuple[str | None, bool] = None, True
         if args.local_process_index == 0:
@@ -151,7 +151,7 @@ class Checkpoints:
         return problem
 
     def _best_problem(self, checkpoint: Path, verify: bool) -> str | None:
-        """Return what is wrong with the best checkpoint so far, without which the run would end with another model."""
+        """Return the problem of the best checkpoint so far, or None; the run needs it to end with the best model."""
         best = best_of(checkpoint)
         if best is None or best == checkpoint:
             return None
@@ -159,7 +159,7 @@ class Checkpoints:
         return None if problem is None else f"the best checkpoint so far is {best.name}, and {problem}"
 
     def _changes(self, checkpoint: Path, may_change: bool) -> list[Change]:
-        """Return the changes of this resume, after those of earlier ones. Raises a `ValueError` if none is allowed."""
+        """Return the changes of all resumes so far, or raise a `ValueError` if changes are not allowed."""
         args = self._trainer.args
         result: tuple[list[Change], list[Change], list[str]] = ([], [], [])
         if args.process_index == 0:

@@ -1,6 +1,6 @@
-"""Recognises a training that has diverged, and keeps weights that are not finite from being saved.
+"""Detects diverged training, and keeps weights that are not finite from being saved.
 
-Nothing is read from the GPU in a step: losses are looked at in steps that log, weights where they are saved.
+Nothing is read from the GPU in a step: losses are checked in steps that log, weights where they are saved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..errors import DivergedError
 from ..utils.distributed import sum_over_processes
 from .manifest import newest_checkpoint
 
-BAD_STEPS = 5  # so many steps in a row without a finite loss are no accident
-BAD_LOGS = 10  # so many log lines in a row whose gradient norm is not finite; a loss scaler starts with a few
+BAD_STEPS = 5  # this many steps in a row without a finite loss are no coincidence
+BAD_LOGS = 10  # this many log lines in a row whose gradient norm is not finite; a loss scaler starts with a few
 
 
 class DivergenceCheck:

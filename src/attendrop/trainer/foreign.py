@@ -31,7 +31,7 @@ ComputeLoss = Callable[..., Any]
 
 
 class Adaptation:
-    """What the Trainer mixin does differently for trainers of another library. This one is for transformers' own.
+    """The mixin's adapter for trainers of another library. This base is for transformers' own.
 
     Args:
         trainer: the trainer.
@@ -175,7 +175,7 @@ def _gradient_cache_in(loss: Any) -> str | None:
 
 
 def adaptation_for(trainer_class: type) -> type[Adaptation]:
-    """Return what the mixin does for this class of trainers.
+    """Return the adapter of the mixin for this class of trainers.
 
     Args:
         trainer_class: a subclass of `transformers.Trainer`.

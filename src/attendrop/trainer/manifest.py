@@ -33,7 +33,7 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
 
     Args:
         folder: a checkpoint that is written and not renamed yet.
-        facts: what else the manifest holds, as values that JSON can hold.
+        facts: what else the manifest holds, as JSON-serialisable values.
     """
     names = sorted(_files(folder))
     paths = [folder / name for name in names]
@@ -75,7 +75,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_problem(folder: Path, with_checksums: bool = True) -> str | None:
-    """Return what is wrong with the files of a checkpoint, or None. The text continues a sentence.
+    """Return the problem of the files of a checkpoint, or None. The text continues a sentence.
 
     Args:
         folder: the checkpoint.

@@ -205,7 +205,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         """Train, as `Trainer.train` does.
 
         Args:
-            resume_from_checkpoint: a checkpoint to continue from, or True for the newest whole one in the output
+            resume_from_checkpoint: a checkpoint to continue from, or True for the newest complete one in the output
                 folder. Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged,
                 and which settings differ from those that it was trained with.
             *args: other arguments of `Trainer.train`.
@@ -237,7 +237,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         # Here the model is final (model_init, PEFT, checkpoint weights) and not wrapped yet.
         self.checkpoints.refuse_if_finished(max_steps)
         if self.regularizers:
-            self._close_engine()  # auto_find_batch_size comes here again
+            self._close_engine()  # auto_find_batch_size runs this again
             self.adaptation.check()
             epochs = max(1, math.ceil(self.state.num_train_epochs))
             self.engine = self._make_engine(self.model, epochs)

@@ -1,4 +1,4 @@
-"""What the bases of `RegularizerMixin` share: the objects that it creates, and the methods of the Trainer."""
+"""The common base of the parts of `RegularizerMixin`: the objects that it creates, and the Trainer's methods."""
 
 from __future__ import annotations
 

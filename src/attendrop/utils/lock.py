@@ -22,7 +22,7 @@ except ImportError:  # Windows
 
 LOCK_FILE = "attendrop.lock"
 
-_PATIENCE = 10.0  # seconds to wait for the workers of a killed run: they hold its lock until they end too
+_PATIENCE = 10.0  # seconds to wait for the workers of a killed run, which hold its lock until they end
 
 
 @contextmanager

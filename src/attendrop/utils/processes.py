@@ -30,8 +30,8 @@ def _wait_for_parent(parent: int) -> None:
 def freeze_imported() -> None:
     """Exclude the objects that exist now from garbage collection, which the Trainer runs in every run.
 
-    With torch and transformers that is half a million objects, and a quarter of a second each time. It is for a process
-    of our own: objects that exist now are not collected later if only a cycle of references keeps them alive.
+    With torch and transformers that is half a million objects, and a quarter of a second each time. Use it
+    only in our own processes: objects that exist now are never collected if a cycle of references keeps them alive.
     """
     gc.collect()
     gc.freeze()

@@ -139,7 +139,7 @@ def _select(x, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl.constexpr):
         pivot = tl.where(between == between, between, pivot + gap * (wanted + 0.5 - below))
         gap *= 2.0
         turn += 1
-        if turn > 2:  # no sooner are all rows settled, and to ask takes time
+        if turn > 2:  # earlier no row set is complete, and the check takes time
             widest = _widest(low, high)
     pivot = float_at(low)
     return tl.where(below == wanted + 1.0, _largest_below(x, pivot), pivot)

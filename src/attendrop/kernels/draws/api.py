@@ -9,7 +9,7 @@ from .. import has_triton
 from . import cpu
 from .reference import signed, uniform_torch, words_torch
 
-_CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
+_CHUNK = 1 << 24  # draws at a time, which bounds the extra memory
 
 
 def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:

@@ -34,9 +34,9 @@ GpusPerWorker = Annotated[float | None, _option("Ray: the share of a GPU that a 
 CpusPerWorker = Annotated[float, _option("Ray: the processors that a worker reserves.")]
 WorkerTimeout = Annotated[
     float,
-    _option("Minutes without a training step after which a worker is ended and its run has failed; 0 = never."),
+    _option("Minutes without progress after which a worker is killed and its run has failed; 0 = never."),
 ]
-RetryFailed = Annotated[bool, _option("Run the runs again that failed in an earlier start.", "--retry-failed")]
+RetryFailed = Annotated[bool, _option("Retry failed runs.", "--retry-failed")]
 
 
 def engine_from_flags(

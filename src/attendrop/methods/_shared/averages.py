@@ -77,7 +77,7 @@ class WeightAverage(AveragesWeights, KeepsState):
             self._update(step)
 
     def begin_average(self, model: nn.Module) -> None:
-        """Start the average from the present weights."""
+        """Start the average from the current weights."""
         refuse_sharded(type(self).__name__, model)
         self._average = {name: _wide(parameter) for name, parameter in trained_parameters(model).items()}
 

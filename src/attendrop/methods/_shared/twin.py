@@ -16,7 +16,7 @@ from ...utils.distributed import average_gradients
 
 
 class Twin:
-    """A copy of the model and of its optimizer, in their present state.
+    """A copy of the model and of its optimizer, in their current state.
 
     Args:
         step: the optimizer step in which the copy is made.

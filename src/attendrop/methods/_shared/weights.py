@@ -32,7 +32,7 @@ from ...model.seams import Seams
 from ...model.sites import pretrained_part
 
 PATTERNS = ("column", "element")
-_CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
+_CHUNK = 1 << 24  # draws at a time, which bounds the extra memory
 
 
 def draws(step: Step, stream: str, shape: torch.Size, device: torch.device) -> Iterator[tuple[slice, Tensor]]:

@@ -222,7 +222,7 @@ class AttendOut(TrainsNetworks, KeepsState):
         return Plan(keep={site: stored(mask) for site, mask in active})
 
     def _actions(self, logits: Tensor, batch: MicroBatch) -> Tensor:
-        """Return what is dropped (True), [layers, B, L, L]: always the same for the same micro-batch."""
+        """Return the dropped positions (True), [layers, B, L, L]: always the same for the same micro-batch."""
         keys = batch.keys(range(len(logits)), self.name, logits.device)
         return actions(probabilities(logits), keys, batch.positions(logits.shape[1], logits.device))
 
@@ -235,7 +235,7 @@ class AttendOut(TrainsNetworks, KeepsState):
         return torch.tensor(self._active(step.seed, step.progress.step), dtype=torch.float32)
 
     def _shifts(self, seed: int, step: int) -> list[float]:
-        """Return what is added to the logits of each layer in the round of this optimizer step."""
+        """Return the shift of the logits of each layer in the round of this optimizer step."""
         return draw_shifts(seed, step // self.T, self._active(seed, step), self.explore)
 
     def _shift_values(self, step: Step) -> Tensor:

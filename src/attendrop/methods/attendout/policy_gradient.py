@@ -65,7 +65,7 @@ def likelihood_gradient(p: Tensor, drop: Tensor, valid: Tensor) -> Tensor:
 
 @dataclass
 class CachedBatch:
-    """A micro-batch of the present round, with what is needed to draw its actions again."""
+    """A micro-batch of the current round, with what is needed to draw its actions again."""
 
     step: int  # its optimizer step
     first_row: int  # the position of its first row in the global batch
