@@ -50,7 +50,7 @@ def as_keys(words: Sequence[int]) -> Tensor:
 
 
 def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
-    """Return a CPU generator that is the same on every process; `name` tells generators of one step apart."""
+    """Return a CPU generator that is the same on every process; `name` distinguishes generators of one step."""
     generator = torch.Generator()
     generator.manual_seed(key_of(seed, step, 0, name) << 32 | key_of(seed, step, 1, name))
     return generator

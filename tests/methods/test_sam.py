@@ -146,7 +146,7 @@ def test_loss_scaling_and_a_frozen_model_are_refused() -> None:
     model = zoo.make_model("bert")
     for method in (SAM(), ASAM()):
         name = type(method).__name__
-        with pytest.raises(ValueError, match=rf"{name} computes a gradient in a pass of its own, and"):
+        with pytest.raises(ValueError, match=rf"{name} computes a gradient in a separate pass, and"):
             Engine(model, [method], loop=Scaled())
     Engine(model, [SAM(rho=0), FreeLB(), SMART()], loop=Scaled()).close()
     for parameter in model.parameters():

@@ -26,7 +26,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 _HAS_NO_PADDING = "_attendrop_has_no_padding"
 
-# The length from which a batch without padding drops its mask. Batches with and without one need graphs of their own,
+# The length from which a batch without padding drops its mask. Batches with and without one need separate graphs,
 # and the mask is expensive for long texts only.
 MASK_FREE_FROM = 1024
 

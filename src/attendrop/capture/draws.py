@@ -152,7 +152,7 @@ class StaticMicroBatch(MicroBatch):
 
     def probe(self) -> Probe:
         if not self.may_probe:
-            raise NotCaptured("a method asks the model in a step in which its `probes` is False")
+            raise NotCaptured("a method probes the model in a step in which its `probes` is False")
         return super().probe()
 
     def positions(self, rows: int, device: torch.device) -> Tensor:

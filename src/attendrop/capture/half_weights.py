@@ -101,7 +101,7 @@ class Trial(TorchFunctionMode):
 class LinearCopies(TorchFunctionMode):
     """Let linear layers in the block read from copies of their weights, which are made on entry.
 
-    Copies with a gradient are there until it is taken (`take_gradients`).
+    Copies with a gradient exist until it is taken (`take_gradients`).
 
     Args:
         weights: the weights.

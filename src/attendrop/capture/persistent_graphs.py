@@ -8,7 +8,7 @@
         trainer.train()
 
 A graph reads and writes fixed addresses. So the runs must share the parameters and the optimizer. Graphs of a method or
-a loss that holds tensors of its own are captured again in each run, because those tensors are new.
+a loss that holds its own tensors are captured again in each run, because those tensors are new.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class CapturedPrediction:
 
         Args:
             inputs: the batch, on the device of the model.
-            length: its length without the padding that `width` has asked for.
+            length: its length without the padding of `width`.
             is_full: whether it has as many examples as the others.
         """
         width = inputs["input_ids"].shape[-1]

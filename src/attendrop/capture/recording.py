@@ -42,7 +42,7 @@ class RecordingPlan:
         """
         state, args = trainer.state, trainer.args
         accumulation = args.gradient_accumulation_steps
-        # The first micro-batch of a step has graphs of its own: it writes gradients, and the others add to them.
+        # The first micro-batch of a step has its own graphs: it writes gradients, and the others add to them.
         kinds = len(_kinds(trainer, engine)) * min(2, accumulation)
         small_batches = state.num_train_epochs >= BREAK_EVEN_STEPS * kinds
         lengths = lengths_of(trainer.train_dataset)

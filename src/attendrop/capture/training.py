@@ -1,8 +1,8 @@
 """The micro-batches of captured training steps: what is recorded, and under which keys.
 
-    plan    the methods' `plan`, where it asks the model: AD-DROP's probe, attribution and masks
+    plan    the methods' `plan`, where it probes the model: AD-DROP's probe, attribution and masks
     pass    the tracked forward, the loss, penalties and the backward under that plan, as the Trainer runs them; where
-            no method asks the model, the plan too
+            no method probes the model, the plan too
 
 These are two graphs, because both passes draw the same ordinary dropout: the random state is restored between them.
 There is one pair for each shape of the batch and each kind of step.
@@ -159,7 +159,7 @@ class _GraphRunner:
         self._graphs, self._model = training.graphs, training.model
 
     def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
-        """Plan, in a separate graph if a method asks the model; otherwise the plan is part of the pass."""
+        """Plan, in a separate graph if a method probes the model; otherwise the plan is part of the pass."""
         self._batch, self._work = batch, self._graphs.static_micro_batch(batch)
         methods = [method for method in self._engine.regularizers if isinstance(method, ProbesModel)]
         self._plan: Plan | None = None

@@ -26,9 +26,9 @@ class ProbesModel(Regularizer):
     measures_plan: ClassVar[bool] = False  # whether `plan` writes metrics in the steps that are logged
 
     def probes(self, step: Step) -> bool:
-        """Return whether `plan` asks the model in this step.
+        """Return whether `plan` probes the model in this step.
 
-        A captured plan that does is a graph of its own, so that the tracked pass draws the same ordinary dropout.
+        A captured plan that does is a separate graph, so that the tracked pass draws the same ordinary dropout.
         """
         raise NotImplementedError
 
@@ -74,7 +74,7 @@ class ReadsHiddenGradients(Regularizer):
 
 
 class HasParameters(Regularizer):
-    """Has parameters of its own that get gradients in the tracked pass."""
+    """Has its own parameters, which get gradients in the tracked pass."""
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters."""

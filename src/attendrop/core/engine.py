@@ -91,7 +91,7 @@ class Engine:
             `world` it gives each example its position in the global batch, so that several processes draw what one
             process would.
         example: a batch for the dry run that finds the attention calls; text and image models need none.
-        loop: what the training loop offers to methods that train networks of their own or draw examples.
+        loop: what the training loop offers to methods that train their own networks or draw examples.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from .step import Loop
 
 
 class TrainsNetworks(Regularizer):
-    """The base class of methods that train networks of their own beside the model.
+    """The base class of methods that train their own networks beside the model.
 
     Where `competes` is True, the Trainer scores these networks at every evaluation, and at the end of training the best
     one on the development set becomes the model.

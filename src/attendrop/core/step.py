@@ -25,7 +25,7 @@ Examples = Callable[[str, int, torch.Generator], Mapping[str, Any]]
 
 
 class Graphs(Protocol):
-    """CUDA graphs that a loop offers to methods for work of their own (implemented by `attendrop.capture.graphs`)."""
+    """CUDA graphs that a loop offers to methods for their own work (implemented by `attendrop.capture.graphs`)."""
 
     device: torch.device
 
@@ -51,7 +51,7 @@ class Graphs(Protocol):
 
 
 class Loop:
-    """What a training loop offers to methods that train networks of their own or draw examples.
+    """The services of a training loop for methods that train their own networks or draw examples.
 
     Pass one to `Engine(loop=...)`; `RegularizedTrainer` does so by itself. A subclass may override `prepare` and
     `graphs`.
@@ -167,7 +167,7 @@ class Step:
         return next(self.model.parameters()).device
 
     def shared_generator(self, name: str) -> torch.Generator:
-        """Return a generator for draws that must be the same on every process; `name` tells those of one step apart."""
+        """Return a generator for draws that are the same on every process; `name` distinguishes those of one step."""
         return random.shared_generator(self.seed, self.progress.step, name)
 
     def key(self, site: int, stream: str) -> int | Tensor:
@@ -190,7 +190,7 @@ class Step:
         """Return a number that Python computes and that may change from step to step.
 
         Args:
-            name: tells the numbers of a run apart. Equal names have equal functions.
+            name: distinguishes the numbers of a run. Equal names have equal functions.
             function: computes it from the step. It depends on nothing else that changes.
             dtype: the precision of a captured step's number.
 
@@ -257,7 +257,7 @@ class MicroBatch:
             site: the number of the attention site (or block) that they are for.
             shape: [B, H, Q, K].
             device: where they are needed.
-            stream: a name that tells the draws of one site apart.
+            stream: a name that distinguishes the draws of one site.
         """
         return uniform(self.key(site, stream), self.positions(shape[0], device), shape[1:], device)
 
@@ -279,11 +279,11 @@ class MicroBatch:
         return [stream, *(f"{stream}/{view}" for view in range(1, self.step.views))]
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """Like `Step.key`, with draws of its own for each call of the model."""
+        """Like `Step.key`, with separate draws for each call of the model."""
         return self.step.key(site, self._stream(stream))
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """Like `Step.keys`, with draws of its own for each call of the model."""
+        """Like `Step.keys`, with separate draws for each call of the model."""
         return self.step.keys(sites, self._stream(stream), device)
 
     def _stream(self, stream: str) -> str:

@@ -1,4 +1,4 @@
-"""Operations with a kernel of their own, each beside its reference in plain torch, which is the specification.
+"""Operations with their own kernels, each beside its reference in plain torch, which is the specification.
 
 Kernels read single numbers, such as the key of draws, from device memory; many of them are elements of one table
 (capture/draws.py). Triton would compile such a kernel twice: for addresses that are multiples of 16, and for others. So

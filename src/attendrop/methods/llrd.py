@@ -7,7 +7,7 @@ full rate. Every scheduler works as it does without this method: it multiplies a
 
 Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", arXiv 1801.06146 (discriminative
 fine-tuning, d = 1/2.6); Zhang, Wu, Katiyar, Weinberger and Artzi, arXiv 2006.05987, use it for BERT.
-Differs from the papers in: the embeddings are a layer of their own, below the first block.
+Differs from the papers in: the embeddings are a separate layer below the first block.
 """
 
 from __future__ import annotations

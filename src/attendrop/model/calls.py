@@ -1,4 +1,4 @@
-"""Losses that call the model by themselves: each call follows a plan of its own.
+"""Losses that call the model by themselves: each call follows its own plan.
 
 A contrastive loss may call the model once for the anchors, once for the positives and once for the negatives, with
 texts of other lengths each time. A plan belongs to one call, so it is made when the call begins.

@@ -27,7 +27,7 @@ LOGITS_AT_ONCE = 2**27
 
 
 class TokenHead:
-    """The head of one model. `TokenHead.find` knows for which models it can be called by itself.
+    """The head of one model. `TokenHead.find` checks whether it can be called separately.
 
     Args:
         model: the model, with its wrappers.

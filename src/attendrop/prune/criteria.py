@@ -143,7 +143,7 @@ def _similarities(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> 
 
 
 def _valid(batch: Batch, like: Tensor) -> Tensor:
-    """1 at the tokens that are not padding, [B, L]. The choices of a multiple-choice example are rows of their own."""
+    """1 at the tokens that are not padding, [B, L]. The choices of a multiple-choice example are separate rows."""
     mask = batch.get("attention_mask")
     if mask is None:
         return torch.ones_like(like)

@@ -51,7 +51,7 @@ class Choice:
         for value in method.choices:
             method.choose(value)
             prefix = f"eval_{method.name}_{value:g}"
-            # Training goes on as it would without these evaluations.
+            # Training continues as it would without these evaluations.
             with all_preserved(self._trainer.args.device), self._without_callbacks():
                 scores[value] = self._score(evaluate(metric_key_prefix=prefix), prefix)
         best = max(scores, key=lambda value: scores[value])  # of equal scores the first

@@ -1,4 +1,4 @@
-"""Fingerprints of data sets and of a model, by which a resumed run knows that they are the same as before."""
+"""Fingerprints of data sets and of a model, with which a resumed run checks that they have not changed."""
 
 from __future__ import annotations
 

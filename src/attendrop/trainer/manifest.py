@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: the size and the SHA-256 of every file in it. A checkpoint is whole if they are right.
 
 A checkpoint is written into another folder, sealed with its manifest when everything is on the disk, and then renamed.
-So whatever stops the process, a folder `checkpoint-<step>` has all of its files, or is known to be damaged.
+So whatever stops the process, a folder `checkpoint-<step>` has all of its files or is detected as damaged.
 """
 
 from __future__ import annotations

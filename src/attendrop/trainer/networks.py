@@ -21,7 +21,7 @@ Evaluate = Callable[..., dict[str, float]]
 
 
 class AuxiliaryNetworks:
-    """Supports methods that train networks of their own (`TrainsNetworks`) in a Trainer."""
+    """Supports methods that train their own networks (`TrainsNetworks`) in a Trainer."""
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         self._trainer = trainer

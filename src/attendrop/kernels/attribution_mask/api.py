@@ -6,7 +6,7 @@
     auto        cpu on a CPU; triton on CUDA; the reference on other devices, for float64 on CUDA, and, with a line in
                 the log, where triton is not installed
 
-An implementation that is asked for by name and cannot do it raises; none takes another's place.
+An implementation that is requested by name and cannot run raises an error; there is no fallback.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ def _launch(
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(batch, heads, queries, keys)
     settings = _blocks(keys, width, is_half, is_bits, search, all_valid) | options
-    if search and write and cut is not None and settings["TILES"] > 1:  # each has sizes of its own
+    if search and write and cut is not None and settings["TILES"] > 1:  # each has its own sizes
         given = left, value, valid, rule, out, cut, blocks, all_valid
         _launch(*given, write=False, **options)
         _launch(*given, search=False, **options)

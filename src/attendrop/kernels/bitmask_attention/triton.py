@@ -183,7 +183,7 @@ def sizes(kernel: str, query: Tensor, has_rows: bool) -> dict[str, int]:
     Args:
         kernel: "forward", "query" or "key_value".
         query: [B, H, Q, d].
-        has_rows: whether each query has bits of its own.
+        has_rows: whether each query has its own bits.
     """
     batch, heads, queries, width = query.shape
     limit = {}

@@ -125,7 +125,7 @@ def _sizes(x: Tensor) -> tuple[int, int, tuple[int, int], dict[str, int]]:
 
 
 def _shared_by(keep: Tensor, weight: Tensor) -> dict[str, bool]:
-    """Return whether each row, and each column, has draws of its own."""
+    """Return whether each row, and each column, has its own draws."""
     return {"BY_ROW": keep.shape[0] == weight.shape[0], "BY_COLUMN": keep.numel() // keep.shape[0] > 1}
 
 

@@ -3,7 +3,7 @@
     e = ρ · T² g / ‖T g‖,    g = ∂L/∂W at W        the tracked pass then runs at W + e, and its gradient updates W
 
 T is a diagonal scale of the weights. g comes from a probe with the same ordinary dropout as the tracked pass. Before
-the next micro-batch, or when the gradients of the step are there, W is restored bit for bit.
+the next micro-batch, or when the gradients of the step are computed, W is restored bit for bit.
 
 Each micro-batch of each process has its own e. The SAM paper calls this m-sharpness, m being the size of a micro-batch,
 and does the same on its accelerators. So nothing has to be kept for accumulation, and processes exchange nothing more.
@@ -73,7 +73,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
     def check_loop(self, model: nn.Module, loop: Loop) -> None:
         if largest(self.rho) > 0 and loop.gradient_scale != 1.0:
             raise ValueError(
-                f"{type(self).__name__} computes a gradient in a pass of its own, and the loss is scaled for float16 "
+                f"{type(self).__name__} computes a gradient in a separate pass, and the loss is scaled for float16 "
                 "(fp16=True), which that pass is not; train with bf16=True or in float32."
             )
 
