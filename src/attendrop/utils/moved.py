@@ -1,4 +1,4 @@
-"""Imports of modules that have moved fail with the new path."""
+"""Makes imports of moved modules fail with an error that names the new path."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def new_path(name: str) -> str | None:
 
 
 class MovedFinder:
-    """Stands last among the import finders, so that it is asked only for modules that do not exist."""
+    """The last import finder, which is called only for modules that do not exist."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:

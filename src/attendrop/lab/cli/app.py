@@ -25,13 +25,13 @@ _UsageError: Any = typer.BadParameter.__base__  # an unknown flag, a missing arg
 
 # The help text of each command. The module of the same name in this folder defines the function `command`.
 COMMANDS = {
-    "check": "Look at your own files before training: what is wrong with them, and what is unusual.",
+    "check": "Check your own files before training: what is wrong with them, and what is unusual.",
     "train": "Fine-tune a model on a task or on your own files, with any of the methods.",
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
     "evaluate": "Evaluate a model that `attendrop train` wrote on another file with labels.",
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",
-    "study": "Show how far a study is: what is done, running and failed, and when it will end.",
+    "study": "Show the progress of a study: what is done, running and failed, and when it will end.",
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "soup": "Average the weights of the runs of one method of a study into one model.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",

@@ -65,7 +65,9 @@ def compare_command(
         bool, _option("Add seeds until every method is decided, with error rates that allow for it.", "--until-decided")
     ] = False,
     max_seeds: Annotated[int, _option("With --until-decided: the largest number of seeds.")] = _MOST_SEEDS,
-    baseline: Annotated[str | None, _option("What the others are compared with. [dim]\\[default: plain][/dim]")] = None,
+    baseline: Annotated[
+        str | None, _option("The method to compare the others with. [dim]\\[default: plain][/dim]")
+    ] = None,
     delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
     delta_loss: Annotated[float, _option("The same for the loss.")] = _DELTAS["loss"],
     delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = _DELTAS["ece"],

@@ -23,7 +23,7 @@ def _option(help_text: str, *names: str) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=_PANEL)
 
 
-RetryFailed = Annotated[bool, _option("Run the runs again that failed in an earlier start.", "--retry-failed")]
+RetryFailed = Annotated[bool, _option("Retry failed runs.", "--retry-failed")]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EngineOptions:
     cpus_per_worker: Annotated[float, _option("Ray: the processors that a worker reserves.")] = 1
     worker_timeout: Annotated[
         float,
-        _option("Minutes without a training step after which a worker is ended and its run has failed; 0 = never."),
+        _option("Minutes without progress after which a worker is killed and its run has failed; 0 = never."),
     ] = PATIENCE / 60
 
     def make(self, settings: Mapping[str, Any]) -> Engine:

@@ -111,9 +111,11 @@ class RunConfig:
             "Column with an answer of a multiple choice, or with a list of them; may be repeated.", DATA
         ),
     )
-    label_separator: str | None = _setting(None, "Sign between several labels of one example, such as a comma.", DATA)
+    label_separator: str | None = _setting(
+        None, "Delimiter between several labels of one example, such as a comma.", DATA
+    )
     encoding: str | None = _setting(None, "Encoding of your files, such as latin-1, if it is not UTF-8.", DATA)
-    separator: str | None = _setting(None, "Sign between columns, or tab; by default it is found.", DATA)
+    separator: str | None = _setting(None, "Column delimiter, or 'tab'; detected by default.", DATA)
     columns: list[str] = field(
         default_factory=list,
         metadata=_metadata("Names of the columns of a table without a header line, such as label,text.", DATA),
@@ -125,13 +127,13 @@ class RunConfig:
         default_factory=list,
         metadata=_metadata("Weights of the classes in the loss: balanced, or pairs such as spam=4,ham=1.", DATA),
     )
-    balanced_sampling: bool = _setting(False, "Draw as many training examples of each class, in every epoch.", DATA)
+    balanced_sampling: bool = _setting(False, "Draw equally many training examples of each class in every epoch.", DATA)
     focal_gamma: float | None = _setting(
-        None, "Exponent of the focal loss, which weighs examples less that are predicted well; usually 2.", DATA
+        None, "Exponent of the focal loss, which down-weights easy examples; usually 2.", DATA
     )
     max_length: int | None = _setting(
         None,
-        "Truncate texts to this number of tokens; 256 by default for your own files, else as the task has it. Cut "
+        "Truncate texts to this number of tokens; 256 by default for your own files, otherwise the task's own. Cut "
         "sounds to this number of seconds, by default 30.",
         DATA,
     )
