@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from attendrop.lab.cli.console import quiet_libraries
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.driver import run_study
 from attendrop.lab.studies.executors import make_engine
 from attendrop.lab.studies.tune import TuneListener, Tuner, tune
@@ -39,14 +41,14 @@ class Printer(TuneListener):
         print(f"{method}: trial {number}: {state}{'' if score is None else f' {score:.4f}'}", flush=True)
 
 
-def dev_scores(tuner: Tuner, method: str, records: dict[str, Any]) -> dict[int, float]:
+def dev_scores(tuner: Tuner, method: str, records: Mapping[str, StudyRecord]) -> dict[int, float]:
     """The mean score on the development set of the setting of each trial."""
     scores = {}
     for trial in tuner.searches[method].finished():
         runs = [records[spec.id] for spec in tuner.config.final_specs(method, trial.params, role(trial))]
-        found = [run["scores"]["validation"][run["metric"]] for run in runs if run["status"] == "finished"]
-        if found:
-            scores[trial.number] = statistics.fmean(found)
+        known = [score for run in runs if run.is_finished and (score := run.score("validation")) is not None]
+        if known:
+            scores[trial.number] = statistics.fmean(known)
     return scores
 
 
@@ -106,7 +108,7 @@ def main() -> None:
         ]
         print(f"the choice is made; {len(hindsight)} runs of all settings on the development set", flush=True)
         records = run_study(options.folder, config.description(), hindsight, engine)
-    device = "cuda" if options.device != "cpu" and "cuda" in next(iter(records.values()))["device"] else "cpu"
+    device = "cuda" if options.device != "cpu" and "cuda" in next(iter(records.values())).device else "cpu"
     shared = conditions(device, model=Path(options.model).name, task=options.task, size=options.size)
     rows = [row_of(tuner, method, dev_scores(tuner, method, records)) for method in tuner.searches]
     for row in rows:

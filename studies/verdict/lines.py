@@ -13,6 +13,7 @@ from queue import Queue
 from threading import Lock, Thread
 from typing import Any
 
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.executors import WORKER, Engine, make_engine
 from attendrop.lab.studies.spec import RunSpec
 
@@ -20,7 +21,6 @@ RECORDS = Path(__file__).parents[2] / "docs" / "results" / "verdict"
 
 TOGETHER = 10  # runs of one setting that one worker gets; enough to repay the capture of their graphs
 
-Record = dict[str, Any]
 Line = dict[str, Any]
 
 
@@ -72,7 +72,7 @@ class Workers:
         each = min(count, 1)
         self._engines = [make_engine("local", each, make_worker=make_worker) for _ in range(max(count, 1))]
 
-    def results(self, runs: Iterable[RunSpec], end: float) -> Iterator[Record]:
+    def results(self, runs: Iterable[RunSpec], end: float) -> Iterator[StudyRecord]:
         """The records of runs, as they end.
 
         Args:
@@ -80,7 +80,7 @@ class Workers:
             end: No run begins after this time (`time.monotonic`).
         """
         groups = _Groups(runs)
-        found: Queue[Record | BaseException | None] = Queue()
+        found: Queue[StudyRecord | BaseException | None] = Queue()
         engines = self._engines[: groups.runs]
         for engine in engines:
             Thread(target=_work, args=(engine, groups, found, end), daemon=True).start()
@@ -147,7 +147,7 @@ def _setting(run: RunSpec) -> tuple[str, ...]:
     return (run.method, run.task, str(run.size), *own)
 
 
-def _work(engine: Engine, groups: _Groups, found: Queue[Record | BaseException | None], end: float) -> None:
+def _work(engine: Engine, groups: _Groups, found: Queue[StudyRecord | BaseException | None], end: float) -> None:
     """Run one group after the other, until none is left or the time is over."""
     group: list[RunSpec] = []
 
@@ -167,7 +167,7 @@ def append_lines(
     file: Path,
     columns: Sequence[str],
     wanted: Mapping[str, Sequence[RunSpec]],
-    lines_of: Callable[[str, Record], Iterable[Line]],
+    lines_of: Callable[[str, StudyRecord], Iterable[Line]],
     workers: Workers,
     end: float,
 ) -> bool:
@@ -192,18 +192,18 @@ def append_lines(
         writer = csv.DictWriter(output, columns, lineterminator="\n")
         for record in workers.results(missing, end):
             number += 1
-            for line in lines_of(names[record["id"]], record):
+            for line in lines_of(names[record.id], record):
                 writer.writerow(line)
             output.flush()
-            result = (record.get("error") or {}).get("message") or record["status"]
-            print(f"{number}/{len(missing)} {record['task']} {record['seed']} {record['method']}: {result}", flush=True)
+            result = record.message or record.status
+            print(f"{number}/{len(missing)} {record.task} {record.seed} {record.method}: {result}", flush=True)
     return number == len(missing)
 
 
 def run_parts(
     columns: Sequence[str],
     wanted: Mapping[str, Mapping[str, Sequence[RunSpec]]],
-    lines_of: Callable[[str, Record], Iterable[Line]],
+    lines_of: Callable[[str, StudyRecord], Iterable[Line]],
     options: argparse.Namespace,
     make_worker: str = WORKER,
 ) -> None:

@@ -17,9 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the order in which threads add 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.driver import run_study
 from attendrop.lab.studies.executors import make_engine
-from attendrop.lab.studies.records import Record
 from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import real_specs
 
@@ -27,11 +27,16 @@ CONFIGURATION = {"kind": "compare"}
 _OUTCOME = ("status", "scores", "curves", "predictions", "data", "model")  # of a record; the rest are names and times
 
 
-def local_records(folder: Path, specs: list[RunSpec]) -> dict[str, Record]:
+def outcome_of(record: StudyRecord) -> list[Any]:
+    """What must not depend on the executor."""
+    return [getattr(record, name) for name in _OUTCOME]
+
+
+def local_records(folder: Path, specs: list[RunSpec]) -> dict[str, StudyRecord]:
     return run_study(folder, CONFIGURATION, specs, make_engine("local", workers=2, device="cpu"))
 
 
-def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, Record], int]:
+def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, StudyRecord], int]:
     """Runs a study on two nodes, of which one is killed when both are in the middle of a run.
 
     Returns:
@@ -61,7 +66,7 @@ def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, Record], 
     finally:
         engine.close()
         cluster.shutdown()
-    return study.records, sum("lost_workers" in record for record in study.records.values())
+    return study.records, sum(bool(record.lost_workers) for record in study.records.values())
 
 
 def compare(folder: Path, seeds: int) -> dict[str, int]:
@@ -72,10 +77,14 @@ def compare(folder: Path, seeds: int) -> dict[str, int]:
     """
     specs = real_specs(folder, seeds)
     expected = local_records(folder / "local", specs)
-    losses = {record["scores"]["validation"]["loss"] for record in expected.values()}
+    losses = {record.scores["validation"]["loss"] for record in expected.values()}
     assert len(losses) == len(specs), "runs with other methods and seeds must have other scores"
     found, lost = ray_records(folder / "ray", specs)
-    equal = [name for name, record in expected.items() if all(record[key] == found[name][key] for key in _OUTCOME)]
+    equal = [
+        name
+        for name, record in expected.items()
+        if all(getattr(record, key) == getattr(found[name], key) for key in _OUTCOME)
+    ]
     return {"runs": len(specs), "records": len(found), "equal": len(equal), "lost": lost}
 
 

@@ -100,6 +100,6 @@ def test_ensemble_is_scored_as_one_model(data: Path, monkeypatch: pytest.MonkeyP
     assert (row["id"], row["method"], row["status"]) == (portable_id(plain), "Ensemble of 5", "finished")
     worker = Worker("cpu")
     records = [worker.run(run) for run in ensemble.members_of(plain)]
-    assert len({record["data"]["train"] for record in records}) == 1  # the same training examples
-    assert len({record["scores"]["validation"]["loss"] for record in records}) == ensemble.MEMBERS
-    assert float(row["loss"]) < np.mean([record["scores"]["validation"]["loss"] for record in records])
+    assert len({record.data["train"] for record in records}) == 1  # the same training examples
+    assert len({record.scores["validation"]["loss"] for record in records}) == ensemble.MEMBERS
+    assert float(row["loss"]) < np.mean([record.scores["validation"]["loss"] for record in records])

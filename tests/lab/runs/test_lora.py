@@ -82,7 +82,7 @@ _QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 def _task(result: Any) -> Any:
     from attendrop.lab.tasks import Task
 
-    return Task.from_dict(result.record["task"])
+    return Task.from_dict(result.record.task_definition)
 
 
 def test_a_worker_starts_adapters_anew_from_the_seed(place: Path, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_worker_starts_adapters_anew_from_the_seed(place: Path, tmp_path: Path
     )  # fmt: skip
     # The scores of a run are those of the merged model, whose sums are rounded in another order.
     expected = first["scores"]["validation"]["loss"]
-    assert result.metrics["validation/loss"] == pytest.approx(expected, rel=1e-4)
+    assert result.scores["validation"]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_mistakes_with_adapters_are_one_sentence(place: Path, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_frozen_weights_are_quantised_and_the_head_is_not(place: Path, tmp_p
     assert types["base_model.model.classifier.modules_to_save.default"] == "Linear"
     assert types["base_model.model.bert.encoder.layer.0.attention.self.query.base_layer"] == "Linear8bitLt"
     result = fine_tune(**settings, output_dir=str(tmp_path / "out"))
-    before, after = load_model(settings["model"], Task.from_dict(result.record["task"])), result.model
+    before, after = load_model(settings["model"], Task.from_dict(result.record.task_definition)), result.model
     name = "bert.encoder.layer.0.output.dense.weight"
     change = (after.get_parameter(name) - before.get_parameter(name)).detach().abs().max()
     assert 0 < change < 0.1  # the adapters alone: rounding is not part of the saved weights

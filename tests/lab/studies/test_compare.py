@@ -13,6 +13,7 @@ import pytest
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.report.analysis import Analysis, Sequential
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Comparison
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.xdist_group("compare")
 ADDROP = "addrop:p=0.5,q=0.5,layers=all"
 
 
-def record_of(spec: RunSpec, score: float, **more: Any) -> dict[str, Any]:
+def record_of(spec: RunSpec, score: float, **more: Any) -> StudyRecord:
     """A record as a worker makes it, with made-up scores."""
-    return {
-        "format": 1, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
+    content = {
+        "schema": 2, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
         "seed": spec.seed, "keep": spec.keep, "fold": None, "trial": None, "settings": dict(spec.settings),
         "regularizers": [], "versions": {"attendrop": "0.1.0"}, "device": "cpu",
         "model": {"name": "m", "fingerprint": "f"},
@@ -39,6 +40,7 @@ def record_of(spec: RunSpec, score: float, **more: Any) -> dict[str, Any]:
         "predictions": {}, "kept": {"rule": "last", "epoch": 1.0}, "cost": {"seconds": 2.0, "steps": 3},
         "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:00Z", "worker": "w", "error": None, **more,
     }  # fmt: skip
+    return StudyRecord.from_json(content)
 
 
 class MadeUpEngine:
@@ -47,7 +49,7 @@ class MadeUpEngine:
     def __init__(self, score: Callable[[RunSpec], float], workers: int = 3) -> None:
         self.score, self.workers, self.ran = score, workers, []  # type: ignore[var-annotated]
 
-    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[StudyRecord]:
         running: list[RunSpec] = []
         while True:
             while len(running) < self.workers and (spec := next_spec()) is not None:
@@ -151,8 +153,8 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
     for seed in range(8):
         plain, rdrop = design.runs(design.cells[0], seed)
         records += [record_of(plain, 0.7), record_of(rdrop, 0.75 + 0.001 * seed)]
-    error = {"type": "DivergedError", "message": "training has diverged"}
-    records[5] = {**records[5], "status": "failed", "scores": {}, "error": error}
+    error = RunError("DivergedError", "training has diverged")
+    records[5] = replace(records[5], status="failed", scores={}, error=error)
     analysis = analyse_records(records, design.to_dict())
     comparison = comparison_of(analysis)
     assert (comparison.pairs, comparison.failed) == (7, 1)

@@ -210,9 +210,9 @@ def test_stored_predictions_of_a_run_give_its_scores(tmp_path: Path) -> None:
             "num_train_epochs": 1, "learning_rate": 1e-3, "seed": 0, "method": [],
         }  # fmt: skip
         record = worker.run(RunSpec(settings, "plain", file.name, 0))
-        write_outputs(tmp_path, record["id"], record["outputs"])
-        found = read_outputs(tmp_path, record["id"])["validation"]
-        scores = record["scores"]["validation"]
+        write_outputs(tmp_path, record.id, record.outputs)
+        found = read_outputs(tmp_path, record.id)["validation"]
+        scores = record.scores["validation"]
         for metric in tasks.METRICS:
             if metric in scores:
                 assert score_of(evidence(found), found, metric) == scores[metric]

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
+from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.studies.executors import make_engine
 from attendrop.lab.studies.executors.capacity import Device, find_devices
 from attendrop.lab.studies.executors.host import load_worker
@@ -41,9 +42,9 @@ def results(specs: list[RunSpec], workers: int | None = 2, **options: Any) -> li
 def test_each_run_gets_its_record(workers: int) -> None:
     specs = light_specs(5)
     records = results(specs, workers)
-    assert sorted(record["id"] for record in records) == sorted(spec.id for spec in specs)
-    assert {record["status"] for record in records} == {"finished"}
-    processes = {record["worker"] for record in records}
+    assert sorted(record.id for record in records) == sorted(spec.id for spec in specs)
+    assert {record.status for record in records} == {"finished"}
+    processes = {record.worker for record in records}
     assert len(processes) <= max(1, workers)
     if workers:
         assert f"/{os.getpid()}/" not in "".join(processes)
@@ -51,7 +52,7 @@ def test_each_run_gets_its_record(workers: int) -> None:
 
 def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> None:
     records = results(light_specs(6, seconds=0.05), workers=2)
-    assert len({record["worker"] for record in records}) == 2
+    assert len({record.worker for record in records}) == 2
     engine: Any = make_engine(workers=4, device="cpu", make_worker=LIGHT)
     with closing(engine):
         remaining = iter(light_specs(2))
@@ -75,21 +76,21 @@ def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
     faults = ["dies", "dies once", "segfault", "exits", "memory once", "memory", "diverges"]
     bad = [spec(seed=number, fault=fault, marks=str(tmp_path)) for number, fault in enumerate(faults)]
     good = light_specs(3, marks=str(tmp_path))
-    records = {record["id"]: record for record in results([*bad[:4], *good, *bad[4:]])}
-    assert all(records[spec.id]["status"] == "finished" for spec in good)
+    records = {record.id: record for record in results([*bad[:4], *good, *bad[4:]])}
+    assert all(records[spec.id].status == "finished" for spec in good)
     found = dict(zip(faults, (records[spec.id] for spec in bad), strict=True))
     attempts = Counter(path.name.partition("-")[0] for path in tmp_path.iterdir())
     assert [attempts[spec.id] for spec in bad] == [2, 2, 2, 2, 2, 2, 1]
-    assert found["dies once"]["status"] == found["memory once"]["status"] == "finished"
-    assert "SIGKILL" in found["dies once"]["lost_workers"][0]
-    messages = {name: record["error"]["message"] for name, record in found.items() if record["status"] == "failed"}
+    assert found["dies once"].status == found["memory once"].status == "finished"
+    assert "SIGKILL" in found["dies once"].lost_workers[0]
+    messages = {name: record.error.message for name, record in found.items() if record.status == "failed"}
     assert "killed by SIGKILL" in messages["dies"]
     assert "killed by SIGSEGV" in messages["segfault"]
     assert "ended with code 7: the driver of the GPU is broken" in messages["exits"]
-    assert found["exits"]["error"]["type"] == "WorkerLost"
-    assert found["memory"]["error"]["type"] == "MemoryError"
+    assert found["exits"].error.type == "WorkerLost"
+    assert found["memory"].error.type == "MemoryError"
     assert messages["diverges"] == "the loss is not finite in step 3"
-    assert found["diverges"]["error"]["type"] == "DivergedError"
+    assert found["diverges"].error.type == "DivergedError"
 
 
 def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> None:
@@ -97,12 +98,11 @@ def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> No
     hangs, slow = spec(seed=8, fault="hangs", marks=str(tmp_path)), spec(seed=9, signs=7)
     remaining = iter([hangs, slow, *light_specs(2)])
     with closing(make_engine(workers=2, device="cpu", make_worker=LIGHT, patience=2.5)) as engine:
-        found = {record["id"]: record for record in engine.results(lambda: next(remaining, None), lambda report: False)}
-    assert found.pop(hangs.id)["error"] == {
-        "type": "WorkerHung", "message": "the worker showed no progress for 0.0417 minutes and was ended"
-    }  # fmt: skip
+        found = {record.id: record for record in engine.results(lambda: next(remaining, None), lambda report: False)}
+    message = "the worker showed no progress for 0.0417 minutes and was ended"
+    assert found.pop(hangs.id).error == RunError("WorkerHung", message)
     assert len(list(tmp_path.iterdir())) == 1
-    assert {record["status"] for record in found.values()} == {"finished"}
+    assert {record.status for record in found.values()} == {"finished"}
     assert len(found) == 3
 
 
@@ -120,7 +120,7 @@ def test_a_run_is_stopped_by_its_progress() -> None:
         reports.append(report)
         return report["score"] < 0.15
 
-    records = {record["seed"]: record["status"] for record in results(light_specs(3), on_progress=stop)}
+    records = {record.seed: record.status for record in results(light_specs(3), on_progress=stop)}
     assert records == {0: "stopped", 1: "stopped", 2: "finished"}
     assert Counter(round(report["score"] * 10) for report in reports) == {0: 1, 1: 1, 2: 2}
     assert all(report["worker"] for report in reports)
@@ -139,7 +139,7 @@ def test_next_run_is_asked_for_again_after_each_result() -> None:
 
     with closing(make_engine(workers=2, device="cpu", make_worker=LIGHT)) as engine:
         for record in engine.results(next_spec):
-            finished.append(record["seed"])
+            finished.append(record.seed)
     assert finished == [0, 1, 2]
 
 
@@ -199,7 +199,7 @@ def test_threads_of_all_workers_together_are_the_processors(monkeypatch: pytest.
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     devices, threads = find_devices(None, "cpu")
     assert (devices[0].limit, threads) == (2, 4)
-    assert results(light_specs(1))[0]["threads"] == "4"
+    assert results(light_specs(1))[0].notes == ["threads: 4"]
 
 
 def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,18 +258,20 @@ def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
             os.kill(int(report["worker"].split("/")[1]), signal.SIGKILL)
         return False
 
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, dict[str, StudyRecord]] = {}
     for workers, on_progress in ((0, None), (1, kill_one)):
         remaining = iter(specs)
         with closing(make_engine(workers=workers, device="cpu")) as engine:
             results = engine.results(lambda remaining=remaining: next(remaining, None), on_progress)  # type: ignore[misc]
-            found[workers] = {record["id"]: record for record in results}
+            found[workers] = {record.id: record for record in results}
     assert found[0].keys() == found[1].keys() == {spec.id for spec in specs}
-    assert [record["id"] for record in found[1].values() if "lost_workers" in record] == killed
-    assert len({record["scores"]["validation"]["loss"] for record in found[0].values()}) == len(specs)
+    assert [record.id for record in found[1].values() if record.lost_workers] == killed
+    assert len({record.scores["validation"]["loss"] for record in found[0].values()}) == len(specs)
     for name, record in found[0].items():
-        assert record["status"] == "finished"
-        assert all(record[key] == found[1][name][key] for key in ("scores", "curves", "predictions", "data"))
+        assert record.status == "finished"
+        assert all(
+            getattr(record, key) == getattr(found[1][name], key) for key in ("scores", "curves", "predictions", "data")
+        )
 
 
 @pytest.mark.gpu
@@ -279,6 +281,6 @@ def test_several_workers_share_a_gpu(tmp_path: Path) -> None:
     engine: Any = make_engine()
     with closing(engine):
         records = list(engine.results(lambda: next(remaining, None)))
-    assert {record["status"] for record in records} == {"finished"}
+    assert {record.status for record in records} == {"finished"}
     assert engine.devices[0].footprint > 0
-    assert 1 < len({record["worker"] for record in records}) <= engine.devices[0].limit
+    assert 1 < len({record.worker for record in records}) <= engine.devices[0].limit

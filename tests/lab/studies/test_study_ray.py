@@ -55,11 +55,11 @@ def test_a_lost_node_takes_no_run_with_it(cluster: Any, tmp_path: Path) -> None:
         for record in engine.results(lambda: next(remaining, None), progress):
             records.append(record)
     assert node not in cluster.list_all_nodes()
-    assert sorted(record["id"] for record in records) == sorted(spec.id for spec in specs)
-    statuses = {record["seed"]: record["status"] for record in records}
+    assert sorted(record.id for record in records) == sorted(spec.id for spec in specs)
+    statuses = {record.seed: record.status for record in records}
     assert statuses == {0: "finished", 1: "finished", 2: "finished", 3: "finished", 4: "stopped"}
     assert len(list(marks.iterdir())) == 6  # one run was started twice
-    assert sum("lost_workers" in record for record in records) == 1
+    assert sum(bool(record.lost_workers) for record in records) == 1
 
 
 def test_an_actor_that_dies_and_a_run_that_fails(cluster: Any, tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_an_actor_that_dies_and_a_run_that_fails(cluster: Any, tmp_path: Path) -
     specs = [light_specs(1, fault=fault, marks=str(tmp_path))[0] for fault in faults]
     remaining = iter(specs)
     with closing(engine_of(cluster)) as engine:
-        records = {record["id"]: record for record in engine.results(lambda: next(remaining, None))}
+        records = {record.id: record for record in engine.results(lambda: next(remaining, None))}
     found = [records[spec.id] for spec in specs]
-    assert [record["status"] for record in found] == ["finished", "failed", "failed", "finished"]
-    assert "the Ray actor was lost" in found[1]["error"]["message"]
-    assert found[2]["error"]["type"] == "DivergedError"
+    assert [record.status for record in found] == ["finished", "failed", "failed", "finished"]
+    assert "the Ray actor was lost" in found[1].error.message
+    assert found[2].error.type == "DivergedError"
 
 
 def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:

@@ -140,7 +140,7 @@ def test_search_that_was_killed_goes_on_with_the_same_trials(sampler: str, worke
         engine = FunctionEngine(good_p, workers)
         tuner = Tuner(settings, open_storage(parts, None), "me", records)
         for record in itertools.islice(engine.results(tuner.next_spec, tuner.on_progress), stop_after):
-            records[record["id"]] = record  # the driver writes it first
+            records[record.id] = record  # the driver writes it first
             tuner.on_record(record)
         started += engine.specs
     result = summarize(tuner)

@@ -40,7 +40,7 @@ class Judge:
         trainer: The Trainer after training.
 
     Attributes:
-        scores: The scores so far, by `<split>/<metric>`.
+        scores: Split -> metric -> value.
         answers: Split -> the answers on it.
         evaluation: Split -> its judgement.
         temperature: The temperature that was fitted on the validation data; 1 = none.
@@ -50,7 +50,7 @@ class Judge:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.scores: dict[str, float] = {}
+        self.scores: dict[str, dict[str, float]] = {}
         self.answers: dict[str, Answers] = {}
         self.evaluation: dict[str, Any] = {}
         self.temperature, self.temperature_note, self.decimals = 1.0, "", 4
@@ -77,7 +77,7 @@ class Judge:
             metrics = trainer.evaluate(split)
         finally:
             trainer.compute_metrics = before
-        self.scores |= {f"{name}/{metric}": value for metric, value in scores_of(metrics).items()}
+        self.scores[name] = scores_of(metrics)
         if data.task.kind == "mlm":
             return
         values = prepared.values(outputs[0], raw)
@@ -95,15 +95,6 @@ class Judge:
     @property
     def warnings(self) -> list[str]:
         return [warning for judged in self.evaluation.values() for warning in judged["warnings"]]
-
-    def record(self) -> dict[str, Any]:
-        """What `record.json` says about the evaluation."""
-        return {
-            "evaluation": self.evaluation,
-            "temperature": self.temperature,
-            "temperature_note": self.temperature_note,
-            "decimals": self.decimals,
-        }
 
     def write(self, folder: Path, data: tasks.Data, prepared: tasks.Prepared) -> None:
         """Write the judgements and their tables and pictures.

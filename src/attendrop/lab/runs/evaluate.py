@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from ...errors import UserError
 from ...utils.checks import check_whole
+from ...utils.deprecation import warn_renamed
 from ...utils.files import write_json
 from .. import tasks
 from ..evaluation.judgement import judge, write_judgement
 from ..evaluation.judging import EVALUATION_FILE
 from ..evaluation.tables import error_columns, write_table
+from ..records import Judgement, Scores, flat_scores
+from ..records.judgement import typed_judgements
 from .folder import check_writable
 from .predict import Progress, read_finished, read_rows
 
@@ -24,16 +26,22 @@ class Evaluation:
     Attributes:
         folder: The folder with the tables and pictures.
         name: The name of the file, without its folder.
-        metrics: The scores by `<name>/<metric>`.
-        judgement: Everything else, see `judge`.
+        scores: Name of the file -> metric -> value.
+        judgement: Everything else.
         notes: What the user must know about the file, such as rows that were left out.
     """
 
     folder: Path
     name: str
-    metrics: dict[str, float]
-    judgement: dict[str, Any]
+    scores: Scores
+    judgement: Judgement
     notes: list[str]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Deprecated: use `scores`. The scores by `<name>/<metric>`."""
+        warn_renamed("Evaluation.metrics", "Evaluation.scores")
+        return flat_scores(self.scores)
 
 
 def evaluate_file(
@@ -77,8 +85,9 @@ def evaluate_file(
     write_judgement(place, judged, run.task.labels)
     columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
     write_table(place / "errors.csv", columns, run.task, "csv")
-    metrics = {f"{path}/{name}": judged["scores"][name]["value"] for name in run.task.metrics}
-    return Evaluation(place, path, metrics, judged, data.notes)
+    judgement = typed_judgements({path: judged})[path]
+    scores = {path: {name: judgement.scores[name].value for name in run.task.metrics}}
+    return Evaluation(place, path, scores, judgement, data.notes)
 
 
 def has_labels(data: tasks.Data) -> bool:

@@ -19,6 +19,7 @@ from ...methods import method_names
 from ...trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
 from ...utils.lock import LOCK_FILE
 from ..evaluation.judging import EVALUATION_FILE
+from ..records import FolderRecord
 from ..tasks import TASKS
 from .run_yaml import write_yaml
 from .settings import RunConfig
@@ -204,17 +205,18 @@ def changes_of(trainer: Any) -> list[str]:
     return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
 
 
-def read_record(folder: str | Path) -> dict[str, Any]:
-    """Return the record of a finished run."""
+def read_record(folder: str | Path) -> FolderRecord:
+    """Return the record of a finished run. One of an earlier schema is converted.
+
+    Args:
+        folder: The output folder of the run.
+    """
     path = Path(folder, RECORD_FILE)
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError(f"it holds a {type(record).__name__}")
-    except (OSError, ValueError) as error:
+        return FolderRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
         ) from None
-    return record

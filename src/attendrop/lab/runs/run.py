@@ -30,6 +30,8 @@ from ...utils.files import write_json
 from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.judging import Judge, Part
+from ..records import Averaged, Cost, FolderRecord, Kept, flat_scores
+from ..records.judgement import typed_judgements
 from .best import breaks_ties_by_loss, kept_epoch, method_epochs
 from .caveats import caveats_of
 from .checks import check_arguments, check_metric
@@ -295,25 +297,27 @@ class Run:
                 return Result(folder, {}, trainer.model, finished=False)
             seconds = time.perf_counter() - start
             kept = kept_epoch(trainer, self.config.patience)
-            for sentence in kept["sentences"]:
+            for sentence in kept.sentences:
                 self.listener.note(sentence)
             merge_adapters(trainer, self.config, self.data.task)
-            record = self.conclude(trainer, seconds, kept=kept)
+            record = self.conclude(trainer, seconds, kept)
             if trainer.args.should_save and not self.config.keep_checkpoints:
                 remove_checkpoints(folder)
         trainer.accelerator.wait_for_everyone()
-        return Result(folder, record["metrics"], trainer.model, finished=True, record=record)
+        return Result(folder, record.scores, trainer.model, finished=True, record=record)
 
-    def conclude(self, trainer: Any, seconds: float, **more: Any) -> dict[str, Any]:
+    def conclude(self, trainer: Any, seconds: float, kept: Kept, soup: Averaged | None = None) -> FolderRecord:
         """Judge the final model, write the output folder, and return the record of the run.
 
         Args:
             trainer: The Trainer, whose model is the final one.
             seconds: How long training took.
-            **more: Further parts of the record.
+            kept: The epoch whose model it is.
+            soup: The runs whose weights were averaged, if it is such a model.
         """
         judge = self.evaluate(trainer)
-        record = {**self.record(trainer, judge.scores, seconds), **judge.record(), **more}
+        record = self.record(trainer, judge, seconds)
+        record.kept, record.soup = kept, soup
         trainer.save_model()
         self.predict(trainer, judge)
         if trainer.args.should_save:
@@ -367,40 +371,53 @@ class Run:
                 decoded = values.tolist() if is_number else [task.labels[index] for index in values.argmax(-1)]
                 tasks.write_submission(folder, task, decoded, name)
 
-    def record(self, trainer: Any, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
-        """The content of `record.json`: everything that describes the run."""
-        return {
-            "config": self.config.settings(),
-            "regularizers": [regularizer.to_dict() for regularizer in trainer.regularizers],
-            "task": {**asdict(self.data.task), "labels": list(self.data.task.labels)},
-            "max_length": self.max_length,
-            "seed": trainer.args.seed,
-            "versions": versions(),
-            "device": str(trainer.args.device),
-            "processes": trainer.args.world_size,
-            "rows": {name: len(split) for name, split in self.data.splits().items()},
-            "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
-            "changes": [asdict(change) for change in trainer.checkpoints.changes],
-            "caveats": [*caveats_of(self.config, trainer.regularizers), *changes_of(trainer)],
-            "seconds": round(seconds, 1),
-            "steps": trainer.state.global_step,
-            "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
-            "metrics": metrics,
-            "history": trainer.state.log_history,
-        }
+    def record(self, trainer: Any, judge: Judge, seconds: float) -> FolderRecord:
+        """Everything that describes the run: the content of `record.json`.
 
-    def write(self, record: dict[str, Any], method_epochs: Sequence[int]) -> None:
+        Args:
+            trainer: The Trainer after training.
+            judge: The scores of the final model.
+            seconds: How long training took.
+        """
+        return FolderRecord(
+            settings=self.config.settings(),
+            regularizers=[regularizer.to_dict() for regularizer in trainer.regularizers],
+            task=self.config.task or Path(str(self.config.train_file)).name,
+            task_definition={**asdict(self.data.task), "labels": list(self.data.task.labels)},
+            max_length=self.max_length,
+            seed=trainer.args.seed,
+            versions=versions(),
+            device=str(trainer.args.device),
+            examples={name: len(split) for name, split in self.data.splits().items()},
+            metric=self.prepared.metric,
+            greater_is_better=self.prepared.greater_is_better,
+            notes=[*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
+            changes=[asdict(change) for change in trainer.checkpoints.changes],
+            caveats=[*caveats_of(self.config, trainer.regularizers), *changes_of(trainer)],
+            cost=Cost(
+                total_seconds=round(seconds, 1), steps=trainer.state.global_step, processes=trainer.args.world_size
+            ),
+            best_checkpoint=Path(trainer.state.best_model_checkpoint or "").name or None,
+            history=trainer.state.log_history,
+            scores=judge.scores,
+            evaluation=typed_judgements(judge.evaluation),
+            temperature=judge.temperature,
+            temperature_note=judge.temperature_note,
+            decimals=judge.decimals,
+        )
+
+    def write(self, record: FolderRecord, method_epochs: Sequence[int]) -> None:
         from ..report.card import write_card
         from ..report.learning_curves import Marks, plot_history
 
         folder = self.config.output_dir
-        write_json(folder / METRICS_FILE, record["metrics"])
-        write_json(folder / RECORD_FILE, record)
-        scores = record["evaluation"].get("validation", {}).get("scores", {})
-        baseline = scores.get(self.prepared.metric, {}).get("baseline")
-        if record["steps"]:
-            marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
-            plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
+        write_json(folder / METRICS_FILE, flat_scores(record.scores))
+        write_json(folder / RECORD_FILE, record.to_json())
+        judged = record.evaluation.get("validation")
+        score = judged.scores.get(self.prepared.metric) if judged else None
+        if record.cost.steps:
+            marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
+            plot_history(record.history, folder / "curves.png", self.prepared.metric, marks)
         write_card(folder, record)
 
 

@@ -25,9 +25,10 @@ from ...errors import UserError
 from ...utils.files import is_no_space, write_whole
 from ...utils.lock import locked
 from ..evaluation.outputs import write_outputs
+from ..records import RunError, StudyRecord
 from .configuration import STUDY_FILE, write_configuration
 from .executors import Engine, NextSpec, OnProgress
-from .records import RUNS_FOLDER, Record, SameStudy, read_records, remove_unfinished, write_record
+from .records import RUNS_FOLDER, SameStudy, read_records, remove_unfinished, write_record
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
@@ -48,7 +49,7 @@ class Watcher:
     def note(self, text: str) -> None:
         """Called with a sentence for the user."""
 
-    def ended(self, record: Record, status: Status) -> None:
+    def ended(self, record: StudyRecord, status: Status) -> None:
         """Called with the record of each run that has ended."""
 
 
@@ -67,7 +68,7 @@ class Study:
         ```python
         with Study(folder, {"kind": "compare", "seeds": [0, 1]}) as study:
             for record in study.run(next_spec, engine, total=4):
-                print(record["id"], record["status"])
+                print(record.id, record.status)
         ```
     """
 
@@ -82,11 +83,11 @@ class Study:
     ) -> None:
         self.folder, self.configuration, self.may_grow = Path(folder), configuration, may_grow
         self.retry_failed, self.watcher = retry_failed, watcher or Watcher()
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, StudyRecord] = {}
         self.total: int | None = None
         self._running: dict[str, dict[str, Any]] = {}
         self._retried: set[str] = set()  # failed runs that were run again since the start
-        self._known: list[Record] = []  # records to deliver of runs that were done before
+        self._known: list[StudyRecord] = []  # records to deliver of runs that were done before
         self._requests: Counter[str] = Counter()  # how often a run was asked for while it runs
         self._same = SameStudy()
         self._context = ExitStack()
@@ -117,7 +118,7 @@ class Study:
 
     def run(
         self, next_spec: NextSpec, engine: Engine, total: int | None = None, on_progress: OnProgress | None = None
-    ) -> Iterator[Record]:
+    ) -> Iterator[StudyRecord]:
         """Yields the record of each run that `next_spec` returns, as it ends. A run that is done is not run again.
 
         Args:
@@ -146,7 +147,7 @@ class Study:
                     return
                 yield from self._deliver_known()
 
-    def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[Record]:
+    def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[StudyRecord]:
         """Lets workers check runs without training them, so that a mistake is found before the first run starts.
 
         A method and task that have a result are not checked again.
@@ -161,14 +162,14 @@ class Study:
         Raises:
             UserError: All runs of a method on a task would fail by a mistake in the input.
         """
-        done = {(record["method"], record["task"]) for record in self.records.values() if record["status"] != "failed"}
+        done = {(record.method, record.task) for record in self.records.values() if not record.has_failed}
         new = [replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done]
         waiting = iter(new)
         checked = list(engine.results(lambda: next(waiting, None)))
         for group in dict.fromkeys((spec.method, spec.task) for spec in new):
-            found = [record.get("error") or {} for record in checked if (record["method"], record["task"]) == group]
-            if found and all(error.get("type") == "UserError" for error in found):
-                raise UserError(f"{found[0]['message']}.")
+            errors = [record.error for record in checked if (record.method, record.task) == group]
+            if errors and all(error is not None and error.type == "UserError" for error in errors):
+                raise UserError(f"{errors[0].message}.")  # type: ignore[union-attr]
         return checked
 
     def _next(self, next_spec: NextSpec) -> RunSpec | None:
@@ -188,43 +189,44 @@ class Study:
 
     def has_result(self, run_id: str) -> bool:
         """Whether a run has ended, and not failed."""
-        return self.records.get(run_id, {"status": "failed"})["status"] != "failed"
+        record = self.records.get(run_id)
+        return record is not None and not record.has_failed
 
     def _is_done(self, run_id: str) -> bool:
         record = self.records.get(run_id)
         is_retried = self.retry_failed and run_id not in self._retried
-        return record is not None and not (record["status"] == "failed" and is_retried)
+        return record is not None and not (record.has_failed and is_retried)
 
-    def _deliver_known(self) -> Iterator[Record]:
+    def _deliver_known(self) -> Iterator[StudyRecord]:
         known, self._known = self._known, []
         yield from known
 
-    def _accept(self, record: Record) -> Iterator[Record]:
+    def _accept(self, record: StudyRecord) -> Iterator[StudyRecord]:
         """Writes the record of a run that has just ended."""
-        if record["status"] == "failed":
-            self._check_failure(record["error"])
+        if record.error is not None:
+            self._check_failure(record.error)
         self._same.add(record)
         with self._full_disk_explained():
             self._write(record)
-        self.records[record["id"]] = record
-        self._retried.add(record["id"])
-        self._running.pop(record["id"], None)
+        self.records[record.id] = record
+        self._retried.add(record.id)
+        self._running.pop(record.id, None)
         self.watcher.ended(record, self.status())
-        for _ in range(self._requests.pop(record["id"], 1)):
+        for _ in range(self._requests.pop(record.id, 1)):
             yield record
 
-    def _check_failure(self, error: Mapping[str, Any]) -> None:
+    def _check_failure(self, error: RunError) -> None:
         """Ends the study where all other runs would fail too."""
-        has_result = any(record["status"] != "failed" for record in self.records.values())
-        if error["type"] == "UserError" and not has_result:
-            raise UserError(f"{error['message']}.")
-        if is_no_space(error["message"]):
+        has_result = any(not record.has_failed for record in self.records.values())
+        if error.type == "UserError" and not has_result:
+            raise UserError(f"{error.message}.")
+        if is_no_space(error.message):
             raise UserError(self._full_disk())
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: StudyRecord) -> None:
         try:
-            if (outputs := record.pop("outputs", None)) is not None:
-                write_outputs(self.folder, record["id"], outputs)  # first: a run with a record is never repeated
+            if record.outputs is not None:
+                write_outputs(self.folder, record.id, record.outputs)  # first: a run with a record is never repeated
             write_record(self.folder, record)
         except OSError as error:
             if not is_no_space(error):
@@ -232,7 +234,7 @@ class Study:
             # The result of a long run is not lost: it gets the space that was kept for it.
             (self.folder / _RESERVE_FILE).unlink(missing_ok=True)
             write_record(self.folder, record)
-            self.records[record["id"]] = record
+            self.records[record.id] = record
             raise
 
     def _reserve_space(self) -> None:
@@ -311,7 +313,7 @@ def run_study(
     *,
     retry_failed: bool = False,
     watcher: Watcher | None = None,
-) -> dict[str, Record]:
+) -> dict[str, StudyRecord]:
     """Runs a list of runs into a folder, and returns all records of the folder by the id of their run.
 
     Args:

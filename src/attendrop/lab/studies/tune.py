@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ..records import StudyRecord
 from ..report.page.words import PAPER_LABEL
 from ..runs.folder import empty_folders_removed
 from .driver import Study, Watcher
@@ -28,8 +29,6 @@ from .spec import RunSpec
 from .status import PROGRESS_FILE, STUDY_FILE
 from .trials import JOURNAL_FILE, MethodTrials, open_storage
 from .tune_design import MAY_GROW, TuneConfig
-
-Record = Mapping[str, Any]
 
 
 @dataclass
@@ -66,7 +65,7 @@ class _RunningTrial:
     method: str
     trial: Any
     specs: list[RunSpec]
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, StudyRecord] = field(default_factory=dict)
     evaluations: int = 0
     is_over: bool = False
 
@@ -98,12 +97,12 @@ class Tuner:
         config: TuneConfig,
         storage: Any,
         owner: str,
-        finished: Mapping[str, Record] | None = None,
+        finished: Mapping[str, StudyRecord] | None = None,
         is_shared: bool = False,
         listener: TuneListener | None = None,
     ) -> None:
         self.config, self.listener = config, listener or TuneListener()
-        self.finished = {name: r for name, r in (finished or {}).items() if r["status"] == "finished"}
+        self.finished = {name: r for name, r in (finished or {}).items() if r.is_finished}
         self.searches = {
             method: MethodTrials(
                 storage, config.study_name(method), space,
@@ -122,7 +121,7 @@ class Tuner:
         self._in_flight: dict[str, list[_Run]] = {}
         self._running: list[_RunningTrial] = []
         for method, search in self.searches.items():
-            self._learn_metric(search.study.user_attrs)
+            self._learn_metric(search.study.user_attrs.get("metric"), search.study.user_attrs.get("greater_is_better"))
             for trial in search.interrupted():
                 self._begin(method, trial)
 
@@ -200,12 +199,12 @@ class Tuner:
 
     # ---- what has ended ----------------------------------------------------------------------------------------
 
-    def on_record(self, record: Record) -> None:
+    def on_record(self, record: StudyRecord) -> None:
         """Learns from the record of a run that has ended."""
-        self._learn_metric(record)
-        if record["status"] == "finished":
-            self.finished[record["id"]] = record
-        for run in self._in_flight.pop(record["id"], []):
+        self._learn_metric(record.metric, record.greater_is_better)
+        if record.is_finished:
+            self.finished[record.id] = record
+        for run in self._in_flight.pop(record.id, []):
             self._take(run, record)
 
     def on_progress(self, report: Mapping[str, Any]) -> bool:
@@ -225,9 +224,9 @@ class Tuner:
         step, trial.evaluations = trial.evaluations, trial.evaluations + 1
         return self.searches[trial.method].report(trial.trial, step, self._signed(float(report["score"])))
 
-    def _learn_metric(self, facts: Mapping[str, Any]) -> None:
-        if self.metric is None and facts.get("metric") is not None:
-            self.metric, self.greater_is_better = facts["metric"], bool(facts["greater_is_better"])
+    def _learn_metric(self, metric: str | None, greater_is_better: bool | None) -> None:
+        if self.metric is None and metric is not None:
+            self.metric, self.greater_is_better = metric, bool(greater_is_better)
             for search in self.searches.values():
                 search.study.set_user_attr("metric", self.metric)
                 search.study.set_user_attr("greater_is_better", self.greater_is_better)
@@ -240,21 +239,21 @@ class Tuner:
         """The score of a trial as the metric has it."""
         return None if trial.value is None else self._signed(trial.value)
 
-    def _take(self, run: _Run, record: Record) -> None:
+    def _take(self, run: _Run, record: StudyRecord) -> None:
         if isinstance(run.owner, Setting):
-            if record["status"] == "finished":
+            if record.is_finished:
                 run.owner.scores[run.spec.seed] = _score(record)
             else:
                 run.owner.errors.append(_message(record))
         elif not run.owner.is_over:
             self._take_part(run.owner, run.number, record)
 
-    def _take_part(self, running: _RunningTrial, number: int, record: Record) -> None:
+    def _take_part(self, running: _RunningTrial, number: int, record: StudyRecord) -> None:
         """Adds one of its runs to a trial, and ends the trial after the last one."""
         running.records[number] = record
-        if record["status"] == "failed":
+        if record.has_failed:
             self._end(running, None, error=_message(record))
-        elif record["status"] == "stopped" or (number == 0 and self._is_worse(running, record)):
+        elif record.status == "stopped" or (number == 0 and self._is_worse(running, record)):
             self._end(running, None, is_pruned=True)
         elif len(running.records) == len(running.specs):
             mean = statistics.fmean(_score(r) for r in running.records.values())
@@ -264,11 +263,11 @@ class Tuner:
             following = [_Run(spec, running, i) for i, spec in enumerate(running.specs) if i]
             self._queue.extendleft(reversed(following))
 
-    def _is_worse(self, running: _RunningTrial, record: Record) -> bool:
+    def _is_worse(self, running: _RunningTrial, record: StudyRecord) -> bool:
         """Whether the first split is enough to see that a trial is worse than most."""
         if not self.config.prunes:
             return False
-        values = [row[record["metric"]] for row in record.get("curves", []) if row.get(record["metric"]) is not None]
+        values = [value for row in record.curves if (value := row.get(str(record.metric))) is not None]
         search = self.searches[running.method]
         answers = [search.report(running.trial, step, self._signed(value)) for step, value in enumerate(values)]
         return bool(answers) and answers[-1]
@@ -287,26 +286,28 @@ class Tuner:
     def _facts(self, running: _RunningTrial, error: str | None) -> dict[str, Any]:
         """What is stored with a trial, so that it can be repeated."""
         record = next(iter(running.records.values()))
-        finished = {number: r for number, r in sorted(running.records.items()) if r["status"] == "finished"}
+        finished = {number: r for number, r in sorted(running.records.items()) if r.is_finished}
         settings = {name: value for name, value in running.specs[0].settings.items() if name != "seed"}
         return {
             "settings": json.loads(json.dumps(settings, default=str)),
             "seeds": [spec.seed for spec in running.specs],
             "runs": [spec.id for spec in running.specs],
             "scores": [_score(r) for r in finished.values()],
-            "versions": record.get("versions", {}),
-            "device": record.get("device"),
+            "versions": record.versions,
+            "device": record.device or None,
             "protocol": PAPER_LABEL if self.config.is_paper else "honest",
             **({"error": error} if error else {}),
         }
 
 
-def _score(record: Record) -> float:
-    return float(record["scores"]["validation"][record["metric"]])
+def _score(record: StudyRecord) -> float:
+    score = record.score("validation")
+    assert score is not None, record.id
+    return float(score)
 
 
-def _message(record: Record) -> str:
-    return str((record.get("error") or {}).get("message", "the run was stopped"))
+def _message(record: StudyRecord) -> str:
+    return record.message or "the run was stopped"
 
 
 class _LabelledEngine:
@@ -315,9 +316,10 @@ class _LabelledEngine:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[StudyRecord]:
         for record in self._engine.results(next_spec, on_progress):
-            yield {**record, "protocol": PAPER_LABEL}
+            record.protocol = PAPER_LABEL
+            yield record
 
     def close(self) -> None:
         self._engine.close()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ....errors import UserError
 from ....utils.checks import check_choice, check_number, check_whole
+from ...records import StudyRecord
 from ..spec import RunSpec
 
 WORKER = "attendrop.lab.studies.worker:Worker"  # the class of the workers
@@ -19,7 +20,7 @@ OnProgress = Callable[[dict[str, Any]], bool]
 class Engine(Protocol):
     """Runs specifications on workers."""
 
-    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         """Yields the record of each run as it ends.
 
         Args:
@@ -64,7 +65,7 @@ def make_engine(
         ```python
         specs, engine = iter(list_of_specs), make_engine("local", workers=4)
         for record in engine.results(lambda: next(specs, None)):
-            print(record["id"], record["status"])
+            print(record.id, record.status)
         engine.close()
         ```
     """

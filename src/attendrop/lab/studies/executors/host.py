@@ -9,7 +9,8 @@ from typing import Any
 
 from ....errors import on_one_line
 from ....utils.processes import freeze_imported
-from ..records import Record, failed_record, now
+from ...records import StudyRecord
+from ..records import failed_record, now
 from ..spec import RunSpec
 
 # After these the process is of no use: its memory is full, or its GPU answers nothing but errors.
@@ -33,7 +34,7 @@ def load_worker(path: str, device: str | None, owns_process: bool = False) -> An
 
 def run_spec(
     worker: Any, spec: RunSpec, progress: Callable[[dict[str, Any]], bool] | None, name: str
-) -> tuple[Record, bool]:
+) -> tuple[StudyRecord, bool]:
     """Runs a specification.
 
     Args:

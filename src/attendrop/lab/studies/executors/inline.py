@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...records import StudyRecord
 from ..records import worker_name
 from . import NextSpec, OnProgress
 from .host import load_worker, run_spec
@@ -22,7 +23,7 @@ class InlineEngine:
         self.device, self.make_worker = device, make_worker
         self._worker: Any = None
 
-    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         name = worker_name(self.device or "main")
 
         def progress(report: dict[str, Any]) -> bool:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ....errors import UserError
-from ..records import Record, failed_record, now
+from ...records import StudyRecord
+from ..records import failed_record, now
 from ..spec import RunSpec
 from . import NextSpec, OnProgress
 
@@ -115,7 +116,7 @@ class Pool(ABC):
     def lost_memory(self, seat: Seat) -> None:
         """Called when a worker has ended because memory was full, as it seems, or could not be started."""
 
-    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[Record]:
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         source = _Source(next_spec)
         try:
             while True:
@@ -166,7 +167,9 @@ class Pool(ABC):
         while self.may_start() and source.has(1 + sum(not seat.is_ready for seat in self.seats)):
             self.seats.append(self.start())
 
-    def _handle(self, seat: Seat, message: Message, source: _Source, on_progress: OnProgress | None) -> Record | None:
+    def _handle(
+        self, seat: Seat, message: Message, source: _Source, on_progress: OnProgress | None
+    ) -> StudyRecord | None:
         """Reacts to what a worker tells. Returns the record of a run that has ended."""
         seat.heard = time.monotonic()
         if "ready" in message:
@@ -180,21 +183,21 @@ class Pool(ABC):
             return self._lost(seat, message, source)
         return None
 
-    def _ended(self, seat: Seat, message: Message, source: _Source) -> Record | None:
+    def _ended(self, seat: Seat, message: Message, source: _Source) -> StudyRecord | None:
         job, seat.job = seat.job, None
         assert job is not None
-        if job.losses:
-            message["record"]["lost_workers"] = job.losses
+        record = StudyRecord.from_json(message["record"])
+        record.lost_workers = job.losses
         if not message.get("fatal"):
             if not self.may_stay(seat, message):
                 self._end(seat)
-            return message["record"]
+            return record
         self._end(seat)
-        if "memory" in message["record"]["error"]["message"].lower():
+        if "memory" in record.message.lower():
             self.lost_memory(seat)
-        return None if self._again(job, message["record"]["error"]["message"], source) else message["record"]
+        return None if self._again(job, record.message, source) else record
 
-    def _lost(self, seat: Seat, message: Message, source: _Source) -> Record | None:
+    def _lost(self, seat: Seat, message: Message, source: _Source) -> StudyRecord | None:
         self._end(seat)
         job, seat.job = seat.job, None
         reason: str = message["lost"]

@@ -62,7 +62,7 @@ def main(make_worker: str, device: str) -> None:
         spec = RunSpec(**channel.receive()["run"])
         record, is_fatal = run_spec(worker, spec, channel.progress, name)
         tells_memory = not is_fatal and not spec.only_check  # a check needs less than a run
-        channel.send(record=record, fatal=is_fatal, memory=gpu_memory(device) if tells_memory else None)
+        channel.send(record=record.to_json(), fatal=is_fatal, memory=gpu_memory(device) if tells_memory else None)
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ class _Actor:
 
         def work() -> None:
             record, is_fatal = run_spec(self.worker, RunSpec(**values), progress, self.name)
-            messages.put({"record": record, "fatal": is_fatal})
+            messages.put({"record": record.to_json(), "fatal": is_fatal})
 
         threading.Thread(target=work, daemon=True).start()
         while True:
