@@ -141,13 +141,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="start no run after this time (default: all runs)")
     parser.add_argument("--output", type=Path, default=RESULTS / "defaults.csv")
     options = parser.parse_args(arguments)
-    from attendrop.lab.studies.executors import make_engine
+    from attendrop.lab.studies.executors import make_executor
 
     waiting, rows, failures = specs(options), list[dict[str, Any]](), 0
     end = time.monotonic() + (options.seconds or float("inf"))
-    engine = make_engine(workers=options.workers, device=options.device)
+    executor = make_executor(workers=options.workers, device=options.device)
     try:
-        for record in engine.results(lambda: next(waiting, None) if time.monotonic() < end else None):
+        for record in executor.results(lambda: next(waiting, None) if time.monotonic() < end else None):
             if not record.is_finished:
                 failures += 1
                 print(f"{record.task} with seed {record.seed} failed: {record.error}", flush=True)
@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
             shown = {name: rows[-1][name] for name in ("task", "by", "epochs", "rate", "seed", "score", "seconds")}
             print("  ".join(map(str, shown.values())), flush=True)
     finally:
-        engine.close()
+        executor.close()
         options.output.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
         print(markdown(rows))
     return 1 if failures else 0

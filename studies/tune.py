@@ -19,7 +19,7 @@ from typing import Any
 from attendrop.lab.cli.console import quiet_libraries
 from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.driver import run_study
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.tune import TuneListener, Tuner, tune
 from attendrop.lab.studies.tune_design import make_tune_config
 from benchmarks.records import append, conditions
@@ -98,8 +98,8 @@ def main() -> None:
     if options.data:
         settings["data_dir"] = options.data
     config = make_tune_config(settings, (), trials, repeats, "random", "honest", seeds)
-    with quiet_libraries(), closing(make_engine("local", options.workers, device=options.device)) as engine:
-        tuner = tune(config, options.folder, engine, listener=Printer())
+    with quiet_libraries(), closing(make_executor("local", options.workers, device=options.device)) as executor:
+        tuner = tune(config, options.folder, executor, listener=Printer())
         hindsight = [
             spec
             for method, search in tuner.searches.items()
@@ -107,7 +107,7 @@ def main() -> None:
             for spec in config.final_specs(method, trial.params, role(trial))
         ]
         print(f"the choice is made; {len(hindsight)} runs of all settings on the development set", flush=True)
-        records = run_study(options.folder, config.description(), hindsight, engine)
+        records = run_study(options.folder, config.description(), hindsight, executor)
     device = "cuda" if options.device != "cpu" and "cuda" in next(iter(records.values())).device else "cpu"
     shared = conditions(device, model=Path(options.model).name, task=options.task, size=options.size)
     rows = [row_of(tuner, method, dev_scores(tuner, method, records)) for method in tuner.searches]

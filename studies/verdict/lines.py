@@ -14,7 +14,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from attendrop.lab.records import StudyRecord
-from attendrop.lab.studies.executors import WORKER, Engine, make_engine
+from attendrop.lab.studies.executors import WORKER, Executor, make_executor
 from attendrop.lab.studies.spec import RunSpec
 
 RECORDS = Path(__file__).parents[2] / "docs" / "results" / "verdict"
@@ -70,7 +70,7 @@ class Workers:
     def __init__(self, count: int, make_worker: str = WORKER) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker
         each = min(count, 1)
-        self._engines = [make_engine("local", each, make_worker=make_worker) for _ in range(max(count, 1))]
+        self._executors = [make_executor("local", each, make_worker=make_worker) for _ in range(max(count, 1))]
 
     def results(self, runs: Iterable[RunSpec], end: float) -> Iterator[StudyRecord]:
         """The records of runs, as they end.
@@ -81,10 +81,10 @@ class Workers:
         """
         groups = _Groups(runs)
         found: Queue[StudyRecord | BaseException | None] = Queue()
-        engines = self._engines[: groups.runs]
-        for engine in engines:
-            Thread(target=_work, args=(engine, groups, found, end), daemon=True).start()
-        at_work = len(engines)
+        executors = self._executors[: groups.runs]
+        for executor in executors:
+            Thread(target=_work, args=(executor, groups, found, end), daemon=True).start()
+        at_work = len(executors)
         while at_work:
             record = found.get()
             if isinstance(record, BaseException):
@@ -96,8 +96,8 @@ class Workers:
 
     def close(self) -> None:
         """End the processes."""
-        for engine in self._engines:
-            engine.close()
+        for executor in self._executors:
+            executor.close()
 
 
 class _Groups:
@@ -147,7 +147,7 @@ def _setting(run: RunSpec) -> tuple[str, ...]:
     return (run.method, run.task, str(run.size), *own)
 
 
-def _work(engine: Engine, groups: _Groups, found: Queue[StudyRecord | BaseException | None], end: float) -> None:
+def _work(executor: Executor, groups: _Groups, found: Queue[StudyRecord | BaseException | None], end: float) -> None:
     """Run one group after the other, until none is left or the time is over."""
     group: list[RunSpec] = []
 
@@ -155,7 +155,7 @@ def _work(engine: Engine, groups: _Groups, found: Queue[StudyRecord | BaseExcept
         return None if time.monotonic() > end else groups.next_run(group)
 
     try:
-        for record in engine.results(next_run):
+        for record in executor.results(next_run):
             found.put(record)
     except BaseException as error:
         found.put(error)

@@ -16,7 +16,7 @@ NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
 
 
-class WorkerEngine:
+class WorkerExecutor:
     """Trains every run in this process, one after the other."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class WorkerEngine:
         pass
 
 
-class FunctionEngine:
+class FunctionExecutor:
     """Scores every run with a function instead of training it, so that only the search is tested.
 
     Args:

@@ -1,4 +1,4 @@
-"""Workers for the tests of engines and drivers: they wait instead of training, and fail on order."""
+"""Workers for the tests of executors and drivers: they wait instead of training, and fail on order."""
 
 from __future__ import annotations
 

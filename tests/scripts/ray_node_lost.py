@@ -1,8 +1,8 @@
-"""Runs a study on a Ray cluster of two nodes, kills one of them in the middle, and compares with the local engine.
+"""Runs a study on a Ray cluster of two nodes, kills one of them in the middle, and compares with the local executor.
 
     OMP_NUM_THREADS=1 python tests/scripts/ray_node_lost.py FOLDER [--seeds 4]
 
-All records must be there, and their scores must be those of the local engine, bit for bit.
+All records must be there, and their scores must be those of the local executor, bit for bit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.driver import run_study
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import real_specs
 
@@ -33,7 +33,7 @@ def outcome_of(record: StudyRecord) -> list[Any]:
 
 
 def local_records(folder: Path, specs: list[RunSpec]) -> dict[str, StudyRecord]:
-    return run_study(folder, CONFIGURATION, specs, make_engine("local", workers=2, device="cpu"))
+    return run_study(folder, CONFIGURATION, specs, make_executor("local", workers=2, device="cpu"))
 
 
 def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, StudyRecord], int]:
@@ -58,19 +58,19 @@ def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, StudyReco
         return False
 
     remaining = iter(specs)
-    engine = make_engine("ray", address=cluster.address)
+    executor = make_executor("ray", address=cluster.address)
     try:
         with Study(folder, CONFIGURATION) as study:
-            for _ in study.run(lambda: next(remaining, None), engine, len(specs), on_progress):
+            for _ in study.run(lambda: next(remaining, None), executor, len(specs), on_progress):
                 pass
     finally:
-        engine.close()
+        executor.close()
         cluster.shutdown()
     return study.records, sum(bool(record.lost_workers) for record in study.records.values())
 
 
 def compare(folder: Path, seeds: int) -> dict[str, int]:
-    """Runs the study with both engines.
+    """Runs the study with both executors.
 
     Returns:
         How many runs there are, how many records of Ray, how many are bit-equal, and how many have lost their node.

@@ -70,8 +70,8 @@ def test_epochs_are_scored_on_each_set_and_a_stopped_study_resumes(data: Path, m
         ("plain", "0", "finished"), ("plain", "1", "finished"), ("AD-DROP", "0", "finished"),
     ]  # fmt: skip
     run = protocols.runs(str(data), str(data / "model"))[rows[0]["id"]]
-    predictions = Worker("cpu").run(run)["predictions"]["validation"]  # of the last epoch
-    is_right = np.equal(predictions["gold"], predictions["predicted"])
+    predictions = Worker("cpu").run(run).predictions["validation"]  # of the last epoch
+    is_right = np.equal(predictions.gold, predictions.predicted)
     for name, where in protocols.positions(16, len(is_right), seed=0).items():
         epochs = [float(score) for score in rows[0][name].split()]
         assert len(epochs) == 2

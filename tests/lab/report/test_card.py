@@ -157,7 +157,7 @@ def test_a_validation_set_that_was_split_off_is_not_a_split_of_the_hub(tmp_path:
 
 
 def test_nothing_is_invented_for_the_users_own_files(tmp_path: Path) -> None:
-    card = written(tmp_path, own_file("train.csv", metrics={"validation/loss": 0.5}))
+    card = written(tmp_path, own_file("train.csv", scores={"validation": {"loss": 0.5}}))
     assert card.data.to_dict() == {
         "library_name": "transformers",
         "pipeline_tag": "text-classification",

@@ -43,7 +43,7 @@ def record_of(spec: RunSpec, score: float, **more: Any) -> StudyRecord:
     return StudyRecord.from_json(content)
 
 
-class MadeUpEngine:
+class MadeUpExecutor:
     """Gives every run a score of its method and seed, without training. It hands several runs out at a time."""
 
     def __init__(self, score: Callable[[RunSpec], float], workers: int = 3) -> None:
@@ -92,8 +92,8 @@ def comparison_of(analysis: Analysis, method: str = "rdrop") -> Comparison:
 
 def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
     design = design_of(["rdrop", "addrop", "mixout"])
-    engine = MadeUpEngine(noisy({"rdrop": 0.05, "addrop": 0.004, "mixout": -0.05}))
-    analysis = compare(design, tmp_path / "study", engine, max_seeds=40)
+    executor = MadeUpExecutor(noisy({"rdrop": 0.05, "addrop": 0.004, "mixout": -0.05}))
+    analysis = compare(design, tmp_path / "study", executor, max_seeds=40)
     cells = {cell.method: cell.outcomes["score"] for cell in analysis.cells}
     verdicts = {method: of.comparison.verdict for method, of in cells.items() if of.comparison}
     assert verdicts["rdrop"] == "helps"
@@ -131,17 +131,17 @@ def test_tasks_come_one_after_the_other_and_end_when_all_is_decided() -> None:
 
 def test_a_study_that_is_started_again_with_more_seeds_repeats_nothing(tmp_path: Path) -> None:
     design = design_of(["rdrop"])
-    engine = MadeUpEngine(noisy({}))
-    compare(design, tmp_path / "study", engine, seeds=3)
-    more = MadeUpEngine(noisy({}))
+    executor = MadeUpExecutor(noisy({}))
+    compare(design, tmp_path / "study", executor, seeds=3)
+    more = MadeUpExecutor(noisy({}))
     analysis = compare(design, tmp_path / "study", more, seeds=5)
-    assert len(engine.ran) == 6
+    assert len(executor.ran) == 6
     assert sorted((s.method, s.seed) for s in more.ran) == [(m, s) for m in ("plain", "rdrop") for s in (3, 4)]
     assert analysis == replace(analyse(tmp_path / "study"), created=analysis.created)
     assert analysis.ensembles == []
     assert [note for note in analysis.notes if note.startswith("there is no ensemble of the seeds of plain, rdrop")]
     with pytest.raises(UserError, match="keep is 'dev', and 'last' in the study"):
-        compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", engine, seeds=5)
+        compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", executor, seeds=5)
 
 
 # ---- the analysis ----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from attendrop.lab import tasks
 from attendrop.lab.evaluation.outputs import Outputs, as_text, outputs_of, read_outputs, write_outputs
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.statistics.ensembles import jackknife_values, judge_gain
 from attendrop.lab.statistics.verdict import Question
 from attendrop.lab.studies.analysis.ensembles import ensembles_of, evidence, other_outcomes, score_of
@@ -163,7 +164,7 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
     shared[np.arange(200), gold] += 1
     task = task_of("classification", ("a", "b"), ("accuracy",))
     stored: dict[str, dict[str, Outputs]] = {}
-    runs: dict[str, dict[int, Any]] = {"plain": {}, "old": {}}
+    runs: dict[str, dict[int, StudyRecord]] = {"plain": {}, "old": {}}
     for seed in range(6):
         logits = shared + draws.normal(0, 1.5, (200, 2))
         found = outputs_of(task, prepared(0, 1), prediction(logits, gold))
@@ -171,10 +172,10 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
         stored[f"plain{seed}"] = {"validation": found}
         accuracy = float((logits.argmax(-1) == gold).mean())
         for method in runs:
-            runs[method][seed] = {
-                "id": f"{method}{seed}", "status": "finished" if seed else "failed", "metric": "accuracy",
-                "greater_is_better": True, "scores": {"validation": {"accuracy": accuracy}},
-            }  # fmt: skip
+            runs[method][seed] = StudyRecord(
+                id=f"{method}{seed}", status="finished" if seed else "failed", method=method, task="t", seed=seed,
+                settings={}, metric="accuracy", scores={"validation": {"accuracy": accuracy}},
+            )  # fmt: skip
     rows, notes = ensembles_of(Group("t", "all", runs), lambda run: stored.get(run, {}), 0.01, 0.95)
     assert len(rows) == 1
     row = rows[0]

@@ -20,7 +20,7 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.studies.driver import Study, Watcher, run_study
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.records import failed_record, read_record, read_records, record_path, write_record
 from attendrop.lab.studies.spec import RunSpec
 from helpers.cli_tools import ENVIRONMENT
@@ -31,8 +31,8 @@ COMPARE = {"kind": "compare", "seeds": [0, 1, 2], "settings": {"learning_rate": 
 
 
 def study(folder: Path, specs: list[RunSpec], configuration: dict[str, Any] | None = None, **options: Any) -> Any:
-    engine = make_engine(workers=options.pop("workers", 0), device="cpu", make_worker=LIGHT)
-    return run_study(folder, configuration or COMPARE, specs, engine, **options)
+    executor = make_executor(workers=options.pop("workers", 0), device="cpu", make_worker=LIGHT)
+    return run_study(folder, configuration or COMPARE, specs, executor, **options)
 
 
 class Notes(Watcher):
@@ -173,8 +173,8 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     # All records are delivered, of runs that were done before too, and once for each time that they are asked for.
     with Study(tmp_path / "s", COMPARE) as again:
         remaining = iter([*specs, specs[0]])
-        engine = make_engine(workers=0, make_worker=LIGHT)
-        found = [found.seed for found in again.run(lambda: next(remaining, None), engine)]
+        executor = make_executor(workers=0, make_worker=LIGHT)
+        found = [found.seed for found in again.run(lambda: next(remaining, None), executor)]
     assert found == [0, 1, 2, 3, 0]
 
 
@@ -184,9 +184,9 @@ def test_a_run_that_is_asked_for_twice_at_once_runs_once(tmp_path: Path) -> None
     spec = light_specs(1, marks=str(marks), seconds=0.5)[0]
     with Study(tmp_path / "s", COMPARE) as one:
         remaining = iter([spec, spec])
-        engine = make_engine(workers=2, device="cpu", make_worker=LIGHT)
-        found = [found.id for found in one.run(lambda: next(remaining, None), engine)]
-        engine.close()
+        executor = make_executor(workers=2, device="cpu", make_worker=LIGHT)
+        found = [found.id for found in one.run(lambda: next(remaining, None), executor)]
+        executor.close()
     assert found == [spec.id, spec.id]
     assert attempts(marks) == {spec.id: 1}
 
@@ -213,16 +213,16 @@ def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path
 def test_a_mistake_in_one_method_is_found_before_the_first_run(tmp_path: Path) -> None:
     good = light_specs(1)[0]
     bad = RunSpec(settings={"fault": "user"}, method="other", task="t", seed=0)
-    with closing(make_engine(workers=0, make_worker=LIGHT)) as engine:
+    with closing(make_executor(workers=0, make_worker=LIGHT)) as executor:
         with pytest.raises(UserError, match="task is 'nope'"), Study(tmp_path / "study", {}) as made:
-            made.check([good, bad], engine)
+            made.check([good, bad], executor)
         assert not (tmp_path / "study").exists()
         with Study(tmp_path / "study", {}) as made:
             works = RunSpec(settings={}, method="other", task="t", seed=0)
-            assert len(made.check([good, bad, works], engine)) == 3  # one setting of the method works
+            assert len(made.check([good, bad, works], executor)) == 3  # one setting of the method works
             remaining = iter([good])
-            list(made.run(lambda: next(remaining, None), engine))
-            assert made.check([good], engine) == []  # it has a result
+            list(made.run(lambda: next(remaining, None), executor))
+            assert made.check([good], executor) == []  # it has a result
 
 
 def test_another_configuration_is_refused_unless_it_has_grown(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import UserError
-from ..studies.executors import PATIENCE, Engine, make_engine
+from ..studies.executors import PATIENCE, Executor, make_executor
 
 _PANEL = "Workers"  # of these options in --help
 
@@ -47,8 +47,8 @@ def engine_from_flags(
     gpus_per_worker: float | None,
     cpus_per_worker: float,
     worker_timeout: float,
-) -> Engine:
-    """Makes the engine that the flags describe.
+) -> Executor:
+    """Makes the executor that the flags describe.
 
     Args:
         settings: The settings of the runs; `use_cpu` decides the device.
@@ -61,7 +61,7 @@ def engine_from_flags(
     """
     if worker_timeout != 0 and not 1 <= worker_timeout < inf:  # healthy runs report every few seconds
         raise UserError(f"worker_timeout is {worker_timeout:g}; it must be 0 (never) or at least 1 minute.")
-    return make_engine(
+    return make_executor(
         engine, workers, address, device="cpu" if settings.get("use_cpu") else None, gpus_per_worker=gpus_per_worker,
         cpus_per_worker=cpus_per_worker, patience=60 * worker_timeout or None,
     )  # fmt: skip

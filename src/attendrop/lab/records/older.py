@@ -1,8 +1,8 @@
 """Records of earlier schemas, converted to the present one.
 
-Schema 1 of a study record had `format` in place of `schema`. Schema 1 of `record.json` had no number; it called settings
-`config`, numbers of examples `rows` and scores `metrics`, had the definition of the task as `task`, and the cost in
-fields of its own.
+Schema 1 of a study record had `format` in place of `schema`. Schema 1 of `record.json` had no number. It called
+settings `config`, counts of examples `rows` and scores `metrics`; `task` was the definition of the task, and the cost had
+no object of its own.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 spec.py      what one run is
 design.py    which runs a study consists of
 worker.py    runs them one after the other, and keeps data, model and captured graphs between them
-engines/     where workers live: processes on this machine, or actors of a Ray cluster
+executors/     where workers live: processes on this machine, or actors of a Ray cluster
 records.py   one JSON file for each run that has ended
 driver.py    runs a study into its folder; killed and started again, it goes on
 status.py    how far a study is

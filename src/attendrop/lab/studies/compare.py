@@ -17,7 +17,7 @@ from .analysis.build import analyse_records
 from .analysis.outcomes import group_records, is_decided, verdicts_of
 from .design import Design, RunSpec
 from .driver import Study, Watcher
-from .executors import Engine, NextSpec
+from .executors import Executor, NextSpec
 from .kept_models import MODELS_FOLDER, check_space
 
 FIRST_LOOK = 5  # seeds after which a study is looked at for the first time
@@ -107,7 +107,7 @@ class UntilDecided:
 def compare(
     design: Design,
     folder: str | Path,
-    engine: Engine,
+    executor: Executor,
     *,
     seeds: int = 10,
     max_seeds: int | None = None,
@@ -123,7 +123,7 @@ def compare(
     Args:
         design: The study, from `make_design`.
         folder: Its folder.
-        engine: Runs the runs; it is closed at the end.
+        executor: Runs the runs; it is closed at the end.
         seeds: The number of seeds.
         max_seeds: Adds seeds until every method is decided, at most this number; None = the number `seeds`.
         deltas: Outcome -> the smallest difference that matters; see `OUTCOMES` for the defaults.
@@ -137,7 +137,7 @@ def compare(
     Example:
         ```python
         design = make_design({"model": "roberta-base"}, ["plain", "addrop"], tasks=("glue/rte",))
-        analysis = compare(design, "studies/rte", make_engine(), seeds=10)
+        analysis = compare(design, "studies/rte", make_executor(), seeds=10)
         ```
     """
     every_delta = all_deltas(deltas)
@@ -155,12 +155,12 @@ def compare(
         **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
         "delta": every_delta, "confidence": confidence, "command": command,
     }  # fmt: skip
-    with closing(engine), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
-        checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], engine)
+    with closing(executor), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
+        checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], executor)
         runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
         if keep_models:
             next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])
-        for record in running.run(next_run, engine, source.total):
+        for record in running.run(next_run, executor, source.total):
             source.add(record)
         wanted = {run.id for run in runs}
         return analyse_records([r for r in running.records.values() if r.id in wanted], study, running.folder)

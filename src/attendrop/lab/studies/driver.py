@@ -27,7 +27,7 @@ from ...utils.lock import locked
 from ..evaluation.outputs import write_outputs
 from ..records import RunError, StudyRecord
 from .configuration import STUDY_FILE, write_configuration
-from .executors import Engine, NextSpec, OnProgress
+from .executors import Executor, NextSpec, OnProgress
 from .records import RUNS_FOLDER, SameStudy, read_records, remove_unfinished, write_record
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
@@ -67,7 +67,7 @@ class Study:
     Example:
         ```python
         with Study(folder, {"kind": "compare", "seeds": [0, 1]}) as study:
-            for record in study.run(next_spec, engine, total=4):
+            for record in study.run(next_spec, executor, total=4):
                 print(record.id, record.status)
         ```
     """
@@ -117,15 +117,15 @@ class Study:
         return Status(self.folder, kind, self.total, dict(self.records), running, True)
 
     def run(
-        self, next_spec: NextSpec, engine: Engine, total: int | None = None, on_progress: OnProgress | None = None
+        self, next_spec: NextSpec, executor: Executor, total: int | None = None, on_progress: OnProgress | None = None
     ) -> Iterator[StudyRecord]:
         """Yields the record of each run that `next_spec` returns, as it ends. A run that is done is not run again.
 
         Args:
-            next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Engine.results`.
-            engine: Runs them.
+            next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Executor.results`.
+            executor: Runs them.
             total: How many runs there will be, for the time that is left; None = not known.
-            on_progress: Called with each report of a run, see `Engine.results`; True stops that run.
+            on_progress: Called with each report of a run, see `Executor.results`; True stops that run.
 
         Raises:
             UserError: The very first run of the study fails by a mistake in the input, which all runs share; or the
@@ -139,7 +139,7 @@ class Study:
 
         with self.watcher.watching(self.status):
             while True:
-                with closing(engine.results(lambda: self._next(next_spec), report)) as results:  # type: ignore[type-var]
+                with closing(executor.results(lambda: self._next(next_spec), report)) as results:  # type: ignore[type-var]
                     for record in results:
                         yield from self._deliver_known()
                         yield from self._accept(record)
@@ -147,14 +147,14 @@ class Study:
                     return
                 yield from self._deliver_known()
 
-    def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[StudyRecord]:
+    def check(self, specs: Iterable[RunSpec], executor: Executor) -> list[StudyRecord]:
         """Lets workers check runs without training them, so that a mistake is found before the first run starts.
 
         A method and task that have a result are not checked again.
 
         Args:
             specs: Runs of each method on each task. If there are several, one that works is enough.
-            engine: Checks them.
+            executor: Checks them.
 
         Returns:
             What the workers found out about the runs.
@@ -165,7 +165,7 @@ class Study:
         done = {(record.method, record.task) for record in self.records.values() if not record.has_failed}
         new = [replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done]
         waiting = iter(new)
-        checked = list(engine.results(lambda: next(waiting, None)))
+        checked = list(executor.results(lambda: next(waiting, None)))
         for group in dict.fromkeys((spec.method, spec.task) for spec in new):
             errors = [record.error for record in checked if (record.method, record.task) == group]
             if errors and all(error is not None and error.type == "UserError" for error in errors):
@@ -309,7 +309,7 @@ def run_study(
     folder: str | Path,
     configuration: Mapping[str, Any],
     specs: Iterable[RunSpec],
-    engine: Engine,
+    executor: Executor,
     *,
     retry_failed: bool = False,
     watcher: Watcher | None = None,
@@ -320,13 +320,13 @@ def run_study(
         folder: The folder.
         configuration: What the study is; see `Study`.
         specs: The runs.
-        engine: Runs them. It is closed at the end.
+        executor: Runs them. It is closed at the end.
         retry_failed: Whether runs that have failed in an earlier start are run again.
         watcher: Sees the study while it runs.
     """
     total = len(specs) if isinstance(specs, Sized) else None
     remaining = iter(specs)
-    with closing(engine), Study(folder, configuration, retry_failed=retry_failed, watcher=watcher) as study:
-        for _ in study.run(lambda: next(remaining, None), engine, total):
+    with closing(executor), Study(folder, configuration, retry_failed=retry_failed, watcher=watcher) as study:
+        for _ in study.run(lambda: next(remaining, None), executor, total):
             pass
         return study.records

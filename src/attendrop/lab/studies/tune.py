@@ -310,11 +310,11 @@ def _message(record: StudyRecord) -> str:
     return record.message or "the run was stopped"
 
 
-class _LabelledEngine:
+class _LabelledExecutor:
     """Writes into each record that its run belongs to a search on the development set."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, executor: Any) -> None:
+        self._engine = executor
 
     def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[StudyRecord]:
         for record in self._engine.results(next_spec, on_progress):
@@ -342,7 +342,7 @@ def _removed_if_refused(folder: Path) -> Iterator[None]:
 def tune(
     config: TuneConfig,
     folder: str | Path,
-    engine: Any,
+    executor: Any,
     storage: str | None = None,
     listener: TuneListener | None = None,
     watcher: Watcher | None = None,
@@ -354,7 +354,7 @@ def tune(
     Args:
         config: What is tuned, and how.
         folder: The folder of the study. `tuning.json` in it has the result.
-        engine: From `make_engine`.
+        executor: From `make_executor`.
         storage: Where the trials are stored, see `open_storage`. Drivers on several machines, each with a folder of
             its own, share the trials of one storage.
         listener: Receives the events of the search.
@@ -373,8 +373,8 @@ def tune(
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
         tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)
-        study.check(config.examples(), engine)
-        labelled = _LabelledEngine(engine) if config.is_paper else engine
+        study.check(config.examples(), executor)
+        labelled = _LabelledExecutor(executor) if config.is_paper else executor
         for record in study.run(tuner.next_spec, labelled, total, tuner.on_progress):
             tuner.on_record(record)
         write_result(tuner, folder)

@@ -10,7 +10,7 @@ from ...report.page import write_report
 from ...studies.compare import compare
 from ...studies.design import make_design
 from ...studies.driver import Watcher
-from ...studies.executors import make_engine
+from ...studies.executors import make_executor
 from ...studies.status import Status
 from ..compare import print_verdicts
 from ..console import console, shown
@@ -40,7 +40,7 @@ def compare_seeds(options: DemoOptions, model: Path) -> Path:
     )
     folder = options.output_dir / FOLDER
     # The runs are trained in this process: starting others would take longer than the runs.
-    analysis = compare(design, folder, make_engine(workers=0), seeds=SEEDS, watcher=_Lines())
+    analysis = compare(design, folder, make_executor(workers=0), seeds=SEEDS, watcher=_Lines())
     print_verdicts(replace(analysis, ensembles=[]))  # those are in the report
     page = write_report(analysis, folder)
     console.print(f"the report, with all figures: {shown(page)}", soft_wrap=True)

@@ -17,7 +17,7 @@ NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
 
 
-class Engine(Protocol):
+class Executor(Protocol):
     """Runs specifications on workers."""
 
     def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
@@ -36,7 +36,7 @@ class Engine(Protocol):
         ...
 
 
-def make_engine(
+def make_executor(
     name: str = "local",
     workers: int | None = None,
     address: str | None = None,
@@ -46,8 +46,8 @@ def make_engine(
     cpus_per_worker: float = 1,
     make_worker: str = WORKER,
     patience: float | None = PATIENCE,
-) -> Engine:
-    """Makes an engine. Nothing is started before it gets its first run.
+) -> Executor:
+    """Makes an executor. Nothing is started before it gets its first run.
 
     Args:
         name: "local" for processes on this machine, "ray" for actors of a Ray cluster.
@@ -63,10 +63,10 @@ def make_engine(
 
     Example:
         ```python
-        specs, engine = iter(list_of_specs), make_engine("local", workers=4)
-        for record in engine.results(lambda: next(specs, None)):
+        specs, executor = iter(list_of_specs), make_executor("local", workers=4)
+        for record in executor.results(lambda: next(specs, None)):
             print(record.id, record.status)
-        engine.close()
+        executor.close()
         ```
     """
     check_choice("engine", name, ("local", "ray"))
@@ -83,19 +83,19 @@ def make_engine(
         check_number("cpus_per_worker", cpus_per_worker)
         if gpus_per_worker is not None:
             check_number("gpus_per_worker", gpus_per_worker, high=1)
-        from .ray import RayEngine
+        from .ray import RayExecutor
 
         wanted_gpus = 0.0 if device == "cpu" else gpus_per_worker
-        return RayEngine(workers, address, wanted_gpus, cpus_per_worker, make_worker, patience)
+        return RayExecutor(workers, address, wanted_gpus, cpus_per_worker, make_worker, patience)
     for flag, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
         if value is not None:
             raise UserError(
                 f"{flag} is {value!r}, which only --engine ray uses; add it, or leave --{flag.replace('_', '-')} out."
             )
     if workers == 0:
-        from .inline import InlineEngine
+        from .inline import InlineExecutor
 
-        return InlineEngine(device, make_worker)
-    from .local import LocalEngine
+        return InlineExecutor(device, make_worker)
+    from .local import LocalExecutor
 
-    return LocalEngine(workers, device, make_worker, patience)
+    return LocalExecutor(workers, device, make_worker, patience)

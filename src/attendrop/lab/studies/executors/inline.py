@@ -11,8 +11,8 @@ from . import NextSpec, OnProgress
 from .host import load_worker, run_spec
 
 
-class InlineEngine:
-    """See `make_engine(workers=0)`.
+class InlineExecutor:
+    """See `make_executor(workers=0)`.
 
     Args:
         device: The device of the worker.

@@ -16,11 +16,11 @@ from typing import Any
 
 from ..spec import RunSpec
 from .capacity import Device, find_devices
-from .pool import Message, Pool, Seat
+from .pool import Message, Pool, WorkerHandle
 
 
-class LocalEngine(Pool):
-    """See `make_engine("local")`.
+class LocalExecutor(Pool):
+    """See `make_executor("local")`.
 
     Args:
         workers: How many; None = as many as fit.
@@ -39,21 +39,21 @@ class LocalEngine(Pool):
     def may_start(self) -> bool:
         return any(device.workers < device.limit for device in self.devices)
 
-    def start(self) -> Seat:
+    def start(self) -> WorkerHandle:
         device = min(self.devices, key=lambda device: (device.workers >= device.limit, device.workers))
-        return ProcessSeat(self.events, self.make_worker, device, self.threads)
+        return ProcessHandle(self.events, self.make_worker, device, self.threads)
 
-    def may_stay(self, seat: Seat, message: Message) -> bool:
-        assert isinstance(seat, ProcessSeat)
-        seat.device.learn(message.get("memory"))
-        return seat.device.workers <= seat.device.limit
+    def may_stay(self, worker: WorkerHandle, message: Message) -> bool:
+        assert isinstance(worker, ProcessHandle)
+        worker.device.learn(message.get("memory"))
+        return worker.device.workers <= worker.device.limit
 
-    def lost_memory(self, seat: Seat) -> None:
-        assert isinstance(seat, ProcessSeat)
-        seat.device.ran_out()
+    def lost_memory(self, worker: WorkerHandle) -> None:
+        assert isinstance(worker, ProcessHandle)
+        worker.device.ran_out()
 
 
-class ProcessSeat(Seat):
+class ProcessHandle(WorkerHandle):
     """A worker process. It sees one device, and ends with this process.
 
     Args:
@@ -64,7 +64,7 @@ class ProcessSeat(Seat):
     """
 
     def __init__(
-        self, events: queue.Queue[tuple[Seat, Message]], make_worker: str, device: Device, threads: int
+        self, events: queue.Queue[tuple[WorkerHandle, Message]], make_worker: str, device: Device, threads: int
     ) -> None:
         super().__init__(events)
         self.device = device

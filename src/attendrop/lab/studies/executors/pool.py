@@ -1,4 +1,4 @@
-"""What all engines with several workers share: who gets which run, and what happens when a worker is lost."""
+"""What all executors with several workers share: who gets which run, and what happens when a worker is lost."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Job:
     started: str = ""
 
 
-class Seat(ABC):
-    """One worker, as the engine sees it. What the worker tells is put into the queue `events`, with the seat itself.
+class WorkerHandle(ABC):
+    """A worker as the executor sees it. Worker messages go to the queue `events`, with this handle.
 
     Args:
         events: The queue.
     """
 
-    def __init__(self, events: queue.Queue[tuple[Seat, Message]]) -> None:
+    def __init__(self, events: queue.Queue[tuple[WorkerHandle, Message]]) -> None:
         self.events = events
         self.name = "a worker"
         self.job: Job | None = None
@@ -96,8 +96,8 @@ class Pool(ABC):
 
     def __init__(self, attempts: int, patience: float | None) -> None:
         self.attempts, self.patience = attempts, patience
-        self.events: queue.Queue[tuple[Seat, Message]] = queue.Queue()
-        self.seats: list[Seat] = []
+        self.events: queue.Queue[tuple[WorkerHandle, Message]] = queue.Queue()
+        self.handles: list[WorkerHandle] = []
         self._failed_starts = 0  # in a row
 
     @abstractmethod
@@ -105,15 +105,15 @@ class Pool(ABC):
         """Whether there is room for one more worker."""
 
     @abstractmethod
-    def start(self) -> Seat:
+    def start(self) -> WorkerHandle:
         """Starts a worker."""
 
-    def may_stay(self, seat: Seat, message: Message) -> bool:
+    def may_stay(self, worker: WorkerHandle, message: Message) -> bool:
         """Whether a worker whose run has ended may get another one. Called with the message that told the end."""
         return True
 
     @abstractmethod
-    def lost_memory(self, seat: Seat) -> None:
+    def lost_memory(self, worker: WorkerHandle) -> None:
         """Called when a worker has ended because memory was full, as it seems, or could not be started."""
 
     def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
@@ -121,106 +121,106 @@ class Pool(ABC):
         try:
             while True:
                 self._hand_out(source)
-                if not source.waiting and all(seat.job is None for seat in self.seats):
+                if not source.waiting and all(worker.job is None for worker in self.handles):
                     return
-                seat, message = self._next_event()
-                if seat not in self.seats:
+                worker, message = self._next_event()
+                if worker not in self.handles:
                     continue  # ended in the meantime
-                record = self._handle(seat, message, source, on_progress)
+                record = self._handle(worker, message, source, on_progress)
                 if record is not None:
                     source.is_dry = False
                     yield record
         finally:
-            for seat in [seat for seat in self.seats if seat.job is not None]:
-                self._end(seat)  # nobody waits for its run any more
+            for worker in [worker for worker in self.handles if worker.job is not None]:
+                self._end(worker)  # nobody waits for its run any more
 
     def close(self) -> None:
-        for seat in list(self.seats):
-            self._end(seat)
+        for worker in list(self.handles):
+            self._end(worker)
 
-    def _next_event(self) -> tuple[Seat, Message]:
+    def _next_event(self) -> tuple[WorkerHandle, Message]:
         """Waits for what a worker tells next, or for the first worker that tells nothing for too long."""
         if self.patience is None:
             return self.events.get()
         while True:
             # What was told while nobody asked for events comes first.
-            if self.events.empty() and (silent := self._silent_seat(self.patience)) is not None:
+            if self.events.empty() and (silent := self._silent_worker(self.patience)) is not None:
                 span = f"{self.patience / 60:.3g} minutes"
                 return silent, {"lost": f"the worker showed no progress for {span} and was ended", "hung": True}
             with suppress(queue.Empty):
                 return self.events.get(timeout=self.patience / 10)
 
-    def _silent_seat(self, patience: float) -> Seat | None:
+    def _silent_worker(self, patience: float) -> WorkerHandle | None:
         """A worker that starts or runs something, and has told nothing for longer than this number of seconds."""
-        for seat in self.seats:
-            limit = patience if seat.is_ready else max(patience, _START)
-            if (seat.job is not None or not seat.is_ready) and time.monotonic() - seat.heard > limit:
-                return seat
+        for worker in self.handles:
+            limit = patience if worker.is_ready else max(patience, _START)
+            if (worker.job is not None or not worker.is_ready) and time.monotonic() - worker.heard > limit:
+                return worker
         return None
 
     def _hand_out(self, source: _Source) -> None:
-        for seat in self.seats:
-            if seat.is_ready and seat.job is None and source.has(1):
-                seat.job = source.waiting.popleft()
-                seat.job.started, seat.heard = now(), time.monotonic()
-                seat.submit(seat.job.spec)
-        while self.may_start() and source.has(1 + sum(not seat.is_ready for seat in self.seats)):
-            self.seats.append(self.start())
+        for worker in self.handles:
+            if worker.is_ready and worker.job is None and source.has(1):
+                worker.job = source.waiting.popleft()
+                worker.job.started, worker.heard = now(), time.monotonic()
+                worker.submit(worker.job.spec)
+        while self.may_start() and source.has(1 + sum(not worker.is_ready for worker in self.handles)):
+            self.handles.append(self.start())
 
     def _handle(
-        self, seat: Seat, message: Message, source: _Source, on_progress: OnProgress | None
+        self, worker: WorkerHandle, message: Message, source: _Source, on_progress: OnProgress | None
     ) -> StudyRecord | None:
         """Reacts to what a worker tells. Returns the record of a run that has ended."""
-        seat.heard = time.monotonic()
+        worker.heard = time.monotonic()
         if "ready" in message:
-            seat.name, seat.is_ready, self._failed_starts = message["ready"], True, 0
+            worker.name, worker.is_ready, self._failed_starts = message["ready"], True, 0
         elif "progress" in message:
-            report = {**message["progress"], "worker": seat.name}
-            seat.answer(on_progress is not None and bool(on_progress(report)))
+            report = {**message["progress"], "worker": worker.name}
+            worker.answer(on_progress is not None and bool(on_progress(report)))
         elif "record" in message:
-            return self._ended(seat, message, source)
+            return self._ended(worker, message, source)
         elif "lost" in message:
-            return self._lost(seat, message, source)
+            return self._lost(worker, message, source)
         return None
 
-    def _ended(self, seat: Seat, message: Message, source: _Source) -> StudyRecord | None:
-        job, seat.job = seat.job, None
+    def _ended(self, worker: WorkerHandle, message: Message, source: _Source) -> StudyRecord | None:
+        job, worker.job = worker.job, None
         assert job is not None
         record = StudyRecord.from_json(message["record"])
         record.lost_workers = job.losses
         if not message.get("fatal"):
-            if not self.may_stay(seat, message):
-                self._end(seat)
+            if not self.may_stay(worker, message):
+                self._end(worker)
             return record
-        self._end(seat)
+        self._end(worker)
         if "memory" in record.message.lower():
-            self.lost_memory(seat)
+            self.lost_memory(worker)
         return None if self._again(job, record.message, source) else record
 
-    def _lost(self, seat: Seat, message: Message, source: _Source) -> StudyRecord | None:
-        self._end(seat)
-        job, seat.job = seat.job, None
+    def _lost(self, worker: WorkerHandle, message: Message, source: _Source) -> StudyRecord | None:
+        self._end(worker)
+        job, worker.job = worker.job, None
         reason: str = message["lost"]
         if job is None:
-            self._lost_idle(seat, reason)
+            self._lost_idle(worker, reason)
             return None
         if message.get("memory_full"):
-            self.lost_memory(seat)
+            self.lost_memory(worker)
         if message.get("hung"):  # once more would take as long
-            return failed_record(job.spec, "WorkerHung", reason, started=job.started, worker=seat.name)
+            return failed_record(job.spec, "WorkerHung", reason, started=job.started, worker=worker.name)
         if self._again(job, reason, source):
             return None
         text = f"{reason}; it was tried {len(job.losses)} times"
-        return failed_record(job.spec, "WorkerLost", text, started=job.started, worker=seat.name)
+        return failed_record(job.spec, "WorkerLost", text, started=job.started, worker=worker.name)
 
-    def _lost_idle(self, seat: Seat, reason: str) -> None:
+    def _lost_idle(self, worker: WorkerHandle, reason: str) -> None:
         """A worker without a run is replaced when there is work. One that did not even start may be one too many."""
-        if seat.is_ready:
+        if worker.is_ready:
             return
         self._failed_starts += 1
-        if not self.seats or self._failed_starts > _MOST_FAILED_STARTS:
+        if not self.handles or self._failed_starts > _MOST_FAILED_STARTS:
             raise UserError(f"no worker could be started: {reason}.")
-        self.lost_memory(seat)
+        self.lost_memory(worker)
 
     def _again(self, job: Job, reason: str, source: _Source) -> bool:
         """Puts a run that lost its worker before all others, if it may be tried again."""
@@ -229,6 +229,6 @@ class Pool(ABC):
             source.waiting.appendleft(job)
         return len(job.losses) < self.attempts
 
-    def _end(self, seat: Seat) -> None:
-        self.seats.remove(seat)
-        seat.end()
+    def _end(self, worker: WorkerHandle) -> None:
+        self.handles.remove(worker)
+        worker.end()

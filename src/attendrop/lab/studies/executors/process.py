@@ -21,7 +21,7 @@ from .host import load_worker, run_spec
 
 
 class Channel:
-    """The lines to and from the engine. What libraries print goes to the error stream, and they read no input."""
+    """The lines to and from the executor. What libraries print goes to the error stream, and they read no input."""
 
     def __init__(self) -> None:
         self._input = os.fdopen(os.dup(0), encoding="utf-8")
@@ -48,7 +48,7 @@ class Channel:
 
 
 def main(make_worker: str, device: str) -> None:
-    """Runs what the engine sends, until it closes the input.
+    """Runs what the executor sends, until it closes the input.
 
     Args:
         make_worker: Where the class of the worker is, written `module:name`.

@@ -19,15 +19,15 @@ from ....errors import UserError, on_one_line
 from ..records import worker_name
 from ..spec import RunSpec
 from .host import load_worker, run_spec
-from .pool import Message, Pool, Seat
+from .pool import Message, Pool, WorkerHandle
 
 _PATIENCE = 5.0  # seconds for an answer from the address of a cluster
 # The head node speaks HTTP/2. Either side begins with a frame of settings, whose type is 4.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
-class RayEngine(Pool):
-    """See `make_engine("ray")`.
+class RayExecutor(Pool):
+    """See `make_executor("ray")`.
 
     Args:
         workers: How many; None = as many as fit into the cluster.
@@ -59,19 +59,19 @@ class RayEngine(Pool):
         self._check(resources)
 
     def may_start(self) -> bool:
-        return not self.seats or len(self.seats) < self._most(self.ray.cluster_resources())
+        return not self.handles or len(self.handles) < self._most(self.ray.cluster_resources())
 
-    def start(self) -> Seat:
-        return ActorSeat(self.events, self.ray, self.make_worker, self.cpus, self.gpus)
+    def start(self) -> WorkerHandle:
+        return ActorHandle(self.events, self.ray, self.make_worker, self.cpus, self.gpus)
 
-    def lost_memory(self, seat: Seat) -> None:
+    def lost_memory(self, worker: WorkerHandle) -> None:
         """Nothing: the user says what a worker reserves, and Ray places it."""
 
     def close(self) -> None:
-        seats = [seat for seat in self.seats if isinstance(seat, ActorSeat)]
+        handles = [worker for worker in self.handles if isinstance(worker, ActorHandle)]
         super().close()
-        for seat in seats:
-            seat.thread.join(_PATIENCE)  # nothing may call Ray after its end
+        for worker in handles:
+            worker.thread.join(_PATIENCE)  # nothing may call Ray after its end
         if self._is_ours:
             self._is_ours = False
             self.ray.shutdown()
@@ -91,7 +91,7 @@ class RayEngine(Pool):
             )
 
 
-class ActorSeat(Seat):
+class ActorHandle(WorkerHandle):
     """A worker that is an actor.
 
     Args:
@@ -103,7 +103,7 @@ class ActorSeat(Seat):
     """
 
     def __init__(
-        self, events: queue.Queue[tuple[Seat, Message]], ray: Any, make_worker: str, cpus: float, gpus: float
+        self, events: queue.Queue[tuple[WorkerHandle, Message]], ray: Any, make_worker: str, cpus: float, gpus: float
     ) -> None:
         super().__init__(events)
         self.ray = ray
