@@ -167,14 +167,14 @@ def run(words: list[str], folder: Path) -> str:
 
 def findings(output: str, names: list[str]) -> str:
     """The warnings, and the notes that name a file, without its name."""
-    found = []
+    texts = []
     every = "|".join(map(re.escape, names))
     for line in output.splitlines():
         level, _, text = line.partition(": ")
         if level == "warning" or (level == "note" and any(name in text for name in names)):
             text = re.sub(rf" of ({every})", "", text)
-            found.append(re.sub(rf"({every}) ", "the file ", text).split(" (first")[0])
-    return "; ".join(found)
+            texts.append(re.sub(rf"({every}) ", "the file ", text).split(" (first")[0])
+    return "; ".join(texts)
 
 
 def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:

@@ -65,17 +65,17 @@ def run_counts() -> list[RunCount]:
 
 def recommendation() -> str:
     """The decision table."""
-    found = [size for size in sizes(MODEL) if methods_of(MODEL, size)]
+    with_methods = [size for size in sizes(MODEL) if methods_of(MODEL, size)]
     if not is_confirmed():
         return NOT_YET
-    amounts = [examples(size) for size in found]
+    amounts = [examples(size) for size in with_methods]
     limits = boundaries(amounts)
     lines = []
     ranges = ["any number"]
     if limits:
         between = [f"{low:,} to {high:,}" for low, high in itertools.pairwise(limits)]
         ranges = [f"up to {limits[0]:,}", *between, f"more than {limits[-1]:,}"]
-    for where, size, n in zip(ranges, found, amounts, strict=True):
+    for where, size, n in zip(ranges, with_methods, amounts, strict=True):
         lines.append([f"{where} (measured: {n:,})", *(_advice(size, goal) for goal in GOALS)])
     return table(["training examples", *GOALS.values()], lines)
 
@@ -122,10 +122,10 @@ def _answer_of(name: str, size: str) -> str:
     return text + _about_other_tasks(name, methods, size)
 
 
-def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
+def _groups(outcome: str, title: str, summaries: Mapping[str, TaskSummary]) -> str:
     """Which methods help and hurt, and how many make no difference or are undecided."""
-    groups = {v: [m for m, of in found.items() if of.verdict == v] for v in ("helps", "hurts", "undecided")}
-    same = len(found) - sum(map(len, groups.values()))
+    groups = {v: [m for m, of in summaries.items() if of.verdict == v] for v in ("helps", "hurts", "undecided")}
+    same = len(summaries) - sum(map(len, groups.values()))
     delta = amount(outcome, question(outcome).delta, signed=False)
     shown = [
         f"{named(groups[verdict])} {verdict if len(groups[verdict]) == 1 else verdict.removesuffix('s')}"
@@ -140,10 +140,10 @@ def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
 
 def _about_other_tasks(name: str, methods: list[str], size: str) -> str:
     """What can be said about other tasks, if the tasks are a sample too."""
-    found = {outcome: over_tasks(name, size, outcome, only_these=False) for outcome in ("score", "loss")}
+    by_outcome = {outcome: over_tasks(name, size, outcome, only_these=False) for outcome in ("score", "loss")}
     shown = [
         f"{NAMES[outcome]}: {named([m for m in methods if m in of and of[m].verdict == verdict])} {verdict}"
-        for outcome, of in found.items()
+        for outcome, of in by_outcome.items()
         for verdict in ("helps", "hurts")
     ]
     if _tasks_and_seeds(name, size)[0] < FEWEST_TASKS or all(": none " in one for one in shown):
@@ -177,15 +177,15 @@ def majority() -> str:
 def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]:
     tasks = on_tasks(name, size, outcome, alike)
     sign = 1 if outcome in HIGHER_IS_BETTER else -1
-    found = []
+    sentences = []
     for method in filter(is_ours, methods_of(name, size)):
         figures = [of[method] for of in tasks.values() if method in of]
         better = [
             f for f in figures if f.p_adjusted is not None and f.p_adjusted < 0.05 and sign * (f.difference or 0) > 0
         ]
         if 2 * len(better) > len(tasks):
-            found.append(f"*{method}* ({len(better)} of {len(tasks)})")
-    return found
+            sentences.append(f"*{method}* ({len(better)} of {len(tasks)})")
+    return sentences
 
 
 def in_every_part() -> str:
@@ -195,26 +195,26 @@ def in_every_part() -> str:
         return ""
     common = set.intersection(*(set(over_tasks(*part, "loss", alike=True)) for part in parts))
     lower = [_lower_the_loss_alike(*part) for part in parts]
-    found = [method for method in lower[0] if all(method in of_part for of_part in lower)]
-    number = len(common) - len(found)
+    always = [method for method in lower[0] if all(method in of_part for of_part in lower)]
+    number = len(common) - len(always)
     was, does = ("was", "does") if number == 1 else ("were", "do")
     others = f"; {plural(number, 'other')} that {was} compared in all of them {does} not"
     return paragraph(
-        f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(found)} "
-        f"{'lowers' if len(found) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
-        f"hurting the score{others if found and number else ''}."
+        f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(always)} "
+        f"{'lowers' if len(always) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
+        f"hurting the score{others if always and number else ''}."
     )
 
 
 def chosen_preset() -> str:
     """What `--preset recommended` sets."""
-    found = preset()
-    if found is None:
+    chosen = preset()
+    if chosen is None:
         return NOT_YET
-    methods = " ".join(f"`--method {one}`" for one in found.method) or "no method"
+    methods = " ".join(f"`--method {one}`" for one in chosen.method) or "no method"
     return paragraph(
-        f"`--preset recommended` sets {methods}, a learning rate of {found.rate:g} for a model of width 768 (inversely "
-        f"proportional to the width) and {found.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
+        f"`--preset recommended` sets {methods}, a learning rate of {chosen.rate:g} for a model of width 768 "
+        f"(inversely proportional to the width) and {chosen.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
         f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
         "same. Of all methods that hurt neither the score nor the log loss, before or after temperature scaling, in "
         f"any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
@@ -276,8 +276,8 @@ def _compared(name: str, size: str) -> list[str]:
 def _lower_the_loss_alike(name: str, size: str) -> list[str]:
     """Those that lower the log loss of plain fine-tuning that is trained alike, and do not hurt the score."""
     score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
-    found = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
-    return sorted(found, key=lambda method: alike[method].difference or 0.0)
+    helpful = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
+    return sorted(helpful, key=lambda method: alike[method].difference or 0.0)
 
 
 def _on_another_model(name: str, size: str) -> str:

@@ -29,12 +29,12 @@ def value(row: dict[str, str], outcome: str) -> float | None:
 
 def by_cell(rows: Rows, outcome: str) -> Values:
     """The values of the cells that have this outcome."""
-    found: Values = {}
+    cells: Values = {}
     for row in rows:
-        seeds = found.setdefault((row["task"], row["size"]), {}).setdefault(row["method"], {})
+        seeds = cells.setdefault((row["task"], row["size"]), {}).setdefault(row["method"], {})
         seeds[int(row["seed"])] = value(row, outcome)
     return {
-        cell: methods for cell, methods in found.items() if any(v is not None for v in methods.get(PLAIN, {}).values())
+        cell: methods for cell, methods in cells.items() if any(v is not None for v in methods.get(PLAIN, {}).values())
     }
 
 
@@ -90,15 +90,15 @@ def over_cells(
 
 def differences_from_plain_alike(rows: Rows, outcome: str) -> Values:
     """The difference of each run from the plain fine-tuning that is trained alike, and zeros for plain itself."""
-    found: Values = {}
+    cells: Values = {}
     controls = plain_trained_alike()
     for cell, methods in by_cell(rows, outcome).items():
-        own = found[cell] = {PLAIN: dict.fromkeys(methods[PLAIN], 0.0)}
+        own = cells[cell] = {PLAIN: dict.fromkeys(methods[PLAIN], 0.0)}
         for method in _judged(methods):
             baseline = methods.get(controls.get(method, ""))
             if baseline is not None:
                 own[method] = {seed: _difference(v, baseline.get(seed)) for seed, v in methods[method].items()}
-    return found
+    return cells
 
 
 def _difference(one: float | None, other: float | None) -> float | None:

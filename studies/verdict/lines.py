@@ -80,13 +80,13 @@ class Workers:
             end: No run begins after this time (`time.monotonic`).
         """
         groups = _Groups(runs)
-        found: Queue[StudyRecord | BaseException | None] = Queue()
+        records: Queue[StudyRecord | BaseException | None] = Queue()
         executors = self._executors[: groups.runs]
         for executor in executors:
-            Thread(target=_work, args=(executor, groups, found, end), daemon=True).start()
+            Thread(target=_work, args=(executor, groups, records, end), daemon=True).start()
         at_work = len(executors)
         while at_work:
-            record = found.get()
+            record = records.get()
             if isinstance(record, BaseException):
                 raise record
             if record is None:
@@ -114,8 +114,8 @@ class _Groups:
         for run in runs:
             settings.setdefault(_setting(run), []).append(run)
         most = max(map(len, settings.values()), default=0)
-        found = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
-        self._waiting = deque(group for group in found if group)
+        chunks = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
+        self._waiting = deque(group for group in chunks if group)
         self._at_work: list[list[RunSpec]] = []
         self._lock = Lock()
         self.runs = sum(map(len, self._waiting))
@@ -147,7 +147,7 @@ def _setting(run: RunSpec) -> tuple[str, ...]:
     return (run.method, run.task, str(run.size), *own)
 
 
-def _work(executor: Executor, groups: _Groups, found: Queue[StudyRecord | BaseException | None], end: float) -> None:
+def _work(executor: Executor, groups: _Groups, records: Queue[StudyRecord | BaseException | None], end: float) -> None:
     """Run one group after the other, until none is left or the time is over."""
     group: list[RunSpec] = []
 
@@ -156,11 +156,11 @@ def _work(executor: Executor, groups: _Groups, found: Queue[StudyRecord | BaseEx
 
     try:
         for record in executor.results(next_run):
-            found.put(record)
+            records.put(record)
     except BaseException as error:
-        found.put(error)
+        records.put(error)
     finally:
-        found.put(None)
+        records.put(None)
 
 
 def append_lines(

@@ -62,16 +62,16 @@ def numbers(name: str) -> str:
 
 def against_plain_alike(name: str) -> str:
     """Every method against plain fine-tuning that is trained alike."""
-    found = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in GOALS}
-    if not found["loss"]:
+    by_outcome = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in GOALS}
+    if not by_outcome["loss"]:
         return NOT_YET
     settings, controls = frozen(), plain_trained_alike()
     lines = []
-    for method in sorted(found["loss"], key=lambda one: found["loss"][one].difference or 0.0):
+    for method in sorted(by_outcome["loss"], key=lambda one: by_outcome["loss"][one].difference or 0.0):
         own, other = (settings[one]["training"] for one in (method, controls[method]))
         rate, plain_rate = (f"{of['learning_rate']:.1e}" for of in (own, other))
         shown = rate if rate == plain_rate else f"{rate} (plain {plain_rate})"
-        cells = [judged(outcome, of.get(method)) for outcome, of in found.items()]
+        cells = [judged(outcome, of.get(method)) for outcome, of in by_outcome.items()]
         lines.append([method, f"{own['num_train_epochs']:g}", shown, *cells])
     return table(["method", "epochs", "learning rate", *(NAMES[outcome] for outcome in GOALS)], lines)
 
@@ -80,9 +80,9 @@ def what_is_dropped(name: str) -> str:
     """Pairs of settings that differ in what they drop, and in nothing else."""
     lines = []
     for method, other in PAIRS.items():
-        found = {o: against(name, primary_size(), o, [method], baseline=other) for o in GOALS}
-        if found["score"]:
-            lines.append([method, other, *(judged(o, of.get(method)) for o, of in found.items())])
+        by_outcome = {o: against(name, primary_size(), o, [method], baseline=other) for o in GOALS}
+        if by_outcome["score"]:
+            lines.append([method, other, *(judged(o, of.get(method)) for o, of in by_outcome.items())])
     return table(["method", "against", *(NAMES[o] for o in GOALS)], lines) if lines else NOT_YET
 
 
@@ -92,10 +92,10 @@ def defaults(name: str) -> str:
     lines = []
     for epochs in dict.fromkeys(row["epochs"] for row in rows):
         own = [row for row in rows if row["epochs"] == epochs]
-        found = {o: over_cells(by_cell(own, o), o, only_these=True) for o in GOALS}
+        by_outcome = {o: over_cells(by_cell(own, o), o, only_these=True) for o in GOALS}
         lines += [
-            [method, f"{float(epochs):g}", *(judged(o, of.get(method)) for o, of in found.items())]
-            for method in found["score"]
+            [method, f"{float(epochs):g}", *(judged(o, of.get(method)) for o, of in by_outcome.items())]
+            for method in by_outcome["score"]
         ]
     return table(["method", "epochs", *(NAMES[o] for o in GOALS)], lines) if lines else NOT_YET
 
@@ -104,12 +104,12 @@ def of_method(method: str) -> str:
     """The settings of one method, for its card."""
     size = primary_size()
     settings = {name: of["method"] for name, of in frozen().items() if of["method"].partition(":")[0] == method}
-    found = {outcome: over_tasks(MODEL, size, outcome) for outcome in GOALS}
+    by_outcome = {outcome: over_tasks(MODEL, size, outcome) for outcome in GOALS}
     alike = over_tasks(MODEL, size, "loss", alike=True)
     lines = [
-        [f"`{text}`", *(judged(o, of.get(name)) for o, of in found.items()), judged("loss", alike.get(name))]
+        [f"`{text}`", *(judged(o, of.get(name)) for o, of in by_outcome.items()), judged("loss", alike.get(name))]
         for name, text in settings.items()
-        if " + " not in text and name in found["score"]
+        if " + " not in text and name in by_outcome["score"]
     ]
     titles = [*(NAMES[outcome] for outcome in GOALS), "log loss, trained alike"]
     return table(["setting", *titles], lines) if lines else NOT_YET
@@ -123,27 +123,27 @@ def by_size(name: str, outcome: str, alike: bool = False) -> str:
         outcome: The outcome.
         alike: Whether each method is compared with the plain fine-tuning that is trained alike.
     """
-    found = sizes(name)
-    if len(found) < 2:
+    amounts = sizes(name)
+    if len(amounts) < 2:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
-        of = [over_tasks(name, size, outcome, alike=alike).get(method) for size in found]
+        of = [over_tasks(name, size, outcome, alike=alike).get(method) for size in amounts]
         if sum(figures is not None for figures in of) > 1:
             lines.append([method, *(judged(outcome, figures) for figures in of)])
-    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for size in found)], lines)
+    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for size in amounts)], lines)
 
 
 def by_task(name: str, outcome: str) -> str:
     """The difference on each confirmation task at the primary amount of data."""
-    found = {cell: of for size in (primary_size(), OTHER_DATA) for cell, of in on_tasks(name, size, outcome).items()}
-    if not found:
+    by_place = {cell: of for size in (primary_size(), OTHER_DATA) for cell, of in on_tasks(name, size, outcome).items()}
+    if not by_place:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
-        cells = [of.get(method) for of in found.values()]
+        cells = [of.get(method) for of in by_place.values()]
         lines.append([method, *(judged(outcome, cell) for cell in cells)])
-    return table(["method", *(task for task, _ in found)], lines)
+    return table(["method", *(task for task, _ in by_place)], lines)
 
 
 def on_whole_sets(name: str, alike: bool) -> str:
@@ -153,17 +153,17 @@ def on_whole_sets(name: str, alike: bool) -> str:
         name: The name of the model in the files.
         alike: Whether each method is compared with the plain fine-tuning that is trained alike.
     """
-    found = {
+    by_outcome = {
         (NAMES[outcome], task): (outcome, of)
         for outcome in ("score", "loss")
         for (task, _), of in on_tasks(name, WHOLE, outcome, alike=alike).items()
     }
     lines = []
     for method in methods_of(name, WHOLE):
-        cells = [judged(outcome, of.get(method)) for outcome, of in found.values()]
+        cells = [judged(outcome, of.get(method)) for outcome, of in by_outcome.values()]
         if any(cells):
             lines.append([method, f"{frozen()[method]['training']['learning_rate']:.2g}", *cells])
-    titles = [f"{outcome}, {task.rpartition('/')[2]}" for outcome, task in found]
+    titles = [f"{outcome}, {task.rpartition('/')[2]}" for outcome, task in by_outcome]
     return table(["method", "rate", *titles], lines) if lines else NOT_YET
 
 
@@ -264,9 +264,9 @@ def upper_line() -> str:
     lines = []
     for name in MODELS:
         for size in (*sizes(name), OTHER_DATA, WHOLE):
-            found = {o: against(name, size, o, [UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
-            if found["score"] is not None:
-                lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in found.items())])
+            by_outcome = {o: against(name, size, o, [UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
+            if by_outcome["score"] is not None:
+                lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in by_outcome.items())])
     return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
 
 

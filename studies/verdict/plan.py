@@ -41,11 +41,11 @@ def candidates(method: str) -> list[Setting]:
     text = fields.pop("method", "")
     whole = {"blocks", "T", "num_train_epochs"}
     space = {name: parse_dimension(str(value), name in whole) for name, value in {**PLAN["space"], **fields}.items()}
-    found = []
+    settings = []
     for point in points(space, "qmc", PLAN["points"], seed=0):
         training = {name: float(point.pop(name)) for name in PLAN["space"]}
-        found.append(Setting(method, with_fields(text, point) if text else "", training))
-    return found
+        settings.append(Setting(method, with_fields(text, point) if text else "", training))
+    return settings
 
 
 def frozen() -> dict[str, dict[str, Any]]:
@@ -71,7 +71,7 @@ def plain_trained_alike() -> dict[str, str]:
     """
     settings = frozen()
     plain = {name: of["training"] for name, of in settings.items() if not of["method"]}
-    found = {}
+    chosen = {}
     for name, of in settings.items():
         factors = {
             one: abs(math.log(training["learning_rate"] / of["training"]["learning_rate"]))
@@ -79,8 +79,8 @@ def plain_trained_alike() -> dict[str, str]:
             if training["num_train_epochs"] == of["training"]["num_train_epochs"]
         }
         if name not in plain and factors and min(factors.values()) <= math.log(ALIKE):
-            found[name] = min(factors, key=factors.__getitem__)
-    return found
+            chosen[name] = min(factors, key=factors.__getitem__)
+    return chosen
 
 
 def development_losses(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -81,12 +81,12 @@ def _rounds(metrics: dict[str, list[list[float]]]) -> str:
     logged = {name.removeprefix("attendout/"): [float(f"{v:.4g}") for _, v in of] for name, of in metrics.items()}
     if "reward" not in logged:
         return ""
-    found: dict[str, Any] = {name: logged[name] for name in ("reward", "reward_error", "attacker_won")}
+    rounds: dict[str, Any] = {name: logged[name] for name in ("reward", "reward_error", "attacker_won")}
     for name in ("drop_probability", "shift"):
         layers = [logged[f"{name}_layer_{layer}"] for layer in range(LAYERS) if f"{name}_layer_{layer}" in logged]
         if layers:
-            found[name] = list(zip(*layers, strict=True))
-    return json.dumps(found, separators=(",", ":"))
+            rounds[name] = list(zip(*layers, strict=True))
+    return json.dumps(rounds, separators=(",", ":"))
 
 
 def line_of(stages: dict[str, str], name: str, record: StudyRecord) -> list[dict[str, Any]]:
@@ -114,9 +114,9 @@ def main() -> None:
             for task in (*DEVELOPMENT, *CONFIRMATION):
                 files.write(task)
             for part in PARTS:
-                found = [(s.name, run) for s in part for run in runs(s, read(file), files, options.model, settings)]
-                wanted = {portable_id(run): [run] for _, run in found}
-                stages = {portable_id(run): stage for stage, run in found}
+                staged = [(s.name, run) for s in part for run in runs(s, read(file), files, options.model, settings)]
+                wanted = {portable_id(run): [run] for _, run in staged}
+                stages = {portable_id(run): stage for stage, run in staged}
                 if not append_lines(file, COLUMNS, wanted, partial(line_of, stages), workers, end):
                     break
     finally:

@@ -1,8 +1,8 @@
 """Records of earlier schemas, converted to the present one.
 
 Schema 1 of a study record had `format` in place of `schema`. Schema 1 of `record.json` had no number. It called
-settings `config`, counts of examples `rows` and scores `metrics`; `task` was the definition of the task, and the cost had
-no object of its own.
+settings `config`, counts of examples `rows` and scores `metrics`; `task` was the definition of the task, and the fields
+of the cost stood at the top.
 """
 
 from __future__ import annotations
