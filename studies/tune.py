@@ -4,7 +4,7 @@
 
 The search sees splits of the training data only. When it has chosen, every setting that it tried is run on the
 development set too, with the same seeds, so that the choice can be compared with the median random setting and with the
-best one in hindsight. One row for each method is appended to a CSV file. Started again, it goes on.
+best one in hindsight. One row for each method is appended to a CSV file. Rerun it to continue.
 """
 
 from __future__ import annotations

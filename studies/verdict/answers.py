@@ -118,7 +118,7 @@ def _answer_of(name: str, size: str) -> str:
     text += _groups("score", "score", over_tasks(name, size, "score"))
     text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(name, size, "scaled_loss"))
     alike = over_tasks(name, size, "loss", alike=True)
-    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", alike)
+    text += _groups("loss", "log loss, against plain fine-tuning with matched learning rate and epochs", alike)
     return text + _about_other_tasks(name, methods, size)
 
 
@@ -168,7 +168,7 @@ def majority() -> str:
             better, better_than_alike = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
             text += paragraph(
                 f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
-                f"correction: {listed(better)}. Against plain fine-tuning that is trained alike: "
+                f"correction: {listed(better)}. Against plain fine-tuning with matched learning rate and epochs: "
                 f"{listed(better_than_alike)}."
             )
     return text or NOT_YET
@@ -201,8 +201,8 @@ def in_every_part() -> str:
     others = f"; {plural(number, 'other')} that {was} compared in all of them {does} not"
     return paragraph(
         f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(always)} "
-        f"{'lowers' if len(always) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
-        f"hurting the score{others if always and number else ''}."
+        f"{'lowers' if len(always) < 2 else 'lower'} the log loss of plain fine-tuning with matched learning rate and "
+        f"epochs without hurting the score{others if always and number else ''}."
     )
 
 
@@ -214,10 +214,10 @@ def chosen_preset() -> str:
     methods = " ".join(f"`--method {one}`" for one in chosen.method) or "no method"
     return paragraph(
         f"`--preset recommended` sets {methods}, a learning rate of {chosen.rate:g} for a model of width 768 "
-        f"(inversely proportional to the width) and {chosen.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
-        f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
-        "same. Of all methods that hurt neither the score nor the log loss, before or after temperature scaling, in "
-        f"any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
+        f"(inversely proportional to the width) and {chosen.epochs:g} epochs for up to {PRESET_EXAMPLES} training "
+        f"examples. With more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps "
+        "stays about the same. Of all methods that hurt neither the score nor the log loss, before or after temperature "
+        f"scaling, in any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
         "with the lowest loss on the development tasks."
     )
 
@@ -251,7 +251,8 @@ def expectations() -> str:
         f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
         f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
         f"sure a model is of its answers: without temperature scaling, {count(alike, 'helps')} of {len(alike)} lower "
-        "the log loss of plain fine-tuning that is trained alike. Those that do so without hurting the score:"
+        "the log loss of plain fine-tuning with matched learning rate and epochs. Those that do so without "
+        "hurting the score:"
     )
     text += "\n"
     lines = [
@@ -274,7 +275,7 @@ def _compared(name: str, size: str) -> list[str]:
 
 
 def _lower_the_loss_alike(name: str, size: str) -> list[str]:
-    """Those that lower the log loss of plain fine-tuning that is trained alike, and do not hurt the score."""
+    """Those that lower the log loss of plain fine-tuning with matched settings, and do not hurt the score."""
     score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
     helpful = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
     return sorted(helpful, key=lambda method: alike[method].difference or 0.0)
@@ -291,6 +292,6 @@ def _on_another_model(name: str, size: str) -> str:
     lower_the_loss = [f"{m} ({interval('loss', alike[m])})" for m in _lower_the_loss_alike(name, size)]
     return paragraph(
         f"On {MODELS[name]} ({len(methods)} of the methods and settings, {tasks} tasks, {seeds} paired seeds) the "
-        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning that is trained alike is "
-        f"lowered, without hurting the score, by {listed(lower_the_loss)}."
+        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning with matched learning "
+        f"rate and epochs is lowered, without hurting the score, by {listed(lower_the_loss)}."
     )

@@ -89,7 +89,7 @@ def over_cells(
 
 
 def differences_from_plain_alike(rows: Rows, outcome: str) -> Values:
-    """The difference of each run from the plain fine-tuning that is trained alike, and zeros for plain itself."""
+    """The differences of runs from plain fine-tuning with matched learning rate and epochs; zeros for plain itself."""
     cells: Values = {}
     controls = plain_trained_alike()
     for cell, methods in by_cell(rows, outcome).items():
@@ -116,7 +116,7 @@ def over_tasks(
         size: The amount of training data.
         outcome: One of `OUTCOMES`.
         only_these: Whether the question is about these tasks and not about others.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        alike: Whether each method is compared with the plain fine-tuning with matched learning rate and epochs.
     """
     return over_cells(_values(name, size, outcome, alike), outcome, only_these=only_these)
 
@@ -150,6 +150,6 @@ def on_tasks(name: str, size: str, outcome: str, alike: bool = False) -> dict[Ce
         name: The name of the model in the files.
         size: The amount of training data.
         outcome: One of `OUTCOMES`.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        alike: Whether each method is compared with the plain fine-tuning with matched learning rate and epochs.
     """
     return in_each_cell(_values(name, size, outcome, alike), outcome)

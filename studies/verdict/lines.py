@@ -45,7 +45,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def remove_failed(file: Path, columns: Sequence[str]) -> None:
-    """Keep the lines of finished runs only, so that all others are run again. The file is created if needed.
+    """Keep the lines of finished runs only, so that all others are repeated. The file is created if needed.
 
     Args:
         file: The file of the results.

@@ -61,7 +61,7 @@ def numbers(name: str) -> str:
 
 
 def against_plain_alike(name: str) -> str:
-    """Every method against plain fine-tuning that is trained alike."""
+    """Every method against plain fine-tuning with matched learning rate and epochs."""
     by_outcome = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in GOALS}
     if not by_outcome["loss"]:
         return NOT_YET
@@ -121,7 +121,7 @@ def by_size(name: str, outcome: str, alike: bool = False) -> str:
     Args:
         name: The name of the model in the files.
         outcome: The outcome.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        alike: Whether each method is compared with the plain fine-tuning with matched learning rate and epochs.
     """
     amounts = sizes(name)
     if len(amounts) < 2:
@@ -151,7 +151,7 @@ def on_whole_sets(name: str, alike: bool) -> str:
 
     Args:
         name: The name of the model in the files.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        alike: Whether each method is compared with the plain fine-tuning with matched learning rate and epochs.
     """
     by_outcome = {
         (NAMES[outcome], task): (outcome, of)

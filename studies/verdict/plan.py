@@ -65,7 +65,7 @@ def controls() -> list[str]:
 
 
 def plain_trained_alike() -> dict[str, str]:
-    """Name of a setting -> the plain fine-tuning that is trained alike, where there is one; plain settings have none.
+    """Name of a setting -> plain fine-tuning with matched learning rate and epochs, if any; plain settings have none.
 
     It has the same number of epochs, and the learning rates differ by at most the factor `ALIKE`.
     """

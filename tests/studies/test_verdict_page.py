@@ -117,7 +117,7 @@ def test_control_separates_the_method_from_its_epochs(study: Path) -> None:
     assert found["AD-DROP"][2].endswith("**helps**")
     assert found["AD-DROP"][3].startswith("−0.05")
     assert not {"LLRD", "plain, fewer epochs"} & set(found)  # nothing is trained like LLRD
-    assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("trained alike")[1]
+    assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("learning rate and epochs")[1]
 
 
 def test_table_by_size_omits_methods_measured_at_one_size(study: Path) -> None:

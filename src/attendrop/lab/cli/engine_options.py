@@ -36,7 +36,7 @@ WorkerTimeout = Annotated[
     float,
     _option("Minutes without a training step after which a worker is ended and its run has failed; 0 = never."),
 ]
-RetryFailed = Annotated[bool, _option("Run the runs again that failed in an earlier start.", "--retry-failed")]
+RetryFailed = Annotated[bool, _option("Retry failed runs.", "--retry-failed")]
 
 
 def engine_from_flags(

@@ -118,7 +118,7 @@ def compare(
     keep_models: bool = False,
     watcher: Watcher | None = None,
 ) -> Analysis:
-    """Run a comparison and return its analysis. Started again, it goes on where it was.
+    """Run a comparison and return its analysis. After an interruption, rerun it to continue.
 
     Args:
         design: The study, from `make_design`.
@@ -129,10 +129,10 @@ def compare(
         deltas: Outcome -> the smallest difference that matters; see `OUTCOMES` for the defaults.
         confidence: Confidence of intervals and verdicts.
         command: The command that the report shows.
-        retry_failed: Whether runs that failed in an earlier start are run again.
+        retry_failed: Whether to retry failed runs.
         keep_models: Whether the trained models are kept in the folder, for `attendrop soup`. Workers must be able to
             write to it.
-        watcher: Sees the study while it runs.
+        watcher: Observes the study.
 
     Example:
         ```python
@@ -167,7 +167,7 @@ def compare(
 
 
 def _keeping_models(next_run: NextSpec, study: Study, checked: Sequence[StudyRecord], runs: Sequence[str]) -> NextSpec:
-    """The same runs with a folder for their models, after the user was told how much space these take."""
+    """Add the folder for models to all runs, and note how much space the models take."""
     folder = study.folder.absolute() / MODELS_FOLDER
     if lost := [run for run in runs if study.has_result(run) and not (folder / run).is_dir()]:
         study.watcher.note(f"{len(lost)} runs have ended before; they are not repeated, and their models are not kept")

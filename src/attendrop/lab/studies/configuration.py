@@ -1,4 +1,4 @@
-"""study.json: what a study is. A study that is started again must be the same, or have more of what may grow."""
+"""study.json: the configuration of a study. A resumed study must have the same one; some lists and numbers may grow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABSENT = "absent"
 
 
 def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow: Collection[str]) -> None:
-    """Writes study.json, or compares the configuration with it if the study was started before.
+    """Write study.json, or compare the configuration with the existing file.
 
     Args:
         folder: The folder of the study.
@@ -89,7 +89,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def has_grown(old: Any, new: Any) -> bool:
-    """Whether the new value has everything that the old one has: a longer list, or a greater number."""
+    """Whether the new value contains the old one: a longer list, or a greater number."""
     if isinstance(old, list) and isinstance(new, list):
         return all(value in new for value in old)
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (old, new))
@@ -97,7 +97,7 @@ def has_grown(old: Any, new: Any) -> bool:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The places at which two configurations differ, with both values."""
+    """The fields in which two configurations differ, with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             inner = f"{name}.{key}" if name else key

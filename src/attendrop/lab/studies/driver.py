@@ -1,8 +1,8 @@
-"""Runs a study into its folder. Killed at any moment and started again, it goes on; a finished run is never repeated.
+"""Runs a study and stores its records. After an interruption, rerun it to continue: finished runs are never repeated.
 
 study.json             what the study is; written at the start
 runs/<id>.json         the record of each run that has ended
-predictions/<id>.npz   what its model answered, for ensembles
+predictions/<id>.npz   the outputs of its model, for ensembles
 models/<id>/           its model, where the user wants to keep it
 progress.json          what is running now, for `attendrop study`
 """
@@ -32,15 +32,15 @@ from .records import RUNS_FOLDER, SameStudy, read_records, remove_unfinished, wr
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
-MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # of which a study that is started again may have more
+MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # these may grow when a study is resumed
 
-_RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes that are given up for the last record when the disk is full
-_BEAT = 1.0  # seconds between two looks at whether progress.json must be written
-_HEARTBEAT = 10.0  # seconds after which it is written in any case
+_RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes reserved for the last record on a full disk
+_BEAT = 1.0  # seconds between checks whether progress.json is outdated
+_HEARTBEAT = 10.0  # seconds after which it is always rewritten
 
 
 class Watcher:
-    """Sees a study while it runs. The methods do nothing here; override those that you need."""
+    """Observes a running study. The methods do nothing; override those that you need."""
 
     def watching(self, status: Callable[[], Status]) -> AbstractContextManager[Any]:
         """Entered when the study begins. `status` may be called at any time, by any thread."""
@@ -54,15 +54,15 @@ class Watcher:
 
 
 class Study:
-    """The folder of a study, locked as long as the context is open.
+    """The folder of a study, locked while the context is open.
 
     Args:
         folder: The folder. It is created if it does not exist.
         configuration: What the study is, as values that JSON can hold. `kind` is "compare" or "tune". Starting again
             with another configuration is refused.
         may_grow: Names in the configuration whose list may get longer, or whose number may grow.
-        retry_failed: Whether runs that have failed in an earlier start are run again.
-        watcher: Sees the study while it runs.
+        retry_failed: Whether to retry failed runs.
+        watcher: Observes the study.
 
     Example:
         ```python
@@ -86,9 +86,9 @@ class Study:
         self.records: dict[str, StudyRecord] = {}
         self.total: int | None = None
         self._running: dict[str, dict[str, Any]] = {}
-        self._retried: set[str] = set()  # failed runs that were run again since the start
-        self._known: list[StudyRecord] = []  # records to deliver of runs that were done before
-        self._requests: Counter[str] = Counter()  # how often a run was asked for while it runs
+        self._retried: set[str] = set()  # failed runs that were retried in this invocation
+        self._known: list[StudyRecord] = []  # existing records to deliver
+        self._requests: Counter[str] = Counter()  # the number of requests for a run in progress
         self._same = SameStudy()
         self._context = ExitStack()
 
@@ -101,7 +101,7 @@ class Study:
                 self._reserve_space()
             stack.callback(lambda: (self.folder / _RESERVE_FILE).unlink(missing_ok=True))
             remove_unfinished(self.folder)
-            self.records = read_records(self.folder, lambda sentence: self.watcher.note(f"{sentence} It is run again."))
+            self.records = read_records(self.folder, lambda problem: self.watcher.note(f"{problem} It will be rerun."))
             self._same = SameStudy(self.records.values())
             stack.enter_context(self._heartbeat())
             self._context = stack.pop_all()
@@ -111,7 +111,7 @@ class Study:
         self._context.__exit__(*error)
 
     def status(self) -> Status:
-        """How far the study is."""
+        """The progress of the study."""
         running = [dict(run) for run in list(self._running.values())]
         kind = str(self.configuration.get("kind", "study"))
         return Status(self.folder, kind, self.total, dict(self.records), running, True)
@@ -119,7 +119,7 @@ class Study:
     def run(
         self, next_spec: NextSpec, executor: Executor, total: int | None = None, on_progress: OnProgress | None = None
     ) -> Iterator[StudyRecord]:
-        """Yields the record of each run that `next_spec` returns, as it ends. A run that is done is not run again.
+        """Yield the record of each run of `next_spec` when it ends. Finished runs are not repeated.
 
         Args:
             next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Executor.results`.
@@ -148,7 +148,7 @@ class Study:
                 yield from self._deliver_known()
 
     def check(self, specs: Iterable[RunSpec], executor: Executor) -> list[StudyRecord]:
-        """Lets workers check runs without training them, so that a mistake is found before the first run starts.
+        """Validate runs on workers without training, to detect mistakes before the first run starts.
 
         A method and task that have a result are not checked again.
 
@@ -157,7 +157,7 @@ class Study:
             executor: Checks them.
 
         Returns:
-            What the workers found out about the runs.
+            The records of the checks.
 
         Raises:
             UserError: All runs of a method on a task would fail by a mistake in the input.
@@ -202,7 +202,7 @@ class Study:
         yield from known
 
     def _accept(self, record: StudyRecord) -> Iterator[StudyRecord]:
-        """Writes the record of a run that has just ended."""
+        """Write the record of a run that has just ended."""
         if record.error is not None:
             self._check_failure(record.error)
         self._same.add(record)
@@ -216,7 +216,7 @@ class Study:
             yield record
 
     def _check_failure(self, error: RunError) -> None:
-        """Ends the study where all other runs would fail too."""
+        """Abort the study if all other runs would fail too."""
         has_result = any(not record.has_failed for record in self.records.values())
         if error.type == "UserError" and not has_result:
             raise UserError(f"{error.message}.")
@@ -231,7 +231,7 @@ class Study:
         except OSError as error:
             if not is_no_space(error):
                 raise
-            # The result of a long run is not lost: it gets the space that was kept for it.
+            # Use the reserved space, so that the result of a long run is not lost.
             (self.folder / _RESERVE_FILE).unlink(missing_ok=True)
             write_record(self.folder, record)
             self.records[record.id] = record
@@ -260,7 +260,7 @@ class Study:
 
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:
-        """Writes progress.json whenever something has changed, and once in a while."""
+        """Write progress.json after each change and at regular intervals."""
         is_over = threading.Event()
 
         def write(pid: int | None, running: Iterable[Mapping[str, Any]]) -> None:
@@ -290,7 +290,7 @@ class Study:
 
 @contextmanager
 def _removed_if_refused(folder: Path) -> Iterator[None]:
-    """Removes a new study that is refused before it has a record, so that the user can correct the input."""
+    """Remove a new study that is rejected before its first record, so that the user can correct the input."""
     created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     is_new = not (folder / STUDY_FILE).exists()
     try:
@@ -314,15 +314,15 @@ def run_study(
     retry_failed: bool = False,
     watcher: Watcher | None = None,
 ) -> dict[str, StudyRecord]:
-    """Runs a list of runs into a folder, and returns all records of the folder by the id of their run.
+    """Run a list of runs and return all records of the folder by run id.
 
     Args:
         folder: The folder.
         configuration: What the study is; see `Study`.
         specs: The runs.
         executor: Runs them. It is closed at the end.
-        retry_failed: Whether runs that have failed in an earlier start are run again.
-        watcher: Sees the study while it runs.
+        retry_failed: Whether to retry failed runs.
+        watcher: Observes the study.
     """
     total = len(specs) if isinstance(specs, Sized) else None
     remaining = iter(specs)

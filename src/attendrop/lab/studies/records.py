@@ -82,7 +82,7 @@ def read_record(path: Path) -> StudyRecord:
 
 
 def _not_whole(path: Path, problem: str) -> UserError:
-    return UserError(f"{str(path)!r} is not a whole record ({problem}); delete it, and its run is done again.")
+    return UserError(f"{str(path)!r} is not a whole record ({problem}); delete it, and its run is repeated.")
 
 
 def read_records(folder: str | Path, on_broken: Callable[[str], None] | None = None) -> dict[str, StudyRecord]:
@@ -109,7 +109,7 @@ def read_records(folder: str | Path, on_broken: Callable[[str], None] | None = N
 
 
 def remove_unfinished(folder: str | Path) -> None:
-    """Deletes the files that a killed driver had begun to write. Only the holder of the folder's lock may do so."""
+    """Delete partial files of a killed driver. Only the holder of the folder's lock may do so."""
     for path in [*Path(folder).glob(f"*{UNFINISHED}"), *Path(folder).glob(f"*/*{UNFINISHED}")]:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -152,7 +152,7 @@ def worker_name(device: str) -> str:
 
 
 def _find_problem(record: StudyRecord, run_id: str) -> str | None:
-    """What keeps a record from being written or used, or None."""
+    """Why a record is invalid; None if it is valid."""
     if not re.fullmatch(r"[\w.-]+", run_id) or record.id != run_id:
         return f"its id is {record.id!r}"
     if record.status not in STATUSES:

@@ -1,4 +1,4 @@
-"""How far a study is: what is done, running, failed and left, and when it will end."""
+"""The progress of a study: finished, running, failed and remaining runs, and the remaining time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .records import read_records
 
 PROGRESS_FILE = "progress.json"
 _STALE = 60.0  # seconds after which the driver on another machine counts as gone; it writes every few seconds
-_RECENT = 30  # runs whose durations tell how long the next ones take
+_RECENT = 30  # latest runs that are used to estimate the duration of the next ones
 
 
 @dataclass
 class Status:
-    """How far a study is.
+    """The progress of a study.
 
     Attributes:
         folder: The folder of the study.
@@ -83,7 +83,7 @@ def duration(record: StudyRecord) -> float | None:
 
 
 def read_status(folder: str | Path) -> Status:
-    """Reads how far a study is, while its driver runs or afterwards.
+    """Read the progress of a study, while its driver runs or afterwards.
 
     Args:
         folder: The folder of the study.
@@ -104,7 +104,7 @@ def read_status(folder: str | Path) -> Status:
 
 
 def _is_alive(progress: Mapping[str, Any]) -> bool:
-    """Whether the driver that wrote the progress is at work."""
+    """Whether the driver that wrote the progress is still running."""
     if not progress.get("pid"):
         return False
     if progress.get("host") != socket.gethostname():

@@ -22,7 +22,7 @@ from ..runs.run import Run
 from .spec import RunSpec
 from .splits import SELECTION
 
-SIGN_AFTER = 10.0  # seconds of training without a report, after which a run shows that it goes on
+SIGN_AFTER = 10.0  # seconds of training without a report, after which a run sends a heartbeat
 
 Progress = Callable[[dict[str, Any]], bool]
 
@@ -81,14 +81,14 @@ class Training(TrainerCallback):
             self.was_stopped = control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Show now and then that the run goes on, so that it is not taken for one that hangs."""
+        """Send a heartbeat, so that a long epoch is not mistaken for a hang."""
         if time.monotonic() - self._reported > SIGN_AFTER:
             self._report(state)
 
     on_substep_end = on_prediction_step = on_step_end
 
     def _report(self, state: Any, **more: float) -> bool:
-        """Report how far the run is, and return whether it should stop."""
+        """Report the progress of the run, and return whether it should stop."""
         self._reported = time.monotonic()
         return self.progress is not None and self.progress(
             {
@@ -134,7 +134,7 @@ class Training(TrainerCallback):
         return scores, predictions
 
     def _keep_outputs(self, part: str, scorer: Scorer) -> None:
-        """Keep what the model answered in the last evaluation."""
+        """Store the outputs of the model in the last evaluation."""
         if scorer.outputs is not None:
             self.outputs[part] = scorer.outputs
 

@@ -114,7 +114,7 @@ class Tuner:
             method: len(points(space, config.sampler, config.trials, config.seed))
             for method, space in config.spaces.items()
         }
-        self.settings: list[Setting] = []  # what is run on the development set; empty while the search goes on
+        self.settings: list[Setting] = []  # what is run on the development set; empty during the search
         self.metric: str | None = None
         self.greater_is_better: bool | None = None
         self._queue: deque[_Run] = deque()
@@ -200,7 +200,7 @@ class Tuner:
     # ---- what has ended ----------------------------------------------------------------------------------------
 
     def on_record(self, record: StudyRecord) -> None:
-        """Learns from the record of a run that has ended."""
+        """Learn from the record of a run that has ended."""
         self._learn_metric(record.metric, record.greater_is_better)
         if record.is_finished:
             self.finished[record.id] = record
@@ -208,7 +208,7 @@ class Tuner:
             self._take(run, record)
 
     def on_progress(self, report: Mapping[str, Any]) -> bool:
-        """Learns from an evaluation in the middle of a run, and returns whether the run should stop.
+        """Learn from an evaluation in the middle of a run, and returns whether the run should stop.
 
         Args:
             report: What a worker reports: "id" and, after an evaluation, "score", among others.
@@ -349,7 +349,7 @@ def tune(
     command: str = "",
     retry_failed: bool = False,
 ) -> Tuner:
-    """Searches, and runs the chosen settings on the development set. Killed and started again, it goes on.
+    """Search, and run the chosen settings on the development set. After an interruption, rerun it to continue.
 
     Args:
         config: What is tuned, and how.
@@ -358,9 +358,9 @@ def tune(
         storage: Where the trials are stored, see `open_storage`. Drivers on several machines, each with a folder of
             its own, share the trials of one storage.
         listener: Receives the events of the search.
-        watcher: Sees the runs.
+        watcher: Observes the runs.
         command: The command that the user gave, for the report.
-        retry_failed: Whether runs that have failed in an earlier start are run again.
+        retry_failed: Whether to retry failed runs.
     """
     from .tune_result import write_result
 

@@ -1,7 +1,7 @@
-"""Runs the runs of a study one after the other in one process.
+"""Executes the runs of a study sequentially in one process.
 
-Between runs it keeps what takes long to make: the tokenised data, the model on its device, the optimizer and the
-captured graphs. A run starts from the pretrained weights, with the head of its seed, and gives the same scores as
+It caches expensive objects between runs: the tokenised data, the model on its device, the optimizer and the captured
+graphs. A run starts from the pretrained weights, with the head of its seed, and gives the same scores as
 `attendrop train` with the same settings; where steps are captured, up to rounding, because batches are padded to fewer
 lengths.
 """
@@ -141,7 +141,7 @@ class Worker:
             record.explorer = explorer_of(data, model.model, model.tokenizer, regularizers)
         return record
 
-    # ---- what is kept between runs -----------------------------------------------------------------------------
+    # ---- caches --------------------------------------------------------------------------------------------------
 
     def _load_data(self, spec: RunSpec, config: RunConfig) -> tuple[tasks.Data, dict[str, str | None]]:
         """The data of a run, and the fingerprint of each split."""
@@ -221,7 +221,7 @@ def _keep_newest(cache: dict[Any, Any], count: int) -> None:
 
 
 class _ModelOnDevice:
-    """A model that is trained again and again from its pretrained weights, in the same tensors."""
+    """A model that is reset to its pretrained weights for each run, in the same tensors."""
 
     def __init__(self, key: Any, config: RunConfig, task: tasks.Task) -> None:
         self.key = key

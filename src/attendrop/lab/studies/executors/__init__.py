@@ -1,4 +1,4 @@
-"""Where the workers of a study live: in processes on this machine, in actors of a Ray cluster, or in this process."""
+"""Executors run the workers of a study: as local processes, as actors of a Ray cluster, or in the current process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ...records import StudyRecord
 from ..spec import RunSpec
 
 WORKER = "attendrop.lab.studies.worker:Worker"  # the class of the workers
-PATIENCE = 3600.0  # seconds; loading a large model and tokenising its data must fit
+PATIENCE = 3600.0  # seconds; long enough to load a large model and tokenise its data
 
 NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
 
 
 class Executor(Protocol):
-    """Runs specifications on workers."""
+    """Executes runs on workers."""
 
     def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
-        """Yields the record of each run as it ends.
+        """Yield the record of each run when it ends.
 
         Args:
             next_spec: Asked for the next run whenever a worker is free. None means nothing at present: it is asked
@@ -32,7 +32,7 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends all workers. What they are running is lost."""
+        """Kill all workers. Their current runs are lost."""
         ...
 
 
@@ -47,7 +47,7 @@ def make_executor(
     make_worker: str = WORKER,
     patience: float | None = PATIENCE,
 ) -> Executor:
-    """Makes an executor. Nothing is started before it gets its first run.
+    """Make an executor. Workers are started when the first run is submitted.
 
     Args:
         name: "local" for processes on this machine, "ray" for actors of a Ray cluster.

@@ -1,4 +1,4 @@
-"""Runs a study in this process, one run after the other: for debugging, and in notebooks."""
+"""Executes runs sequentially in the current process, for debugging and notebooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InlineExecutor:
 
     Args:
         device: The device of the worker.
-        make_worker: Where the class of the worker is, written `module:name`.
+        make_worker: The import path of the worker class, `module:name`.
     """
 
     def __init__(self, device: str | None, make_worker: str) -> None:

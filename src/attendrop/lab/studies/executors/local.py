@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: as many as fit, several on one GPU, each for many runs."""
+"""Workers as local processes: as many as fit, several on one GPU, each for many runs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class LocalExecutor(Pool):
     Args:
         workers: How many; None = as many as fit.
         device: "cpu" or "cuda"; None = the GPUs if there are any.
-        make_worker: Where the class of the workers is, written `module:name`.
-        patience: Seconds without progress after which a worker is ended; None = any time.
+        make_worker: The import path of the worker class, `module:name`.
+        patience: A worker that is silent for this number of seconds is killed; None = no limit.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class LocalExecutor(Pool):
 
 
 class ProcessHandle(WorkerHandle):
-    """A worker process. It sees one device, and ends with this process.
+    """A worker process. It sees one device and is terminated with its parent.
 
     Args:
-        events: Gets what the worker tells.
-        make_worker: Where its class is.
+        events: Receives the worker messages.
+        make_worker: The import path of its class.
         device: Its device.
         threads: The number of threads that torch uses in it.
     """
@@ -71,7 +71,7 @@ class ProcessHandle(WorkerHandle):
         device.workers += 1
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the worker
         self._process = subprocess.Popen(
-            # -P: the folder in which the user is may hold a `random.py`
+            # -P: the current folder may contain a `random.py`
             [sys.executable, "-P", "-m", "attendrop.lab.studies.executors.process", make_worker, device.torch_device],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8",
             env=_environment(device, threads),
@@ -94,7 +94,7 @@ class ProcessHandle(WorkerHandle):
             self._process.stdin.close()  # type: ignore[union-attr]
 
     def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the worker is dead, which `_listen` tells
+        with contextlib.suppress(OSError):  # the worker is dead; `_listen` reports it
             self._process.stdin.write(json.dumps(message, default=str) + "\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
 
@@ -110,7 +110,7 @@ class ProcessHandle(WorkerHandle):
         self.events.put((self, {"lost": self._reason(code), "memory_full": code == -signal.SIGKILL}))
 
     def _reason(self, code: int) -> str:
-        """Why the process ended, with the last line that it wrote."""
+        """The exit reason of the process, with the last line of its output."""
         if code < 0:
             names = {member.value: member.name for member in signal.Signals}
             reason = f"the worker process was killed by {names.get(-code, f'signal {-code}')}"
@@ -124,7 +124,7 @@ class ProcessHandle(WorkerHandle):
 
 
 def _environment(device: Device, threads: int) -> dict[str, str]:
-    """The environment of a worker: the same modules as here, one device, its share of the processors."""
+    """The environment variables of a worker: the same import path, one device, its share of the CPU cores."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     chosen = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     return {**os.environ, **chosen, "CUDA_VISIBLE_DEVICES": device.visible or ""}

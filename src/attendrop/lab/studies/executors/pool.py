@@ -1,4 +1,4 @@
-"""What all executors with several workers share: who gets which run, and what happens when a worker is lost."""
+"""The part that all executors with several workers share: it assigns runs to workers and handles lost workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..records import failed_record, now
 from ..spec import RunSpec
 from . import NextSpec, OnProgress
 
-# What a worker tells: a dictionary with one of the keys "ready", "progress", "record" and "lost".
+# A worker message: a dictionary with one of the keys "ready", "progress", "record" and "lost".
 Message = dict[str, Any]
 
 _START = 120.0  # seconds that a worker may take at least to start: it imports large libraries
@@ -26,12 +26,12 @@ _MOST_FAILED_STARTS = 5  # in a row, after which the study ends
 
 @dataclass
 class Job:
-    """A run that some worker has, had or will get.
+    """A run and its attempts.
 
     Args:
         spec: The run.
-        losses: Why workers were lost while they ran it.
-        started: When it was handed out last.
+        losses: The reasons why workers were lost while they ran it.
+        started: The time when it was last assigned.
     """
 
     spec: RunSpec
@@ -51,31 +51,31 @@ class WorkerHandle(ABC):
         self.name = "a worker"
         self.job: Job | None = None
         self.is_ready = False
-        self.heard = time.monotonic()  # when it last told something, or got a run
+        self.heard = time.monotonic()  # time of its last message or of its last run
 
     @abstractmethod
     def submit(self, spec: RunSpec) -> None:
-        """Gives the worker a run."""
+        """Send a run to the worker."""
 
     @abstractmethod
     def answer(self, stop: bool) -> None:
-        """Answers a report of progress, for which the worker waits."""
+        """Answer a progress report; the worker waits for the answer."""
 
     @abstractmethod
     def end(self) -> None:
-        """Ends the worker at once."""
+        """Kill the worker."""
 
 
 class _Source:
-    """The runs that are not handed out yet."""
+    """The queue of runs that are not assigned yet."""
 
     def __init__(self, next_spec: NextSpec) -> None:
         self.next_spec = next_spec
         self.waiting: deque[Job] = deque()
-        self.is_dry = False  # there was nothing; asked again after the next result
+        self.is_dry = False  # it had no run; polled again after the next result
 
     def has(self, count: int) -> bool:
-        """Whether this number of runs is waiting; asks for more if it is not."""
+        """Whether at least `count` runs are waiting; fetches more if needed."""
         while len(self.waiting) < count and not self.is_dry:
             spec = self.next_spec()
             if spec is None:
@@ -86,12 +86,11 @@ class _Source:
 
 
 class Pool(ABC):
-    """Hands out runs to workers, which are started when there is work for them. A lost worker takes its run only.
+    """Assigns runs to workers and starts workers on demand. Losing a worker affects only its current run.
 
     Args:
-        attempts: How many workers a run may lose. It has then failed.
-        patience: Seconds without a sign of progress after which a worker is ended and its run has failed; None = a
-            worker may take any time.
+        attempts: The number of workers that a run may lose before it fails.
+        patience: A worker that is silent for this number of seconds is killed, and its run fails; None = no limit.
     """
 
     def __init__(self, attempts: int, patience: float | None) -> None:
@@ -102,19 +101,19 @@ class Pool(ABC):
 
     @abstractmethod
     def may_start(self) -> bool:
-        """Whether there is room for one more worker."""
+        """Whether one more worker fits."""
 
     @abstractmethod
     def start(self) -> WorkerHandle:
-        """Starts a worker."""
+        """Start a worker."""
 
     def may_stay(self, worker: WorkerHandle, message: Message) -> bool:
-        """Whether a worker whose run has ended may get another one. Called with the message that told the end."""
+        """Whether a worker may get another run. Called with the message that ended its last one."""
         return True
 
     @abstractmethod
     def lost_memory(self, worker: WorkerHandle) -> None:
-        """Called when a worker has ended because memory was full, as it seems, or could not be started."""
+        """Called when a worker probably ran out of memory, or failed to start."""
 
     def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         source = _Source(next_spec)
@@ -125,25 +124,25 @@ class Pool(ABC):
                     return
                 worker, message = self._next_event()
                 if worker not in self.handles:
-                    continue  # ended in the meantime
+                    continue  # it was killed in the meantime
                 record = self._handle(worker, message, source, on_progress)
                 if record is not None:
                     source.is_dry = False
                     yield record
         finally:
             for worker in [worker for worker in self.handles if worker.job is not None]:
-                self._end(worker)  # nobody waits for its run any more
+                self._end(worker)  # its result is no longer needed
 
     def close(self) -> None:
         for worker in list(self.handles):
             self._end(worker)
 
     def _next_event(self) -> tuple[WorkerHandle, Message]:
-        """Waits for what a worker tells next, or for the first worker that tells nothing for too long."""
+        """Wait for the next worker message, or for the first worker that exceeds the timeout."""
         if self.patience is None:
             return self.events.get()
         while True:
-            # What was told while nobody asked for events comes first.
+            # Messages that are already queued come first.
             if self.events.empty() and (silent := self._silent_worker(self.patience)) is not None:
                 span = f"{self.patience / 60:.3g} minutes"
                 return silent, {"lost": f"the worker showed no progress for {span} and was ended", "hung": True}
@@ -151,7 +150,7 @@ class Pool(ABC):
                 return self.events.get(timeout=self.patience / 10)
 
     def _silent_worker(self, patience: float) -> WorkerHandle | None:
-        """A worker that starts or runs something, and has told nothing for longer than this number of seconds."""
+        """A starting or busy worker whose last message is older than the timeout; None if there is none."""
         for worker in self.handles:
             limit = patience if worker.is_ready else max(patience, _START)
             if (worker.job is not None or not worker.is_ready) and time.monotonic() - worker.heard > limit:
@@ -170,7 +169,7 @@ class Pool(ABC):
     def _handle(
         self, worker: WorkerHandle, message: Message, source: _Source, on_progress: OnProgress | None
     ) -> StudyRecord | None:
-        """Reacts to what a worker tells. Returns the record of a run that has ended."""
+        """Process a worker message. Returns the record if a run has ended."""
         worker.heard = time.monotonic()
         if "ready" in message:
             worker.name, worker.is_ready, self._failed_starts = message["ready"], True, 0
@@ -206,7 +205,7 @@ class Pool(ABC):
             return None
         if message.get("memory_full"):
             self.lost_memory(worker)
-        if message.get("hung"):  # once more would take as long
+        if message.get("hung"):  # a retry would probably hang as well
             return failed_record(job.spec, "WorkerHung", reason, started=job.started, worker=worker.name)
         if self._again(job, reason, source):
             return None
@@ -214,7 +213,7 @@ class Pool(ABC):
         return failed_record(job.spec, "WorkerLost", text, started=job.started, worker=worker.name)
 
     def _lost_idle(self, worker: WorkerHandle, reason: str) -> None:
-        """A worker without a run is replaced when there is work. One that did not even start may be one too many."""
+        """Handle a lost worker without a run. One that failed to start may have exceeded the memory."""
         if worker.is_ready:
             return
         self._failed_starts += 1
@@ -223,7 +222,7 @@ class Pool(ABC):
         self.lost_memory(worker)
 
     def _again(self, job: Job, reason: str, source: _Source) -> bool:
-        """Puts a run that lost its worker before all others, if it may be tried again."""
+        """Put a run that lost its worker at the front of the queue, if it has attempts left."""
         job.losses.append(reason)
         if len(job.losses) < self.attempts:
             source.waiting.appendleft(job)
