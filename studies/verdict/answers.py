@@ -216,9 +216,9 @@ def chosen_preset() -> str:
         f"`--preset recommended` sets {methods}, a learning rate of {chosen.rate:g} for a model of width 768 "
         f"(inversely proportional to the width) and {chosen.epochs:g} epochs for up to {PRESET_EXAMPLES} training "
         f"examples. With more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps "
-        "stays about the same. Of all methods that hurt neither the score nor the log loss, before or after temperature "
-        f"scaling, in any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
-        "with the lowest loss on the development tasks."
+        "stays about the same. Of all methods that hurt neither the score nor the log loss, before or after "
+        f"temperature scaling, in any of {len(measured())} parts of the study with small training sets "
+        f"({_parts()}), it is the one with the lowest loss on the development tasks."
     )
 
 

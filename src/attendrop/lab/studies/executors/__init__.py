@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ....errors import UserError
 from ....utils.checks import check_choice, check_number, check_whole
+from ....utils.deprecation import warn_renamed
 from ...records import StudyRecord
 from ..spec import RunSpec
 
@@ -99,3 +100,9 @@ def make_executor(
     from .local import LocalExecutor
 
     return LocalExecutor(workers, device, make_worker, patience)
+
+
+def make_engine(*args: Any, **kwargs: Any) -> Executor:
+    """Deprecated: use `make_executor`."""
+    warn_renamed("make_engine", "make_executor")
+    return make_executor(*args, **kwargs)
