@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from attendrop.errors import UserError
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.runs import Listener, fine_tune, make_config
 from attendrop.lab.runs.lora import load_for_training
 from attendrop.lab.runs.memory import estimate_memory, out_of_memory_explained
@@ -88,19 +89,19 @@ def _task(result: Any) -> Any:
 def test_a_worker_starts_adapters_anew_from_the_seed(place: Path, tmp_path: Path) -> None:
     worker = Worker("cpu")
 
-    def run(seed: int, **more: Any) -> dict[str, Any]:
+    def run(seed: int, **more: Any) -> StudyRecord:
         return worker.run(RunSpec({**settings_of(place, **more), "seed": seed}, "plain", "train.csv", seed))
 
     first, other, plain, again = run(3, lora=True), run(4, lora=True), run(3), run(3, lora=True)
-    assert first["scores"] == again["scores"]
-    assert first["scores"] != other["scores"]
-    assert first["scores"] != plain["scores"]
+    assert first.scores == again.scores
+    assert first.scores != other.scores
+    assert first.scores != plain.scores
     result = fine_tune(
         **settings_of(place, lora=True, seed=3), output_dir=str(tmp_path / "run"),
         save_strategy="no", load_best_model_at_end=False,
     )  # fmt: skip
     # The scores of a run are those of the merged model, whose sums are rounded in another order.
-    expected = first["scores"]["validation"]["loss"]
+    expected = first.scores["validation"]["loss"]
     assert result.scores["validation"]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
