@@ -115,8 +115,8 @@ def test_runs_and_studies_choose_on_the_same_data_and_record_it(tmp_path: Path) 
     assert record.scores["validation"]["loss"] == result.scores["validation"]["loss"]
     assert any("optimistic" in note for note in record.notes)
     split = worker.run(RunSpec(settings, "wise_ft", "train.csv", 1, keep="split"))
-    assert split["examples"][SELECTION] == 4
-    assert not any("optimistic" in note for note in split["notes"])
+    assert split.examples[SELECTION] == 4
+    assert not any("optimistic" in note for note in split.notes)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Engines for the tests of tuning: one that trains in this process, and one whose scores are a function of the run."""
+"""Executors for the tests of tuning: one that trains in this process, and one whose scores are a function of the run."""
 
 from __future__ import annotations
 
