@@ -1,4 +1,4 @@
-"""Executors for the tests of tuning: one that trains in this process, and one whose scores are a function of the run."""
+"""Executors for the tests of tuning: one trains in this process, the scores of the other are a function of the run."""
 
 from __future__ import annotations
 

@@ -26,24 +26,22 @@ from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from ...trainer import regularized
 from ...trainer.trajectory import library_versions
-from ...utils.files import write_json
 from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.judging import Judge, Part
-from ..records import Averaged, Cost, FolderRecord, Kept, flat_scores
+from ..records import Averaged, Cost, FolderRecord, Kept
 from ..records.judgement import typed_judgements
 from .best import breaks_ties_by_loss, kept_epoch, method_epochs
 from .caveats import caveats_of
 from .checks import check_arguments, check_metric
 from .data import load_data, load_other_tasks
 from .folder import (
-    METRICS_FILE,
-    RECORD_FILE,
     OutputFolder,
     changes_of,
     check_folder,
     empty_folders_removed,
     remove_checkpoints,
+    write_results,
 )
 from .hub_token import token_in_environment
 from .interruption import Interruption, full_disk_explained
@@ -322,7 +320,8 @@ class Run:
         self.predict(trainer, judge)
         if trainer.args.should_save:
             judge.write(self.config.output_dir, self.data, self.prepared)
-            self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
+            epochs = method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs))
+            write_results(self.config.output_dir, record, epochs)
         return record
 
     def scored_parts(self) -> Iterator[Part]:
@@ -405,20 +404,6 @@ class Run:
             temperature_note=judge.temperature_note,
             decimals=judge.decimals,
         )
-
-    def write(self, record: FolderRecord, method_epochs: Sequence[int]) -> None:
-        from ..report.card import write_card
-        from ..report.learning_curves import Marks, plot_history
-
-        folder = self.config.output_dir
-        write_json(folder / METRICS_FILE, flat_scores(record.scores))
-        write_json(folder / RECORD_FILE, record.to_json())
-        judged = record.evaluation.get("validation")
-        score = judged.scores.get(self.prepared.metric) if judged else None
-        if record.cost.steps:
-            marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
-            plot_history(record.history, folder / "curves.png", self.prepared.metric, marks)
-        write_card(folder, record)
 
 
 def _without_labels(split: Any) -> Any:
