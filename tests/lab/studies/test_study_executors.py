@@ -57,7 +57,7 @@ def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> N
     with closing(executor):
         remaining = iter(light_specs(2))
         assert len(list(executor.results(lambda: next(remaining, None)))) == 2
-        assert len(executor.workers_) <= 2
+        assert len(executor.handles) <= 2
 
 
 def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collection(
@@ -150,7 +150,7 @@ def test_results_that_nobody_waits_for_end_their_workers() -> None:
         for _ in (found := executor.results(lambda: next(remaining, None))):
             break
         found.close()
-        assert all(worker.job is None for worker in executor.workers_)
+        assert all(worker.job is None for worker in executor.handles)
         again = iter(light_specs(2))
         assert len(list(executor.results(lambda: next(again, None)))) == 2
 
