@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from attendrop.lab.records import StudyRecord
 from benchmarks.records import append, conditions
 from docs.tables.markdown import table
 
@@ -49,24 +50,24 @@ def specs(options: argparse.Namespace) -> Iterator[Any]:
         yield RunSpec(settings, method=GRID if own else CHOSEN, task=task, seed=seed)
 
 
-def row_of(record: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def row_of(record: StudyRecord, options: argparse.Namespace) -> dict[str, Any]:
     """The row of a finished run."""
-    used = record["settings"]
+    used = record.settings
     return {
         "model": Path(options.model).name,
-        "task": record["task"],
-        "examples": record["examples"]["train"],
-        "evaluated": record["examples"]["validation"],
-        "by": record["method"],
+        "task": record.task,
+        "examples": record.examples["train"],
+        "evaluated": record.examples["validation"],
+        "by": record.method,
         "epochs": f"{used['num_train_epochs']:g}",
         "rate": f"{used['learning_rate']:g}",
-        "seed": record["seed"],
-        "metric": record["metric"],
-        "score": round(100 * record["scores"]["validation"][record["metric"]], 2),
-        "steps": record["cost"]["steps"],
-        "seconds": record["cost"]["seconds"],
+        "seed": record.seed,
+        "metric": record.metric,
+        "score": round(100 * (record.score("validation") or 0.0), 2),
+        "steps": record.cost.steps,
+        "seconds": record.cost.seconds,
         "precision": "bf16" if options.bf16 else "float32",
-        **conditions("cpu" if record["device"] == "cpu" else "cuda"),
+        **conditions("cpu" if record.device == "cpu" else "cuda"),
     }
 
 
@@ -140,23 +141,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="start no run after this time (default: all runs)")
     parser.add_argument("--output", type=Path, default=RESULTS / "defaults.csv")
     options = parser.parse_args(arguments)
-    from attendrop.lab.studies.executors import make_engine
+    from attendrop.lab.studies.executors import make_executor
 
     waiting, rows, failures = specs(options), list[dict[str, Any]](), 0
     end = time.monotonic() + (options.seconds or float("inf"))
-    engine = make_engine(workers=options.workers, device=options.device)
+    executor = make_executor(workers=options.workers, device=options.device)
     try:
-        for record in engine.results(lambda: next(waiting, None) if time.monotonic() < end else None):
-            if record["status"] != "finished":
+        for record in executor.results(lambda: next(waiting, None) if time.monotonic() < end else None):
+            if not record.is_finished:
                 failures += 1
-                print(f"{record['task']} with seed {record['seed']} failed: {record['error']}", flush=True)
+                print(f"{record.task} with seed {record.seed} failed: {record.error}", flush=True)
                 continue
             rows.append(row_of(record, options))
             append(options.output, rows[-1:], is_quiet=True)
             shown = {name: rows[-1][name] for name in ("task", "by", "epochs", "rate", "seed", "score", "seconds")}
             print("  ".join(map(str, shown.values())), flush=True)
     finally:
-        engine.close()
+        executor.close()
         options.output.with_suffix(".md").write_text(markdown(rows), encoding="utf-8")
         print(markdown(rows))
     return 1 if failures else 0

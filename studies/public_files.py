@@ -14,7 +14,6 @@ import argparse
 import csv
 import io
 import itertools
-import json
 import re
 import shlex
 import subprocess
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attendrop.lab.runs.folder import read_record
 from benchmarks.records import append, conditions
 
 from . import RESULTS
@@ -190,23 +190,22 @@ def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:
         said = run([*train, *few, "--output-dir", "run"], folder).replace(str(options.model), options.model.name)
         predict = ["predict", "run", "--file", f"new-{names[-1]}", *shlex.split(data_set.flags)]
         run([*predict, "--output", "predictions.csv"], folder)
-        record = json.loads((folder / "run/record.json").read_text(encoding="utf-8"))
+        record = read_record(folder / "run")
         with (folder / "predictions.csv").open(encoding="utf-8", newline="") as lines:
             predicted = sum(1 for _ in csv.DictReader(lines))
-        metric = record["task"]["metrics"][0]
-        judged = record["evaluation"]["validation"]["scores"][metric]
+        judged = record.evaluation["validation"].scores[str(record.metric)]
         shown = shlex.join([words for words in train if words != str(options.model)]).replace("--model", "--model M")
         return {
             "data set": data_set.name,
-            "kind": record["task"]["kind"],
+            "kind": record.task_definition["kind"],
             "train": f"attendrop {shown}",
             "predict": f"attendrop {shlex.join(predict)}",
             "said": findings(said, names),
-            "trained on": record["rows"]["train"],
-            "steps": record["steps"],
-            "metric": metric,
-            "score": round(judged["value"], 3),
-            "most frequent": "" if judged["baseline"] is None else round(judged["baseline"], 3),
+            "trained on": record.examples["train"],
+            "steps": record.cost.steps,
+            "metric": record.metric,
+            "score": round(judged.value, 3),
+            "most frequent": "" if judged.baseline is None else round(judged.baseline, 3),
             "predictions": predicted,
             "seconds": round(time.perf_counter() - start),
             "model": Path(options.model).name,

@@ -4,20 +4,22 @@
 
 The search sees splits of the training data only. When it has chosen, every setting that it tried is run on the
 development set too, with the same seeds, so that the choice can be compared with the median random setting and with the
-best one in hindsight. One row for each method is appended to a CSV file. Started again, it goes on.
+best one in hindsight. One row for each method is appended to a CSV file. Rerun it to continue.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from attendrop.lab.cli.console import quiet_libraries
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.driver import run_study
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.tune import TuneListener, Tuner, tune
 from attendrop.lab.studies.tune_design import make_tune_config
 from benchmarks.records import append, conditions
@@ -39,14 +41,14 @@ class Printer(TuneListener):
         print(f"{method}: trial {number}: {state}{'' if score is None else f' {score:.4f}'}", flush=True)
 
 
-def dev_scores(tuner: Tuner, method: str, records: dict[str, Any]) -> dict[int, float]:
+def dev_scores(tuner: Tuner, method: str, records: Mapping[str, StudyRecord]) -> dict[int, float]:
     """The mean score on the development set of the setting of each trial."""
     scores = {}
     for trial in tuner.searches[method].finished():
         runs = [records[spec.id] for spec in tuner.config.final_specs(method, trial.params, role(trial))]
-        of_runs = [run["scores"]["validation"][run["metric"]] for run in runs if run["status"] == "finished"]
-        if of_runs:
-            scores[trial.number] = statistics.fmean(of_runs)
+        known = [score for run in runs if run.is_finished and (score := run.score("validation")) is not None]
+        if known:
+            scores[trial.number] = statistics.fmean(known)
     return scores
 
 
@@ -96,8 +98,8 @@ def main() -> None:
     if options.data:
         settings["data_dir"] = options.data
     config = make_tune_config(settings, (), trials, repeats, "random", "honest", seeds)
-    with quiet_libraries(), closing(make_engine("local", options.workers, device=options.device)) as engine:
-        tuner = tune(config, options.folder, engine, listener=Printer())
+    with quiet_libraries(), closing(make_executor("local", options.workers, device=options.device)) as executor:
+        tuner = tune(config, options.folder, executor, listener=Printer())
         hindsight = [
             spec
             for method, search in tuner.searches.items()
@@ -105,8 +107,8 @@ def main() -> None:
             for spec in config.final_specs(method, trial.params, role(trial))
         ]
         print(f"the choice is made; {len(hindsight)} runs of all settings on the development set", flush=True)
-        records = run_study(options.folder, config.description(), hindsight, engine)
-    device = "cuda" if options.device != "cpu" and "cuda" in next(iter(records.values()))["device"] else "cpu"
+        records = run_study(options.folder, config.description(), hindsight, executor)
+    device = "cuda" if options.device != "cpu" and "cuda" in next(iter(records.values())).device else "cpu"
     shared = conditions(device, model=Path(options.model).name, task=options.task, size=options.size)
     rows = [row_of(tuner, method, dev_scores(tuner, method, records)) for method in tuner.searches]
     for row in rows:

@@ -16,5 +16,5 @@ docs/results/verdict/   one line for each run
 From the lines to the page: `parts` reads the lines and knows which parts are complete, `judge` compares the methods,
 `recommend` has the rules of the recommendation, `show`, `answers`, `figure` and `page` write.
 
-Every command goes on where it stopped: runs whose line exists are not run again.
+Rerun a command to continue it: runs that have a line are skipped.
 """

@@ -9,14 +9,15 @@ ensemble, with the columns of all other runs, in docs/results/verdict/ensemble-<
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attendrop.lab.evaluation.outputs import Outputs, read_outputs, write_outputs
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.statistics.calibration import calibration_error, log_loss, scaled_probabilities
 from attendrop.lab.studies.analysis.ensembles import evidence, other_outcomes, score_of
 from attendrop.lab.studies.spec import RunSpec
@@ -37,7 +38,7 @@ def members_of(run: RunSpec) -> list[RunSpec]:
         run: A plain run of the study.
     """
     seeds = [run.seed + OTHER_HEAD * number for number in range(1, MEMBERS)]
-    others = [dataclasses.replace(run, head_seed=s, settings={**run.settings, "data_seed": s}) for s in seeds]
+    others = [replace(run, head_seed=s, settings={**run.settings, "data_seed": s}) for s in seeds]
     return [run, *others]
 
 
@@ -61,26 +62,26 @@ class Ensembles:
     """Collects the records of the members, and makes a line when the last one is there."""
 
     def __init__(self) -> None:
-        self._records: dict[str, list[dict[str, Any]]] = {}
+        self._records: dict[str, list[StudyRecord]] = {}
 
-    def lines_of(self, name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def lines_of(self, name: str, record: StudyRecord) -> Iterator[dict[str, Any]]:
         """The line of the ensemble, if this is its last member."""
         records = self._records.setdefault(name, [])
         records.append(record)
         if len(records) == MEMBERS:
             yield self._line(name, self._records.pop(name))
 
-    def _line(self, name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
-        failed = [record for record in records if record["status"] != "finished"]
+    def _line(self, name: str, records: list[StudyRecord]) -> dict[str, Any]:
+        failed = [record for record in records if not record.is_finished]
         if failed:
             return {**line(failed[0]), "id": name, "method": UPPER_LINE}
         with tempfile.TemporaryDirectory() as folder:
             for record in records:
-                write_outputs(folder, record["id"], record["outputs"])
-            answers = [read_outputs(folder, record["id"]) for record in records]
-        scores = {part: scores_of([of[part] for of in answers], records[0]["metric"]) for part in answers[0]}
-        seconds = sum(record["cost"]["seconds"] for record in records)
-        together = {**records[0], "scores": scores, "cost": {**records[0]["cost"], "seconds": round(seconds, 3)}}
+                write_outputs(folder, record.id, str(record.outputs))
+            answers = [read_outputs(folder, record.id) for record in records]
+        scores = {part: scores_of([of[part] for of in answers], str(records[0].metric)) for part in answers[0]}
+        seconds = sum(record.cost.seconds or 0.0 for record in records)
+        together = replace(records[0], scores=scores, cost=replace(records[0].cost, seconds=round(seconds, 3)))
         return {**line(together), "id": name, "method": UPPER_LINE}
 
 

@@ -13,14 +13,14 @@ from queue import Queue
 from threading import Lock, Thread
 from typing import Any
 
-from attendrop.lab.studies.executors import WORKER, Engine, make_engine
+from attendrop.lab.records import StudyRecord
+from attendrop.lab.studies.executors import WORKER, Executor, make_executor
 from attendrop.lab.studies.spec import RunSpec
 
 RECORDS = Path(__file__).parents[2] / "docs" / "results" / "verdict"
 
 TOGETHER = 10  # runs of one setting that one worker gets; enough to repay the capture of their graphs
 
-Record = dict[str, Any]
 Line = dict[str, Any]
 
 
@@ -45,7 +45,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def remove_failed(file: Path, columns: Sequence[str]) -> None:
-    """Keep the lines of finished runs only, so that all others are run again. The file is created if needed.
+    """Keep the lines of finished runs only, so that all others are repeated. The file is created if needed.
 
     Args:
         file: The file of the results.
@@ -70,9 +70,9 @@ class Workers:
     def __init__(self, count: int, make_worker: str = WORKER) -> None:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each worker
         each = min(count, 1)
-        self._engines = [make_engine("local", each, make_worker=make_worker) for _ in range(max(count, 1))]
+        self._executors = [make_executor("local", each, make_worker=make_worker) for _ in range(max(count, 1))]
 
-    def results(self, runs: Iterable[RunSpec], end: float) -> Iterator[Record]:
+    def results(self, runs: Iterable[RunSpec], end: float) -> Iterator[StudyRecord]:
         """The records of runs, as they end.
 
         Args:
@@ -80,13 +80,13 @@ class Workers:
             end: No run begins after this time (`time.monotonic`).
         """
         groups = _Groups(runs)
-        queue: Queue[Record | BaseException | None] = Queue()
-        engines = self._engines[: groups.runs]
-        for engine in engines:
-            Thread(target=_work, args=(engine, groups, queue, end), daemon=True).start()
-        at_work = len(engines)
+        records: Queue[StudyRecord | BaseException | None] = Queue()
+        executors = self._executors[: groups.runs]
+        for executor in executors:
+            Thread(target=_work, args=(executor, groups, records, end), daemon=True).start()
+        at_work = len(executors)
         while at_work:
-            record = queue.get()
+            record = records.get()
             if isinstance(record, BaseException):
                 raise record
             if record is None:
@@ -96,8 +96,8 @@ class Workers:
 
     def close(self) -> None:
         """End the processes."""
-        for engine in self._engines:
-            engine.close()
+        for executor in self._executors:
+            executor.close()
 
 
 class _Groups:
@@ -114,8 +114,8 @@ class _Groups:
         for run in runs:
             settings.setdefault(_setting(run), []).append(run)
         most = max(map(len, settings.values()), default=0)
-        groups = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
-        self._waiting = deque(group for group in groups if group)
+        chunks = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
+        self._waiting = deque(group for group in chunks if group)
         self._at_work: list[list[RunSpec]] = []
         self._lock = Lock()
         self.runs = sum(map(len, self._waiting))
@@ -147,7 +147,7 @@ def _setting(run: RunSpec) -> tuple[str, ...]:
     return (run.method, run.task, str(run.size), *own)
 
 
-def _work(engine: Engine, groups: _Groups, queue: Queue[Record | BaseException | None], end: float) -> None:
+def _work(executor: Executor, groups: _Groups, records: Queue[StudyRecord | BaseException | None], end: float) -> None:
     """Run one group after the other, until none is left or the time is over."""
     group: list[RunSpec] = []
 
@@ -155,19 +155,19 @@ def _work(engine: Engine, groups: _Groups, queue: Queue[Record | BaseException |
         return None if time.monotonic() > end else groups.next_run(group)
 
     try:
-        for record in engine.results(next_run):
-            queue.put(record)
+        for record in executor.results(next_run):
+            records.put(record)
     except BaseException as error:
-        queue.put(error)
+        records.put(error)
     finally:
-        queue.put(None)
+        records.put(None)
 
 
 def append_lines(
     file: Path,
     columns: Sequence[str],
     wanted: Mapping[str, Sequence[RunSpec]],
-    lines_of: Callable[[str, Record], Iterable[Line]],
+    lines_of: Callable[[str, StudyRecord], Iterable[Line]],
     workers: Workers,
     end: float,
 ) -> bool:
@@ -192,18 +192,18 @@ def append_lines(
         writer = csv.DictWriter(output, columns, lineterminator="\n")
         for record in workers.results(missing, end):
             number += 1
-            for line in lines_of(names[record["id"]], record):
+            for line in lines_of(names[record.id], record):
                 writer.writerow(line)
             output.flush()
-            result = (record.get("error") or {}).get("message") or record["status"]
-            print(f"{number}/{len(missing)} {record['task']} {record['seed']} {record['method']}: {result}", flush=True)
+            result = record.message or record.status
+            print(f"{number}/{len(missing)} {record.task} {record.seed} {record.method}: {result}", flush=True)
     return number == len(missing)
 
 
 def run_parts(
     columns: Sequence[str],
     wanted: Mapping[str, Mapping[str, Sequence[RunSpec]]],
-    lines_of: Callable[[str, Record], Iterable[Line]],
+    lines_of: Callable[[str, StudyRecord], Iterable[Line]],
     options: argparse.Namespace,
     make_worker: str = WORKER,
 ) -> None:

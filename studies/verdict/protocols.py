@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.worker import Worker
 
@@ -114,20 +115,20 @@ def runs(data: str, model: str) -> dict[str, RunSpec]:
     return specs
 
 
-def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def line_of(name: str, record: StudyRecord) -> Iterator[dict[str, Any]]:
     """The line of a run: the scores of its epochs, one after the other."""
-    epochs = record.get("curves") or []
+    epochs = record.curves
     columns = {part: f"{part}_accuracy" for part in SETS} | {"choose_loss": "choose_loss"}
     yield {
         **{column: " ".join(f"{epoch[key]:.4f}" for epoch in epochs) for column, key in columns.items()},
         "id": name,
-        "task": record["task"],
-        "method": record["method"],
-        "setting": " + ".join(record.get("settings", {}).get("method", [])),
-        "seed": record["seed"],
-        "status": record["status"],
-        "seconds": (record.get("cost") or {}).get("seconds", ""),
-        "error": " ".join((record.get("error") or {}).get("message", "").split())[:200],
+        "task": record.task,
+        "method": record.method,
+        "setting": " + ".join(record.settings.get("method", [])),
+        "seed": record.seed,
+        "status": record.status,
+        "seconds": record.cost.seconds,
+        "error": " ".join(record.message.split())[:200],
     }
 
 

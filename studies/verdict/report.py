@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
+from attendrop.lab.records import Cost, ModelFacts, RunError, StudyRecord
 from attendrop.lab.report.page import Analysis, checked_analysis, render_page
 from attendrop.lab.studies.analysis import analyse_records
 
@@ -22,7 +22,7 @@ from .show import MODELS, examples
 FOLDER = Path(__file__).parents[2] / "docs" / "studies"
 
 
-def record_of(row: dict[str, str], model: str) -> dict[str, Any]:
+def record_of(row: dict[str, str], model: str) -> StudyRecord:
     """A record of a run, as far as its line has it.
 
     Args:
@@ -32,23 +32,20 @@ def record_of(row: dict[str, str], model: str) -> dict[str, Any]:
     scores = {name: float(row[name]) for name in SCORES if row[name]}
     has_failed = row["status"] != "finished"
     training = {"learning_rate": row["learning_rate"], "num_train_epochs": row["epochs"]}
-    return {
-        **{name: row[name] for name in ("id", "method", "task", "size")},
-        "seed": int(row["seed"]),
-        "fold": None,
-        "status": "failed" if has_failed else "finished",
-        "settings": {**training, "method": row["setting"].split(" + ") if row["setting"] else []},
-        "scores": {} if has_failed else {"validation": scores},
-        "metric": "accuracy",
-        "greater_is_better": True,
-        "model": {"name": model},
-        "examples": {},
-        "labels": [],
-        "curves": [],
-        "predictions": {},
-        "cost": {"seconds": float(row["seconds"]) if row["seconds"] else None},
-        "error": {"type": "Error", "message": row["error"]} if has_failed else None,
-    }
+    return StudyRecord(
+        id=row["id"],
+        status="failed" if has_failed else "finished",
+        method=row["method"],
+        task=row["task"],
+        size=row["size"],
+        seed=int(row["seed"]),
+        settings={**training, "method": row["setting"].split(" + ") if row["setting"] else []},
+        scores={} if has_failed else {"validation": scores},
+        metric="accuracy",
+        model=ModelFacts(model),
+        cost=Cost(seconds=float(row["seconds"]) if row["seconds"] else None),
+        error=RunError("Error", row["error"]) if has_failed else None,
+    )
 
 
 def analysis_of(rows: Rows, name: str) -> Analysis:

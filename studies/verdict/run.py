@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.spec import RunSpec
 
 from .lines import make_parser, run_parts
@@ -32,15 +33,14 @@ def portable_id(run: RunSpec) -> str:
     return dataclasses.replace(run, settings=settings).id
 
 
-def line(record: dict[str, Any]) -> dict[str, Any]:
+def line(record: StudyRecord) -> dict[str, Any]:
     """What is kept of a record."""
-    settings, scores = record.get("settings", {}), record.get("scores", {})
+    settings, scores, cost = record.settings, record.scores, record.cost
     validation = scores.get("validation", {})
     others = {name: part for name, part in scores.items() if name != "validation"}
     other = next((name for name in others if not name.startswith("validation")), "")
-    cost = record.get("cost") or {}
     return {
-        **{name: record.get(name, "") for name in ("id", "method", "task", "size", "seed", "status")},
+        **{name: getattr(record, name) for name in ("id", "method", "task", "size", "seed", "status")},
         **{name: _rounded(validation.get(name, "")) for name in SCORES},
         "setting": " + ".join(settings.get("method", [])),
         "learning_rate": settings.get("learning_rate", ""),
@@ -48,14 +48,14 @@ def line(record: dict[str, Any]) -> dict[str, Any]:
         "other": other,
         "other_accuracy": _rounded(others.get(other, {}).get("accuracy", "")),
         "other_loss": _rounded(others.get(other, {}).get("loss", "")),
-        "seconds": cost.get("seconds", ""),
-        "steps": cost.get("steps", ""),
-        "captured": cost.get("captured", ""),
-        "error": " ".join((record.get("error") or {}).get("message", "").split())[:200],
+        "seconds": cost.seconds,
+        "steps": cost.steps,
+        "captured": cost.captured,
+        "error": " ".join(record.message.split())[:200],
     }
 
 
-def line_of(name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+def line_of(name: str, record: StudyRecord) -> list[dict[str, Any]]:
     """The line of a record, for `append_lines`."""
     return [{**line(record), "id": name}]
 

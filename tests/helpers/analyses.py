@@ -31,7 +31,7 @@ COSTS = {"plain": 1.0, "addrop:p=0.3,q=0.3": 1.31, "rdrop:weight=1": 1.87, "atte
 SENTENCES = {
     "helps": "{} helps: compared with plain, it raises the accuracy by 0.018 (95 % interval 0.009 to 0.027; 10 pairs).",
     "hurts": "{} hurts: compared with plain, the whole interval of the difference is on the wrong side of zero.",
-    "undecided": "{} is undecided: zero and differences that matter are possible; about 14 more seeds would tell.",
+    "undecided": "{} is undecided: zero and differences that matter are possible; about 14 more seeds would settle it.",
     "no difference": "{} makes no difference that matters: the whole interval lies within ±0.01.",
     "too few seeds": "No verdict on {}: with fewer than 5 the test cannot tell a difference from chance.",
 }

@@ -762,10 +762,14 @@ PREDICT = [
     command("record.json' is damaged", "predict", Run({"record.json": _half}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": ""}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": "[]"}), "a text"),
-    command("record.json' is damaged .KeyError: 'task'", "predict", Run({"record.json": "{}"}), "a text"),
-    command("record.json' is damaged", "predict", Run({"record.json": _config(task={"name": "x"})}), "a text"),
     command(
-        "record.json' is damaged.*max_length is 'long'",
+        "record.json' is damaged .ValueError: 'config' is missing", "predict", Run({"record.json": "{}"}), "a text"
+    ),
+    command(
+        "record.json' is damaged", "predict", Run({"record.json": _config(task_definition={"name": "x"})}), "a text"
+    ),
+    command(
+        "record.json' is damaged.*'max_length' is 'long'; it must be a whole number",
         "predict",
         Run({"record.json": _config(max_length="long")}),
         "a",

@@ -1,4 +1,4 @@
-"""Workers for the tests of engines and drivers: they wait instead of training, and fail on order."""
+"""Workers for the tests of executors and drivers: they wait instead of training, and fail on order."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attendrop.errors import DivergedError, UserError
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.records import now, worker_name
 from attendrop.lab.studies.spec import RunSpec
 
@@ -19,15 +20,16 @@ HERE = "helpers.study_workers"
 LIGHT, BROKEN = f"{HERE}:LightWorker", f"{HERE}:BrokenWorker"
 
 
-def make_record(spec: RunSpec, started: str, device: str | None, **more: Any) -> dict[str, Any]:
-    return {
-        "format": 1, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
+def make_record(spec: RunSpec, started: str, device: str | None, **more: Any) -> StudyRecord:
+    content = {
+        "schema": 2, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
         "seed": spec.seed, "keep": spec.keep, "fold": spec.fold, "trial": spec.trial, "settings": dict(spec.settings),
         "versions": {"torch": "1"}, "model": {"name": "tiny", "fingerprint": "m"},
         "data": {"train": "t", "validation": "v"}, "scores": {"validation": {"accuracy": 0.5}},
         "cost": {"seconds": 1.0}, "started": started, "ended": now(), "worker": worker_name(str(device)), "error": None,
         **more,
     }  # fmt: skip
+    return StudyRecord.from_json(content)
 
 
 class LightWorker:
@@ -37,11 +39,11 @@ class LightWorker:
     def __init__(self, device: str | None = None) -> None:
         self.device = device
 
-    def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
+    def run(self, spec: RunSpec, progress: Progress | None = None) -> StudyRecord:
         settings, started = spec.settings, now()
         if spec.only_check:
             self.fail(str(settings.get("fault", "")), True)
-            return {"id": spec.id, "method": spec.method, "task": spec.task, "status": "checked"}
+            return make_record(spec, started, self.device, status="checked")
         is_first = True
         if marks := settings.get("marks"):
             is_first = not list(Path(marks).glob(f"{spec.id}-*"))
@@ -57,7 +59,7 @@ class LightWorker:
             if progress is not None and progress(report):
                 return make_record(spec, started, self.device, status="stopped")
         threads = os.environ.get("OMP_NUM_THREADS")
-        return make_record(spec, started, self.device, threads=threads, **settings.get("record", {}))
+        return make_record(spec, started, self.device, notes=[f"threads: {threads}"], **settings.get("record", {}))
 
     def fail(self, fault: str, is_first: bool) -> None:
         if fault == "dies" or (fault == "dies once" and is_first):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attendrop import RegularizedTrainer, WiSEFT
+from attendrop.lab.records import Kept
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.studies.design import RunSpec
 from attendrop.lab.studies.splits import SELECTION
@@ -101,21 +102,21 @@ def test_runs_and_studies_choose_on_the_same_data_and_record_it(tmp_path: Path) 
         "learning_rate": 5e-3, "use_cpu": True, "method": ["wise_ft:alpha=auto,grid=[0,0.5,1]"], "seed": 1,
     }  # fmt: skip
     result = fine_tune(**settings, output_dir=str(tmp_path / "run"))
-    kept = result.record["kept"]
-    actual = scores(result.record["history"], kept["step"], "accuracy")
-    assert kept["chosen"] == {"wise_ft": max(actual, key=lambda value: (actual[value], value))}
-    assert kept["sentences"][-1] == f"wise_ft chose {kept['chosen']['wise_ft']:g} on the validation examples"
-    assert result.record["caveats"] == [
+    kept = result.record.kept
+    found = scores(result.record.history, kept.step, "accuracy")
+    assert kept.chosen == {"wise_ft": max(found, key=lambda value: (found[value], value))}
+    assert kept.sentences[-1] == f"wise_ft chose {kept.chosen['wise_ft']:g} on the validation examples"
+    assert result.record.caveats == [
         "wise_ft used validation examples during training, so the scores on them are optimistic."
     ]
     worker, spec = Worker("cpu"), RunSpec(settings, "wise_ft", "train.csv", 1)
     record = worker.run(spec)
-    assert record["kept"] == {"rule": "last", "epoch": 1.0, "chosen": kept["chosen"]}
-    assert record["scores"]["validation"]["loss"] == result.metrics["validation/loss"]
-    assert any("optimistic" in note for note in record["notes"])
+    assert record.kept == Kept(rule="last", epoch=1.0, chosen=kept.chosen)
+    assert record.scores["validation"]["loss"] == result.scores["validation"]["loss"]
+    assert any("optimistic" in note for note in record.notes)
     split = worker.run(RunSpec(settings, "wise_ft", "train.csv", 1, keep="split"))
-    assert split["examples"][SELECTION] == 4
-    assert not any("optimistic" in note for note in split["notes"])
+    assert split.examples[SELECTION] == 4
+    assert not any("optimistic" in note for note in split.notes)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ LAYERS = """\
     lab.evaluation
     lab.report
     lab.tasks
+    lab.records
     lab.statistics
     trainer
     methods

@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from attendrop.lab.studies.driver import run_study
-from attendrop.lab.studies.executors import WORKER, make_engine
+from attendrop.lab.studies.executors import WORKER, make_executor
 from attendrop.lab.studies.records import read_records
 from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import LIGHT, light_specs, real_specs
@@ -40,8 +40,8 @@ def specs_of(folder: Path, runs: int, seconds: float, is_real: bool) -> list[Run
 def drive(folder: Path, runs: int, seconds: float, workers: int, is_real: bool) -> None:
     """One start of the driver."""
     (folder / "marks").mkdir(parents=True, exist_ok=True)
-    engine = make_engine(workers=workers, device="cpu", make_worker=WORKER if is_real else LIGHT)
-    run_study(folder / "study", CONFIGURATION, specs_of(folder, runs, seconds, is_real), engine)
+    executor = make_executor(workers=workers, device="cpu", make_worker=WORKER if is_real else LIGHT)
+    run_study(folder / "study", CONFIGURATION, specs_of(folder, runs, seconds, is_real), executor)
 
 
 def wait_for_moment(folder: Path, draw: random.Random, seconds: float) -> None:

@@ -1,8 +1,8 @@
-"""Runs a study on a Ray cluster of two nodes, kills one of them in the middle, and compares with the local engine.
+"""Runs a study on a Ray cluster of two nodes, kills one of them in the middle, and compares with the local executor.
 
     OMP_NUM_THREADS=1 python tests/scripts/ray_node_lost.py FOLDER [--seeds 4]
 
-All records must be there, and their scores must be those of the local engine, bit for bit.
+All records must be there, and their scores must be those of the local executor, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # the order in which threads add 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.driver import run_study
-from attendrop.lab.studies.executors import make_engine
-from attendrop.lab.studies.records import Record
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.spec import RunSpec
 from helpers.study_workers import real_specs
 
@@ -27,11 +27,16 @@ CONFIGURATION = {"kind": "compare"}
 _OUTCOME = ("status", "scores", "curves", "predictions", "data", "model")  # of a record; the rest are names and times
 
 
-def local_records(folder: Path, specs: list[RunSpec]) -> dict[str, Record]:
-    return run_study(folder, CONFIGURATION, specs, make_engine("local", workers=2, device="cpu"))
+def outcome_of(record: StudyRecord) -> list[Any]:
+    """What must not depend on the executor."""
+    return [getattr(record, name) for name in _OUTCOME]
 
 
-def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, Record], int]:
+def local_records(folder: Path, specs: list[RunSpec]) -> dict[str, StudyRecord]:
+    return run_study(folder, CONFIGURATION, specs, make_executor("local", workers=2, device="cpu"))
+
+
+def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, StudyRecord], int]:
     """Runs a study on two nodes, of which one is killed when both are in the middle of a run.
 
     Returns:
@@ -53,29 +58,33 @@ def ray_records(folder: Path, specs: list[RunSpec]) -> tuple[dict[str, Record], 
         return False
 
     remaining = iter(specs)
-    engine = make_engine("ray", address=cluster.address)
+    executor = make_executor("ray", address=cluster.address)
     try:
         with Study(folder, CONFIGURATION) as study:
-            for _ in study.run(lambda: next(remaining, None), engine, len(specs), on_progress):
+            for _ in study.run(lambda: next(remaining, None), executor, len(specs), on_progress):
                 pass
     finally:
-        engine.close()
+        executor.close()
         cluster.shutdown()
-    return study.records, sum("lost_workers" in record for record in study.records.values())
+    return study.records, sum(bool(record.lost_workers) for record in study.records.values())
 
 
 def compare(folder: Path, seeds: int) -> dict[str, int]:
-    """Runs the study with both engines.
+    """Runs the study with both executors.
 
     Returns:
         How many runs there are, how many records of Ray, how many are bit-equal, and how many have lost their node.
     """
     specs = real_specs(folder, seeds)
     expected = local_records(folder / "local", specs)
-    losses = {record["scores"]["validation"]["loss"] for record in expected.values()}
+    losses = {record.scores["validation"]["loss"] for record in expected.values()}
     assert len(losses) == len(specs), "runs with other methods and seeds must have other scores"
     records, lost = ray_records(folder / "ray", specs)
-    equal = [name for name, record in expected.items() if all(record[key] == records[name][key] for key in _OUTCOME)]
+    equal = [
+        name
+        for name, record in expected.items()
+        if all(getattr(record, key) == getattr(records[name], key) for key in _OUTCOME)
+    ]
     return {"runs": len(specs), "records": len(records), "equal": len(equal), "lost": lost}
 
 

@@ -70,8 +70,8 @@ def test_epochs_are_scored_on_each_set_and_a_stopped_study_resumes(data: Path, m
         ("plain", "0", "finished"), ("plain", "1", "finished"), ("AD-DROP", "0", "finished"),
     ]  # fmt: skip
     run = protocols.runs(str(data), str(data / "model"))[rows[0]["id"]]
-    predictions = Worker("cpu").run(run)["predictions"]["validation"]  # of the last epoch
-    is_right = np.equal(predictions["gold"], predictions["predicted"])
+    predictions = Worker("cpu").run(run).predictions["validation"]  # of the last epoch
+    is_right = np.equal(predictions.gold, predictions.predicted)
     for name, where in protocols.positions(16, len(is_right), seed=0).items():
         epochs = [float(score) for score in rows[0][name].split()]
         assert len(epochs) == 2
@@ -100,6 +100,6 @@ def test_ensemble_is_scored_as_one_model(data: Path, monkeypatch: pytest.MonkeyP
     assert (row["id"], row["method"], row["status"]) == (portable_id(plain), "Ensemble of 5", "finished")
     worker = Worker("cpu")
     records = [worker.run(run) for run in ensemble.members_of(plain)]
-    assert len({record["data"]["train"] for record in records}) == 1  # the same training examples
-    assert len({record["scores"]["validation"]["loss"] for record in records}) == ensemble.MEMBERS
-    assert float(row["loss"]) < np.mean([record["scores"]["validation"]["loss"] for record in records])
+    assert len({record.data["train"] for record in records}) == 1  # the same training examples
+    assert len({record.scores["validation"]["loss"] for record in records}) == ensemble.MEMBERS
+    assert float(row["loss"]) < np.mean([record.scores["validation"]["loss"] for record in records])

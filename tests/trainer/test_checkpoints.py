@@ -252,8 +252,8 @@ def test_finished_run_is_not_resumed_but_can_be_extended(workspace: Path) -> Non
         fine_tune(**settings(workspace, "run", resume_changed=True))
     assert (record, config) == ((folder / "record.json").read_bytes(), (folder / "run.yaml").read_bytes())
     result = fine_tune(**settings(workspace, "run", resume=True, resume_changed=True, num_train_epochs=3))
-    assert result.record["steps"] == 12
-    assert [(change["name"], change["step"]) for change in result.record["changes"]] == [("num_train_epochs", 8)]
+    assert result.record.cost.steps == 12
+    assert [(change["name"], change["step"]) for change in result.record.changes] == [("num_train_epochs", 8)]
     assert "num_train_epochs was 2 until step 8 and is 3" in (folder / "run.yaml").read_text()
     assert "num_train_epochs was 2 until step 8 and is 3" in (folder / "README.md").read_text()
     assert "resume_changed" not in yaml.safe_load((folder / "run.yaml").read_text())

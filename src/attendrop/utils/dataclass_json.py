@@ -9,21 +9,24 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+_SCALARS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 
-def to_json(value: Any) -> Any:
+
+def to_json(value: Any, keeps_nan: bool = False) -> Any:
     """Return a copy of dictionaries, lists and numbers; NaN and infinity, which JSON does not have, are None.
 
     Args:
         value: A dataclass, or anything made of dataclasses, mappings, lists, tuples and what JSON has.
+        keeps_nan: Whether NaN and infinity stay, as Python's `json` writes and reads them.
     """
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return value if keeps_nan or math.isfinite(value) else None
     if is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json(getattr(value, field.name), keeps_nan) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {str(key): to_json(item, keeps_nan) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
+        return [to_json(item, keeps_nan) for item in value]
     return value
 
 
@@ -50,6 +53,8 @@ def from_json(hint: Any, value: Any, where: str) -> Any:
     if kind is dict:
         _check(isinstance(value, Mapping), value, "dict", where)
         return {key: from_json(inner[1], item, f"{key!r} of {where}") for key, item in value.items()}
+    if kind in _SCALARS:
+        _check_scalar(kind, value, where)
     return value
 
 
@@ -64,6 +69,15 @@ def _dataclass_from(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{name!r} is missing" if where == "it" else f"{where} has no {name!r}")
         known[name] = from_json(hints[name], item, repr(name) if where == "it" else f"{name!r} of {where}")
     return kind(**known)
+
+
+def _check_scalar(kind: type, value: Any, where: str) -> None:
+    """Check a text or a number. None stands for a number that is not finite; True and False are no numbers."""
+    if value is None:
+        return
+    kinds = (int, float) if kind is float else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{where} is {value!r}; it must be {_SCALARS[kind]}")
 
 
 @cache

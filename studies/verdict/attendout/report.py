@@ -99,14 +99,14 @@ def recipes() -> str:
     )
     if not keys:
         return NOT_YET
-    lines_of_table = []
+    table_rows = []
     for rate, epochs in keys:
         own = [r for r in rows if (r["learning_rate"], r["epochs"], r["status"]) == (rate, epochs, "finished")]
         means = [mean(float(row[name]) for row in own) for name in ("dev_accuracy", "dev_loss", "dev_scaled_loss")]
-        lines_of_table.append(
+        table_rows.append(
             [f"{float(rate):g}", f"{float(epochs):g}", f"{100 * means[0]:.1f}", *(f"{m:.3f}" for m in means[1:])]
         )
-    return table(["learning rate", "epochs", "accuracy", "log loss", "log loss, scaled"], lines_of_table)
+    return table(["learning rate", "epochs", "accuracy", "log loss", "log loss, scaled"], table_rows)
 
 
 def slopes() -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.statistics.calibration import brier_score, calibration_error, log_loss, scaled_probabilities, softmax
 
 from ..lines import Workers, append_lines, make_parser, read, remove_failed
@@ -33,36 +34,36 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def make_line(stage: str, record: dict[str, Any]) -> dict[str, Any]:
+def make_line(stage: str, record: StudyRecord) -> dict[str, Any]:
     """What is kept of a record.
 
     Args:
         stage: The name of the stage.
         record: The record of a run.
     """
-    settings, cost = record.get("settings", {}), record.get("cost") or {}
+    settings, cost = record.settings, record.cost
     line = {
         **dict.fromkeys(COLUMNS, ""),
-        **{name: record.get(name, "") for name in ("method", "task", "seed", "status")},
+        **{name: getattr(record, name) for name in ("method", "task", "seed", "status")},
         "stage": stage,
         "setting": " + ".join(settings.get("method", [])),
         "learning_rate": settings.get("learning_rate", ""),
         "epochs": settings.get("num_train_epochs", ""),
-        **{name: cost.get(name, "") for name in ("seconds", "steps", "captured")},
-        "error": " ".join((record.get("error") or {}).get("message", "").split())[:200],
+        **{name: getattr(cost, name) for name in ("seconds", "steps", "captured")},
+        "error": " ".join(record.message.split())[:200],
     }
-    if record.get("status") == "finished":
-        dev = record["scores"]["validation"]
+    if record.is_finished:
+        dev = record.scores["validation"]
         scores = {**_test_scores(record), **{name: dev[name.removeprefix("dev_")] for name in DEV_SCORES}}
         line |= {name: f"{value:.6g}" for name, value in scores.items()}
-        line["rounds"] = _rounds(record["method_metrics"])
+        line["rounds"] = _rounds(record.method_metrics)
     return line
 
 
-def _test_scores(record: dict[str, Any]) -> dict[str, float]:
+def _test_scores(record: StudyRecord) -> dict[str, float]:
     """The scores on the test examples, from the logits of the run."""
-    with np.load(io.BytesIO(base64.b64decode(record["outputs"])), allow_pickle=False) as file:
-        logits, gold = (np.asarray(file[f"{record['task']}/{name}"], int if name == "gold" else float)
+    with np.load(io.BytesIO(base64.b64decode(str(record.outputs))), allow_pickle=False) as file:
+        logits, gold = (np.asarray(file[f"{record.task}/{name}"], int if name == "gold" else float)
                         for name in ("values", "gold"))  # fmt: skip
     probabilities, scaled = softmax(logits), scaled_probabilities(logits, gold)
     return {
@@ -88,7 +89,7 @@ def _rounds(metrics: dict[str, list[list[float]]]) -> str:
     return json.dumps(columns, separators=(",", ":"))
 
 
-def line_of(stages: dict[str, str], name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
+def line_of(stages: dict[str, str], name: str, record: StudyRecord) -> list[dict[str, Any]]:
     """The line of a record, for `append_lines`.
 
     Args:

@@ -156,10 +156,10 @@ def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -
     assert said.endswith("set others with --num-train-epochs and --learning-rate")
     written = yaml.safe_load((out / "run.yaml").read_text(encoding="utf-8"))
     assert (written["num_train_epochs"], written["learning_rate"]) == (20, 1e-4)
-    assert result.record["steps"] == 40
+    assert result.record.cost.steps == 40
     record = Worker(device="cpu").run(RunSpec(settings_of(place), "plain", "train.csv", seed=42))
-    assert (record["settings"]["num_train_epochs"], record["settings"]["learning_rate"]) == (20, 1e-4)
-    assert record["cost"]["steps"] == 40
+    assert (record.settings["num_train_epochs"], record.settings["learning_rate"]) == (20, 1e-4)
+    assert record.cost.steps == 40
     notes = Notes()
     given = settings_of(place, num_train_epochs=1, learning_rate=1e-3, max_length=6)
     fine_tune(notes, **given, output_dir=str(tmp_path / "given"))
@@ -190,7 +190,7 @@ def test_the_documents_have_the_default_length(finished: Result) -> None:
     page = (TESTS.parent / "docs/your-own-data.md").read_text(encoding="utf-8")
     stated = re.search(r"`--max-length` tokens \(by default (\d+) for your own files", page)
     assert stated is not None
-    assert finished.record["max_length"] == min(int(stated[1]), finished.model.config.max_position_embeddings)
+    assert finished.record.max_length == min(int(stated[1]), finished.model.config.max_position_embeddings)
 
 
 def test_rows_that_cannot_be_predicted_are_left_out_on_request_and_named(

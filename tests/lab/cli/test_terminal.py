@@ -20,6 +20,7 @@ from attendrop.lab.cli.app import run
 from attendrop.lab.cli.completion import stored_flags
 from attendrop.lab.cli.console import progress_bar
 from attendrop.lab.cli.terminal import ProgressBar
+from attendrop.lab.records import FolderRecord, IntervalScore, SplitEvaluation
 from attendrop.lab.runs import Result
 from attendrop.lab.runs.settings import all_settings
 from attendrop.lab.tasks.modalities import file_kinds
@@ -127,16 +128,21 @@ def test_fine_tune_has_the_parameters_of_the_flags() -> None:
 
 
 def test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook(tmp_path: Path) -> None:
-    result = Result(tmp_path / "a<b", {"validation/accuracy": 0.93751, "validation/loss": 0.2}, object(), True)
+    result = Result(tmp_path / "a<b", {"validation": {"accuracy": 0.93751, "loss": 0.2}}, object(), True)
     assert repr(result) == f"Result({str(tmp_path / 'a<b')!r}: validation/accuracy 0.9375, validation/loss 0.2000)"
+    with pytest.warns(FutureWarning, match="use Result.scores instead"):
+        assert result.metrics == {"validation/accuracy": 0.93751, "validation/loss": 0.2}
     html = result._repr_html_()
     assert "<td>0.9375</td>" in html
     assert "<img" not in html
     assert "a&lt;b" in html
     assert "stopped" in repr(Result(tmp_path, {}, None, False))
-    score = {"value": 0.93751, "low": 0.9, "high": 0.97, "baseline": 0.8}
-    result.record["notes"] = ["treating the task as classification", "warning: 2 rows of a<b repeat"]
-    result.record["evaluation"] = {"validation": {"scores": {"accuracy": score}, "warnings": ["one answer"]}}
+    score = IntervalScore(0.93751, 0.9, 0.97, baseline=0.8)
+    result.record = FolderRecord(
+        task="t", seed=0, settings={}, task_definition={}, max_length=8,
+        notes=["treating the task as classification", "warning: 2 rows of a<b repeat"],
+        evaluation={"validation": SplitEvaluation(32, {"accuracy": score}, warnings=["one answer"])},
+    )  # fmt: skip
     html = result._repr_html_()
     assert "<td>0.9375</td><td>0.900 to 0.970</td><td>0.8000</td>" in html
     assert "<li>2 rows of a&lt;b repeat</li><li>one answer</li>" in html

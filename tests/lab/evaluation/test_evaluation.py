@@ -276,8 +276,8 @@ def test_of_equal_scores_the_smallest_loss_is_kept() -> None:
         trainer.state.log_history.append({**metrics, "epoch": float(epoch), "step": epoch})
         trainer._determine_best_metric(metrics, None)
     kept = kept_epoch(trainer, patience=2)
-    assert (kept["epoch"], kept["step"]) == (3.0, 3)
-    assert kept["sentences"] == [
+    assert (kept.epoch, kept.step) == (3.0, 3)
+    assert kept.sentences == [
         "epoch 3 of 4 was kept: of the epochs 2, 3, 4 with the best validation accuracy, 0.9000, it has the smallest "
         "loss, 0.3000",
         "training stopped early after epoch 4: 2 evaluations in a row had no better accuracy (--patience 2)",

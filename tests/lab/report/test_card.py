@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 from markdown_it import MarkdownIt
 
 from attendrop import ADDrop, AttendOut
+from attendrop.lab.records import FolderRecord
 from attendrop.lab.report.card import write_card
 from attendrop.lab.runs import make_config
 from attendrop.lab.runs.caveats import caveats_of
@@ -32,48 +33,45 @@ HOSTILE = [
 ]
 
 
-def make_record(task: Task, **changes: Any) -> dict[str, Any]:
-    return {
-        "config": {"model": "roberta-base", "task": task.name, "learning_rate": 2e-5, "num_train_epochs": 3},
+def make_record(task: Task, **changes: Any) -> FolderRecord:
+    content = {
+        "schema": 2,
+        "settings": {"model": "roberta-base", "task": task.name, "learning_rate": 2e-5, "num_train_epochs": 3},
         "regularizers": [{"method": "addrop", "p": 0.5, "layers": "all"}],
-        "task": dataclasses.asdict(task),
+        "task": task.name,
+        "task_definition": dataclasses.asdict(task),
         "max_length": 128,
         "seed": 5,
         "versions": {"attendrop": "0.1.0", "torch": "2.11"},
         "device": "cpu",
-        "processes": 1,
-        "rows": {"train": 72, "validation": 24},
+        "examples": {"train": 72, "validation": 24},
         "notes": [],
         "caveats": [],
-        "seconds": 12.3,
-        "steps": 27,
-        "metrics": {"validation/loss": 0.5, "validation/accuracy": 0.75},
+        "cost": {"total_seconds": 12.3, "steps": 27},
+        "scores": {"validation": {"loss": 0.5, "accuracy": 0.75}},
         **changes,
     }
+    return FolderRecord.from_json(content)
 
 
-def own_file(name: str, **changes: Any) -> dict[str, Any]:
+def own_file(name: str, **changes: Any) -> FolderRecord:
     """The record of a run on the user's own file."""
     task = Task(name, "classification", ("text",), "label", ("bad", "good"), ("accuracy", "macro_f1"))
     record = make_record(task, **changes)
-    record["config"] = {**record["config"], "task": None, "train_file": f"folder/{name}"}
+    record.settings |= {"task": None, "train_file": f"folder/{name}"}
+    record.task = Path(f"folder/{name}").name
     return record
 
 
-def written(folder: Path, record: dict[str, Any]) -> ModelCard:
+def written(folder: Path, record: FolderRecord) -> ModelCard:
     return ModelCard.load(write_card(folder, record))
 
 
 def test_the_library_reads_back_what_was_written(tmp_path: Path) -> None:
     folder = tmp_path / "roberta-rte"
     folder.mkdir()
-    metrics = {
-        "validation/loss": 0.5,
-        "validation/accuracy": 0.75,
-        "validation/defender_accuracy": 0.5,
-        "hans/accuracy": 0.25,
-    }
-    card = written(folder, make_record(find_task("glue/rte"), metrics=metrics))
+    scores = {"validation": {"loss": 0.5, "accuracy": 0.75, "defender_accuracy": 0.5}, "hans": {"accuracy": 0.25}}
+    card = written(folder, make_record(find_task("glue/rte"), scores=scores))
     assert card.data.to_dict() == {
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
@@ -140,8 +138,7 @@ def test_scores_have_the_names_of_the_hub(
     name: str, scores: dict[str, float], expected: list[tuple[str, str, float]], tmp_path: Path
 ) -> None:
     task = find_task(name)
-    metrics = {f"validation/{metric}": value for metric, value in scores.items()}
-    data = written(tmp_path, make_record(task, metrics=metrics)).data
+    data = written(tmp_path, make_record(task, scores={"validation": scores})).data
     assert [(r.metric_type, r.metric_name, r.metric_value) for r in data.eval_results] == expected
     assert {r.dataset_type for r in data.eval_results} == {task.hub or task.name}
     assert {r.task_type for r in data.eval_results} == {data.pipeline_tag}
@@ -160,7 +157,7 @@ def test_a_validation_set_that_was_split_off_is_not_a_split_of_the_hub(tmp_path:
 
 
 def test_nothing_is_invented_for_the_users_own_files(tmp_path: Path) -> None:
-    card = written(tmp_path, own_file("train.csv", metrics={"validation/loss": 0.5}))
+    card = written(tmp_path, own_file("train.csv", scores={"validation": {"loss": 0.5}}))
     assert card.data.to_dict() == {
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
@@ -197,7 +194,7 @@ def test_only_a_name_on_the_hub_is_a_base_model(
     for folder in ("model", "runs/model"):
         (tmp_path / folder).mkdir(parents=True)
     record = make_record(find_task("glue/rte"))
-    record["config"]["model"] = name
+    record.settings["model"] = name
     assert is_hub_name(name) is expected
     assert written(tmp_path, record).data.base_model == (name if expected else None)
 
@@ -205,8 +202,8 @@ def test_only_a_name_on_the_hub_is_a_base_model(
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_that_look_like_markup_survive(name: str, tmp_path: Path) -> None:
     record = own_file(name, notes=[f"{name} is a sample"])
-    record["config"]["model"] = f"folder/sub/{name}"
-    record["regularizers"] = [{"method": "addrop", "p": name}]
+    record.settings["model"] = f"folder/sub/{name}"
+    record.regularizers = [{"method": "addrop", "p": name}]
     card = written(tmp_path, record)
     assert [result.dataset_name for result in card.data.eval_results] == [name]
     assert set(card.data.to_dict()) == {"library_name", "pipeline_tag", "tags", "model-index"}

@@ -266,7 +266,7 @@ def real_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
             record = worker.run(RunSpec(shared, name, "train.csv", seed, details=seed == 0))
             write_record(study, record)
     error = {"type": "DivergedError", "message": "the loss is not finite"}
-    write_record(study, {**record, "id": "f" * 16, "seed": 2, "status": "failed", "error": error, "scores": {}})
+    write_record(study, replace(record, id="f" * 16, seed=2, status="failed", error=error, scores={}))
     return study
 
 
@@ -288,8 +288,8 @@ def test_command_writes_the_report_of_a_real_study(study: Path, capsys: pytest.C
     assert {row["outcome"] for row in table} == {"score", "loss", "ece", "brier", "scaled_loss", "cost"}
     runs = list(csv.DictReader(io.StringIO((study / "report.csv").read_text("utf-8"))))
     shown = {(row["method"], int(row["seed"])): float(row["value"]) for row in runs if row["score"] == "accuracy"}
-    records = [record for record in read_records(study).values() if record["status"] == "finished"]
-    assert shown == {(r["method"], r["seed"]): r["scores"]["validation"]["accuracy"] for r in records}
+    records = [record for record in read_records(study).values() if record.is_finished]
+    assert shown == {(r.method, r.seed): r.scores["validation"]["accuracy"] for r in records}
     data = json.loads(re.search(r'id="analysis">(.*?)</script>', page)[1])  # type: ignore[index]
     assert len(data["explorer"]["examples"]) == 3
     assert run(["report", str(study), "--output", str(study / "elsewhere")]) == 0

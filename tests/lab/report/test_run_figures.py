@@ -99,7 +99,7 @@ def test_what_cannot_be_drawn_is_refused(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"metric is 'f1', which '.*plain' has not; it has accuracy, .*loss"):
         plot_runs([runs / "plain"], tmp_path / "a.png", "f1")
     record = json.loads((runs / "plain" / "record.json").read_text(encoding="utf-8"))
-    record["task"]["metrics"] = ["mcc"]
+    record["metric"] = "mcc"
     (tmp_path / "record.json").write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(UserError, match=r"the runs have different scores \(accuracy, mcc\); choose one with --metric"):
         plot_runs([runs / "plain", tmp_path], tmp_path / "a.png")

@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from attendrop.errors import UserError
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.runs import Listener, fine_tune, make_config
 from attendrop.lab.runs.lora import load_for_training
 from attendrop.lab.runs.memory import estimate_memory, out_of_memory_explained
@@ -82,26 +83,26 @@ _QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 def _task(result: Any) -> Any:
     from attendrop.lab.tasks import Task
 
-    return Task.from_dict(result.record["task"])
+    return Task.from_dict(result.record.task_definition)
 
 
 def test_a_worker_starts_adapters_anew_from_the_seed(place: Path, tmp_path: Path) -> None:
     worker = Worker("cpu")
 
-    def run(seed: int, **more: Any) -> dict[str, Any]:
+    def run(seed: int, **more: Any) -> StudyRecord:
         return worker.run(RunSpec({**settings_of(place, **more), "seed": seed}, "plain", "train.csv", seed))
 
     first, other, plain, again = run(3, lora=True), run(4, lora=True), run(3), run(3, lora=True)
-    assert first["scores"] == again["scores"]
-    assert first["scores"] != other["scores"]
-    assert first["scores"] != plain["scores"]
+    assert first.scores == again.scores
+    assert first.scores != other.scores
+    assert first.scores != plain.scores
     result = fine_tune(
         **settings_of(place, lora=True, seed=3), output_dir=str(tmp_path / "run"),
         save_strategy="no", load_best_model_at_end=False,
     )  # fmt: skip
     # The scores of a run are those of the merged model, whose sums are rounded in another order.
-    expected = first["scores"]["validation"]["loss"]
-    assert result.metrics["validation/loss"] == pytest.approx(expected, rel=1e-4)
+    expected = first.scores["validation"]["loss"]
+    assert result.scores["validation"]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_mistakes_with_adapters_are_one_sentence(place: Path, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_the_frozen_weights_are_quantised_and_the_head_is_not(place: Path, tmp_p
     assert types["base_model.model.classifier.modules_to_save.default"] == "Linear"
     assert types["base_model.model.bert.encoder.layer.0.attention.self.query.base_layer"] == "Linear8bitLt"
     result = fine_tune(**settings, output_dir=str(tmp_path / "out"))
-    before, after = load_model(settings["model"], Task.from_dict(result.record["task"])), result.model
+    before, after = load_model(settings["model"], Task.from_dict(result.record.task_definition)), result.model
     name = "bert.encoder.layer.0.output.dense.weight"
     change = (after.get_parameter(name) - before.get_parameter(name)).detach().abs().max()
     assert 0 < change < 0.1  # the adapters alone: rounding is not part of the saved weights

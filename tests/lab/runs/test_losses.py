@@ -195,9 +195,9 @@ def settings(place: Path, output: Path, **others: Any) -> dict[str, Any]:
 def test_losses_work_with_methods_and_penalties(others: dict[str, Any], place: Path, tmp_path: Path) -> None:
     result = fine_tune(**settings(place, tmp_path / "out", **others))
     assert result.finished
-    losses = [entry["loss"] for entry in result.record["history"] if "loss" in entry]
+    losses = [entry["loss"] for entry in result.record.history if "loss" in entry]
     assert losses == [] or np.isfinite(losses).all()
-    assert np.isfinite(result.metrics["validation/loss"])
+    assert np.isfinite(result.scores["validation"]["loss"])
 
 
 @pytest.mark.usefixtures("float64")
@@ -235,14 +235,14 @@ def test_several_labels_train_evaluate_and_predict(place: Path, tmp_path: Path) 
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["problem_type"] == "multi_label_classification"
     assert list(config["id2label"].values()) == ["film", "good"]
-    assert {"validation/micro_f1", "validation/macro_f1", "validation/exact_match"} <= result.metrics.keys()
+    assert {"micro_f1", "macro_f1", "exact_match"} <= result.scores["validation"].keys()
     done = predict_file(tmp_path / "out", place / "several.csv", tmp_path / "answers.csv")
     table = pandas.read_csv(tmp_path / "answers.csv", keep_default_na=False)
     both = [
         [[name in cell.split(";") for name in ("film", "good")] for cell in table[c]] for c in ("label", "prediction")
     ]
-    assert done.metrics["micro_f1"] == pytest.approx(f1_score(*both, average="micro"))
-    assert done.metrics["exact_match"] == pytest.approx(np.mean(np.all(np.equal(*both), axis=1)))
+    assert done.scores["micro_f1"] == pytest.approx(f1_score(*both, average="micro"))
+    assert done.scores["exact_match"] == pytest.approx(np.mean(np.all(np.equal(*both), axis=1)))
     assert {type(answer) for _, answer in predict_texts(tmp_path / "out", ["a film", "the plot"])} == {str}
 
 
@@ -253,8 +253,8 @@ def test_multiple_choice_from_a_file_trains_and_predicts_its_letters(place: Path
             method=["addrop:cross_tuning=False"],
         )
     )  # fmt: skip
-    assert "validation/accuracy" in result.metrics
+    assert "accuracy" in result.scores["validation"]
     done = predict_file(tmp_path / "out", place / "choice.csv", tmp_path / "answers.csv")
     table = pandas.read_csv(tmp_path / "answers.csv")
     assert set(table["prediction"]) <= set("ABC")
-    assert done.metrics["accuracy"] == pytest.approx((table["label"] == table["prediction"]).mean())
+    assert done.scores["accuracy"] == pytest.approx((table["label"] == table["prediction"]).mean())

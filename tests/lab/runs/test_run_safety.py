@@ -218,7 +218,7 @@ def test_a_token_is_never_written(place: Path, tmp_path: Path, monkeypatch: pyte
     assert "HF_TOKEN" not in os.environ
     assert (tmp_path / "out/training_args.bin").is_file()
     assert contains_secret(tmp_path / "out") == []
-    assert SECRET not in json.dumps(result.record)
+    assert SECRET not in json.dumps(result.record.to_json())
 
 
 def test_a_trainer_saves_its_arguments_without_the_token(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from attendrop import ADDrop, RegularizedTrainer, __version__
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.cli.flags import as_arguments as flags
+from attendrop.lab.records import flat_scores
 from attendrop.lab.runs import fine_tune
 from attendrop.lab.runs.run import versions
 from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
@@ -99,11 +100,11 @@ def test_a_run_writes_all_files_that_a_user_needs(finished: Path) -> None:
     assert model.config.id2label == {0: "bad", 1: "good"}
     metrics = json.loads((finished / "metrics.json").read_text())
     record = json.loads((finished / "record.json").read_text())
-    assert metrics == record["metrics"]
+    assert metrics == flat_scores(record["scores"])
     assert 0 <= metrics["validation/accuracy"] <= 1
     assert record["seed"] == 5
     assert record["versions"]["torch"] == torch.__version__
-    assert record["rows"]["train"] == 72
+    assert record["examples"]["train"] == 72
     assert record["regularizers"][0]["method"] == "addrop"
     card = (finished / "README.md").read_text()
     for words in (
@@ -125,7 +126,7 @@ def test_a_run_writes_all_files_that_a_user_needs(finished: Path) -> None:
 def test_the_best_model_is_saved_and_its_score_reported(finished: Path) -> None:
     record = json.loads((finished / "record.json").read_text())
     scores = [entry["eval_accuracy"] for entry in record["history"] if "eval_accuracy" in entry]
-    assert record["metrics"]["validation/accuracy"] == max(scores)
+    assert record["scores"]["validation"]["accuracy"] == max(scores)
     state = json.loads((finished / str(record["best_checkpoint"]) / "trainer_state.json").read_text())
     assert state["best_metric"] == max(scores)  # chosen by the task's metric, not by the loss
 
@@ -214,9 +215,9 @@ def test_two_processes_equal_one_with_the_double_batch(workspace: Path) -> None:
                     "--per-device-train-batch-size", "4")  # fmt: skip
     assert two.code == 0, two.err + two.out
     assert two.out.count("everything is in") == 1
-    assert json.loads((workspace / "two" / "record.json").read_text())["processes"] == 2
+    assert json.loads((workspace / "two" / "record.json").read_text())["cost"]["processes"] == 2
     assert (
-        one.metrics["validation/accuracy"]
+        one.scores["validation"]["accuracy"]
         == json.loads((workspace / "two" / "metrics.json").read_text())["validation/accuracy"]
     )
     fine_tune(**{**common, "output_dir": str(workspace / "plain"), "method": []})

@@ -82,13 +82,13 @@ def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Pa
     )  # fmt: skip
     assert result.finished
     metrics = find_task(task).metrics
-    assert all(f"validation/{name}" in result.metrics for name in metrics)
+    assert all(name in result.scores["validation"] for name in metrics)
     if task == "glue/mnli":
-        assert 0 <= result.metrics["hans/accuracy"] <= 1
+        assert 0 <= result.scores["hans"]["accuracy"] <= 1
     file = tmp_path / "first.parquet"
     parquet.write_table(parquet.read_table(DATA / TASKS[task]).slice(0, ROWS), file)
     done = predict_file(tmp_path / "out", file, tmp_path / "answers.csv")
-    assert done.rows == ROWS
+    assert done.examples == ROWS
     with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     if kind == "token_classification":  # one line for each word
@@ -101,9 +101,9 @@ def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Pa
     gold, predicted = [row[column] for row in rows], [row["prediction"] for row in rows]
     for name in metrics:
         if task != "imdb":  # its validation split is split off the training data
-            assert done.metrics[name] == pytest.approx(result.metrics[f"validation/{name}"], abs=1e-6)
+            assert done.scores[name] == pytest.approx(result.scores["validation"][name], abs=1e-6)
         positive = find_task(task).labels[1] if len(find_task(task).labels) == 2 else ""
         rounded = 1e-2 if kind == "regression" else 1e-6  # the numbers in the file are rounded
-        assert done.metrics[name] == pytest.approx(direct(name, gold, predicted, positive), abs=rounded)
+        assert done.scores[name] == pytest.approx(direct(name, gold, predicted, positive), abs=rounded)
     record = json.loads((tmp_path / "out" / "record.json").read_text(encoding="utf-8"))
-    assert record["metrics"] == result.metrics
+    assert record["scores"] == result.scores

@@ -302,7 +302,7 @@ def test_seeds_needed_would_tell() -> None:
         judged = judge_differences(exactly(6, mean, 0.02))
         assert judged.verdict == "undecided"
         assert judged.seeds_needed is not None
-        assert f"About {judged.seeds_needed} more seeds would tell." in judged.sentence
+        assert f"About {judged.seeds_needed} more seeds would settle it." in judged.sentence
         assert judge_differences(exactly(6 + judged.seeds_needed, mean, 0.02)).verdict != "undecided"
 
 
@@ -315,7 +315,7 @@ def test_sentences_word_by_word() -> None:
     judged = judge_family({"addrop": exactly(5, 0.005, 0.01)}, zeros(5), QUESTION, 0.0)["addrop"]
     assert judged.sentence == (
         "Undecided: the accuracy of addrop differs from that of plain by +0.005 (95 % interval -0.00742 to +0.0174; "
-        "p = 0.33; 5 seeds). The interval contains 0 and reaches beyond ±0.01. About 8 more seeds would tell."
+        "p = 0.33; 5 seeds). The interval contains 0 and reaches beyond ±0.01. About 8 more seeds would settle it."
     )
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
+from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.report.analysis import Analysis, Sequential
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Comparison
@@ -26,10 +27,10 @@ pytestmark = pytest.mark.xdist_group("compare")
 ADDROP = "addrop:p=0.5,q=0.5,layers=all"
 
 
-def record_of(spec: RunSpec, score: float, **more: Any) -> dict[str, Any]:
+def record_of(spec: RunSpec, score: float, **more: Any) -> StudyRecord:
     """A record as a worker makes it, with made-up scores."""
-    return {
-        "format": 1, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
+    content = {
+        "schema": 2, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
         "seed": spec.seed, "keep": spec.keep, "fold": None, "trial": None, "settings": dict(spec.settings),
         "regularizers": [], "versions": {"attendrop": "0.1.0"}, "device": "cpu",
         "model": {"name": "m", "fingerprint": "f"},
@@ -39,15 +40,16 @@ def record_of(spec: RunSpec, score: float, **more: Any) -> dict[str, Any]:
         "predictions": {}, "kept": {"rule": "last", "epoch": 1.0}, "cost": {"seconds": 2.0, "steps": 3},
         "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:00Z", "worker": "w", "error": None, **more,
     }  # fmt: skip
+    return StudyRecord.from_json(content)
 
 
-class MadeUpEngine:
+class MadeUpExecutor:
     """Gives every run a score of its method and seed, without training. It hands several runs out at a time."""
 
     def __init__(self, score: Callable[[RunSpec], float], workers: int = 3) -> None:
         self.score, self.workers, self.ran = score, workers, []  # type: ignore[var-annotated]
 
-    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[StudyRecord]:
         running: list[RunSpec] = []
         while True:
             while len(running) < self.workers and (spec := next_spec()) is not None:
@@ -90,8 +92,8 @@ def comparison_of(analysis: Analysis, method: str = "rdrop") -> Comparison:
 
 def test_seeds_are_added_until_each_method_is_decided(tmp_path: Path) -> None:
     design = design_of(["rdrop", "addrop", "mixout"])
-    engine = MadeUpEngine(noisy({"rdrop": 0.05, "addrop": 0.004, "mixout": -0.05}))
-    analysis = compare(design, tmp_path / "study", engine, max_seeds=40)
+    executor = MadeUpExecutor(noisy({"rdrop": 0.05, "addrop": 0.004, "mixout": -0.05}))
+    analysis = compare(design, tmp_path / "study", executor, max_seeds=40)
     cells = {cell.method: cell.outcomes["score"] for cell in analysis.cells}
     verdicts = {method: of.comparison.verdict for method, of in cells.items() if of.comparison}
     assert verdicts["rdrop"] == "helps"
@@ -129,17 +131,17 @@ def test_tasks_come_one_after_the_other_and_end_when_all_is_decided() -> None:
 
 def test_a_study_that_is_started_again_with_more_seeds_repeats_nothing(tmp_path: Path) -> None:
     design = design_of(["rdrop"])
-    engine = MadeUpEngine(noisy({}))
-    compare(design, tmp_path / "study", engine, seeds=3)
-    more = MadeUpEngine(noisy({}))
+    executor = MadeUpExecutor(noisy({}))
+    compare(design, tmp_path / "study", executor, seeds=3)
+    more = MadeUpExecutor(noisy({}))
     analysis = compare(design, tmp_path / "study", more, seeds=5)
-    assert len(engine.ran) == 6
+    assert len(executor.ran) == 6
     assert sorted((s.method, s.seed) for s in more.ran) == [(m, s) for m in ("plain", "rdrop") for s in (3, 4)]
     assert analysis == replace(analyse(tmp_path / "study"), created=analysis.created)
     assert analysis.ensembles == []
     assert [note for note in analysis.notes if note.startswith("there is no ensemble of the seeds of plain, rdrop")]
     with pytest.raises(UserError, match="keep is 'dev', and 'last' in the study"):
-        compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", engine, seeds=5)
+        compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", executor, seeds=5)
 
 
 # ---- the analysis ----------------------------------------------------------------------------------------------------
@@ -151,8 +153,8 @@ def test_failed_runs_are_counted_and_never_dropped() -> None:
     for seed in range(8):
         plain, rdrop = design.runs(design.cells[0], seed)
         records += [record_of(plain, 0.7), record_of(rdrop, 0.75 + 0.001 * seed)]
-    error = {"type": "DivergedError", "message": "training has diverged"}
-    records[5] = {**records[5], "status": "failed", "scores": {}, "error": error}
+    error = RunError("DivergedError", "training has diverged")
+    records[5] = replace(records[5], status="failed", scores={}, error=error)
     analysis = analyse_records(records, design.to_dict())
     comparison = comparison_of(analysis)
     assert (comparison.pairs, comparison.failed) == (7, 1)

@@ -11,6 +11,7 @@ import pytest
 
 from attendrop.lab import tasks
 from attendrop.lab.evaluation.outputs import Outputs, as_text, outputs_of, read_outputs, write_outputs
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.statistics.ensembles import jackknife_values, judge_gain
 from attendrop.lab.statistics.verdict import Question
 from attendrop.lab.studies.analysis.ensembles import ensembles_of, evidence, other_outcomes, score_of
@@ -163,7 +164,7 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
     shared[np.arange(200), gold] += 1
     task = task_of("classification", ("a", "b"), ("accuracy",))
     stored: dict[str, dict[str, Outputs]] = {}
-    runs: dict[str, dict[int, Any]] = {"plain": {}, "old": {}}
+    runs: dict[str, dict[int, StudyRecord]] = {"plain": {}, "old": {}}
     for seed in range(6):
         logits = shared + draws.normal(0, 1.5, (200, 2))
         found = outputs_of(task, prepared(0, 1), prediction(logits, gold))
@@ -171,10 +172,10 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
         stored[f"plain{seed}"] = {"validation": found}
         accuracy = float((logits.argmax(-1) == gold).mean())
         for method in runs:
-            runs[method][seed] = {
-                "id": f"{method}{seed}", "status": "finished" if seed else "failed", "metric": "accuracy",
-                "greater_is_better": True, "scores": {"validation": {"accuracy": accuracy}},
-            }  # fmt: skip
+            runs[method][seed] = StudyRecord(
+                id=f"{method}{seed}", status="finished" if seed else "failed", method=method, task="t", seed=seed,
+                settings={}, metric="accuracy", scores={"validation": {"accuracy": accuracy}},
+            )  # fmt: skip
     rows, notes = ensembles_of(Group("t", "all", runs), lambda run: stored.get(run, {}), 0.01, 0.95)
     assert len(rows) == 1
     row = rows[0]
@@ -210,9 +211,9 @@ def test_stored_predictions_of_a_run_give_its_scores(tmp_path: Path) -> None:
             "num_train_epochs": 1, "learning_rate": 1e-3, "seed": 0, "method": [],
         }  # fmt: skip
         record = worker.run(RunSpec(settings, "plain", file.name, 0))
-        write_outputs(tmp_path, record["id"], record["outputs"])
-        found = read_outputs(tmp_path, record["id"])["validation"]
-        scores = record["scores"]["validation"]
+        write_outputs(tmp_path, record.id, record.outputs)
+        found = read_outputs(tmp_path, record.id)["validation"]
+        scores = record.scores["validation"]
         for metric in tasks.METRICS:
             if metric in scores:
                 assert score_of(evidence(found), found, metric) == scores[metric]

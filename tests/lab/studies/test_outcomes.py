@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from attendrop.lab.cli.compare import print_verdicts
+from attendrop.lab.records import StudyRecord
 from attendrop.lab.report.page import checked_analysis, comparisons_csv, render_markdown, render_page
 from attendrop.lab.studies.analysis import analyse_records
 from attendrop.lab.tasks.outcomes import OUTCOMES, Outcome, all_deltas, compared_outcomes, measured_outcomes
@@ -17,13 +19,14 @@ def entropy(probabilities: Any, gold: Any) -> float:
     return float(-(probabilities * np.log(probabilities)).sum(-1).mean())
 
 
-def record_of(method: str, seed: int, **scores: float) -> dict[str, Any]:
-    return {
+def record_of(method: str, seed: int, **scores: float) -> StudyRecord:
+    content = {
         "id": f"{method}-{seed}", "status": "finished", "method": method, "task": "t", "size": "all", "seed": seed,
         "metric": "accuracy", "greater_is_better": True, "examples": {"train": 100, "validation": 50},
         "scores": {"validation": {"accuracy": 0.7 + 0.001 * seed, **scores}}, "cost": {"seconds": 2.0 + 0.01 * seed},
-        "curves": [], "predictions": {}, "labels": ["a", "b"],
+        "labels": ["a", "b"], "settings": {}, "schema": 2,
     }  # fmt: skip
+    return StudyRecord.from_json(content)
 
 
 def test_a_new_outcome_is_one_entry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,6 +64,6 @@ def test_outcomes_say_how_they_are_read_and_in_what_words() -> None:
 
 
 def test_an_outcome_that_is_the_metric_is_compared_once() -> None:
-    records = [{**record_of(m, seed, loss=0.5), "metric": "loss"} for m in ("plain", "rdrop") for seed in range(2)]
+    records = [replace(record_of(m, seed, loss=0.5), metric="loss") for m in ("plain", "rdrop") for seed in range(2)]
     analysis = analyse_records(records, {"methods": ["plain", "rdrop"]})
     assert list(analysis.cells[0].outcomes) == ["score", "cost"]

@@ -55,8 +55,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def kept(study: Path, method: str) -> dict[int, dict[str, torch.Tensor]]:
     """Seed -> the weights of its run, from the file."""
-    records = [record for record in read_records(study).values() if record["method"] == method]
-    folders = {record["seed"]: study / "models" / record["id"] for record in records}
+    records = [record for record in read_records(study).values() if record.method == method]
+    folders = {record.seed: study / "models" / record.id for record in records}
     return {seed: load_file(folders[seed] / "model.safetensors") for seed in sorted(folders)}
 
 
@@ -90,8 +90,8 @@ def test_soups_are_those_of_a_literal_version(study: Path, tmp_path: Path, capsy
         assert uniform.scores[part]["loss"] == pytest.approx(loss, rel=1e-4)
 
     for record in read_records(study).values():  # the kept weights are those that were scored
-        if record["method"] == RDROP:
-            assert uniform.members[record["seed"]]["validation"] == pytest.approx(record["scores"]["validation"])
+        if record.method == RDROP:
+            assert uniform.members[record.seed]["validation"] == pytest.approx(record.scores["validation"])
 
     singles = {seed: literal_scores(study, [of], "validation") for seed, of in weights.items()}
     order = sorted(singles, key=lambda seed: (-singles[seed][0], singles[seed][1]))
@@ -105,7 +105,7 @@ def test_soups_are_those_of_a_literal_version(study: Path, tmp_path: Path, capsy
     assert run(["soup", str(study), *words]) == 0
     record = json.loads((tmp_path / "greedy" / "record.json").read_text())
     assert record["soup"]["seeds"] == chosen
-    assert record["metrics"]["validation/accuracy"] == pytest.approx(best)
+    assert record["scores"]["validation"]["accuracy"] == pytest.approx(best)
     assert best >= singles[order[0]][0]
     shown = " ".join(capsys.readouterr().out.split())
     assert "The runs were chosen by their scores on validation; those scores are optimistic." in shown
@@ -125,8 +125,8 @@ def test_soups_are_those_of_a_literal_version(study: Path, tmp_path: Path, capsy
 
 def changed(study: Path, copy: Path, change: Any) -> Path:
     shutil.copytree(study, copy)
-    records = sorted((r for r in read_records(copy).values() if r["method"] == RDROP), key=lambda r: r["seed"])
-    change(copy, [record["id"] for record in records])
+    records = sorted((r for r in read_records(copy).values() if r.method == RDROP), key=lambda r: r.seed)
+    change(copy, [record.id for record in records])
     return copy
 
 

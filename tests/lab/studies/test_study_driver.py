@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
+from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.studies.driver import Study, Watcher, run_study
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.records import failed_record, read_record, read_records, record_path, write_record
 from attendrop.lab.studies.spec import RunSpec
 from helpers.cli_tools import ENVIRONMENT
@@ -30,8 +31,8 @@ COMPARE = {"kind": "compare", "seeds": [0, 1, 2], "settings": {"learning_rate": 
 
 
 def study(folder: Path, specs: list[RunSpec], configuration: dict[str, Any] | None = None, **options: Any) -> Any:
-    engine = make_engine(workers=options.pop("workers", 0), device="cpu", make_worker=LIGHT)
-    return run_study(folder, configuration or COMPARE, specs, engine, **options)
+    executor = make_executor(workers=options.pop("workers", 0), device="cpu", make_worker=LIGHT)
+    return run_study(folder, configuration or COMPARE, specs, executor, **options)
 
 
 class Notes(Watcher):
@@ -42,15 +43,15 @@ class Notes(Watcher):
     def note(self, text: str) -> None:
         self.notes.append(text)
 
-    def ended(self, record: dict[str, Any], status: Any) -> None:
-        self.ended_ids.append(record["id"])
+    def ended(self, record: StudyRecord, status: Any) -> None:
+        self.ended_ids.append(record.id)
 
 
 def attempts(marks: Path) -> Counter[str]:
     return Counter(path.name.partition("-")[0] for path in marks.iterdir())
 
 
-def record(seed: int = 0, **more: Any) -> dict[str, Any]:
+def record(seed: int = 0, **more: Any) -> StudyRecord:
     spec = RunSpec(settings={}, method="plain", task="t", seed=seed, size=more.pop("size", "all"))
     return make_record(spec, "2026-01-01T00:00:00Z", "cpu", **more)
 
@@ -61,9 +62,9 @@ def record(seed: int = 0, **more: Any) -> dict[str, Any]:
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = record(scores={"validation": {"accuracy": 0.1 + 0.2}})
     read = read_record(write_record(tmp_path, written))
-    assert {name: value for name, value in read.items() if name != "checksum"} == written
-    assert read_records(tmp_path) == {written["id"]: read}
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [f"{written['id']}.json"]
+    assert read == written
+    assert read_records(tmp_path) == {written.id: read}
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [f"{written.id}.json"]
 
 
 def half(text: str) -> str:
@@ -74,9 +75,12 @@ BROKEN: dict[str, tuple[Callable[[str], str], str]] = {
     "half": (half, "it cannot be read, JSONDecodeError"),
     "empty": (lambda text: "", "it cannot be read"),
     "list": (lambda text: "[1]", "it holds a list"),
-    "changed": (lambda text: text.replace("0.5", "0.9"), "its content does not fit to its checksum"),
-    "other format": (lambda text: text.replace('"format": 1', '"format": 2'), "its format is 2"),
-    "no scores": (lambda text: json.dumps({**_plain(text), "scores": None}), "scores is None"),
+    "changed": (lambda text: text.replace("0.5", "0.9"), "its content does not match its checksum"),
+    "later schema": (lambda text: json.dumps({**_plain(text), "schema": 3}), "its schema is 3, and this version"),
+    "unknown schema": (lambda text: json.dumps({**_plain(text), "schema": 1}), "its format is None, not 1"),
+    "no scores": (lambda text: json.dumps({**_plain(text), "scores": None}), "'scores' is missing"),
+    "other scores": (lambda text: json.dumps({**_plain(text), "scores": {"validation": {"f1": "high"}}}), "'f1' of"),
+    "no method": (lambda text: json.dumps({**_plain(text), "method": None}), "'method' is missing"),
     "no status": (lambda text: json.dumps({**_plain(text), "status": "done"}), "its status is 'done'"),
     "other run": (lambda text: json.dumps({**_plain(text), "id": "abc"}), "its id is 'abc'"),
 }
@@ -107,16 +111,16 @@ def test_a_broken_record_is_named_and_run_again_or_refused(damage: str, tmp_path
 
 
 def test_a_record_without_its_fields_is_never_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="scores is missing"):
-        write_record(tmp_path, {name: value for name, value in record().items() if name != "scores"})
+    with pytest.raises(ValueError, match="'scores' is missing"):
+        write_record(tmp_path, record(scores={}))
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_failed_record_has_no_secret() -> None:
     spec = RunSpec(settings={"hub_token": "hf_x", "seed": 1}, method="plain", task="t", seed=1)
     failed = failed_record(spec, "ValueError", "a\nb", started="", worker="w")
-    assert "hf_x" not in json.dumps(failed)
-    assert failed["error"] == {"type": "ValueError", "message": "a b"}
+    assert "hf_x" not in json.dumps(failed.to_json())
+    assert failed.error == RunError("ValueError", "a b")
 
 
 FOREIGN = {
@@ -169,8 +173,8 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     # All records are delivered, of runs that were done before too, and once for each time that they are asked for.
     with Study(tmp_path / "s", COMPARE) as again:
         remaining = iter([*specs, specs[0]])
-        engine = make_engine(workers=0, make_worker=LIGHT)
-        found = [found["seed"] for found in again.run(lambda: next(remaining, None), engine)]
+        executor = make_executor(workers=0, make_worker=LIGHT)
+        found = [found.seed for found in again.run(lambda: next(remaining, None), executor)]
     assert found == [0, 1, 2, 3, 0]
 
 
@@ -180,9 +184,9 @@ def test_a_run_that_is_asked_for_twice_at_once_runs_once(tmp_path: Path) -> None
     spec = light_specs(1, marks=str(marks), seconds=0.5)[0]
     with Study(tmp_path / "s", COMPARE) as one:
         remaining = iter([spec, spec])
-        engine = make_engine(workers=2, device="cpu", make_worker=LIGHT)
-        found = [found["id"] for found in one.run(lambda: next(remaining, None), engine)]
-        engine.close()
+        executor = make_executor(workers=2, device="cpu", make_worker=LIGHT)
+        found = [found.id for found in one.run(lambda: next(remaining, None), executor)]
+        executor.close()
     assert found == [spec.id, spec.id]
     assert attempts(marks) == {spec.id: 1}
 
@@ -193,7 +197,7 @@ def test_failed_runs_are_run_again_on_request_only(tmp_path: Path) -> None:
     specs = [*light_specs(1), *light_specs(1, fault="diverges", marks=str(marks))]
     for retry_failed, count in ((False, 1), (False, 1), (True, 2)):
         records = study(tmp_path / "s", specs, retry_failed=retry_failed)
-        assert records[specs[1].id]["status"] == "failed"
+        assert records[specs[1].id].has_failed
         assert attempts(marks)[specs[1].id] == count
 
 
@@ -203,22 +207,22 @@ def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path
         study(tmp_path / "new/study", wrong)
     assert not (tmp_path / "new").exists()  # so that the user can correct the input
     records = study(tmp_path, [*light_specs(1), *wrong[1:]])  # only some runs are wrong
-    assert Counter(record["status"] for record in records.values()) == {"finished": 1, "failed": 2}
+    assert Counter(record.status for record in records.values()) == {"finished": 1, "failed": 2}
 
 
 def test_a_mistake_in_one_method_is_found_before_the_first_run(tmp_path: Path) -> None:
     good = light_specs(1)[0]
     bad = RunSpec(settings={"fault": "user"}, method="other", task="t", seed=0)
-    with closing(make_engine(workers=0, make_worker=LIGHT)) as engine:
+    with closing(make_executor(workers=0, make_worker=LIGHT)) as executor:
         with pytest.raises(UserError, match="task is 'nope'"), Study(tmp_path / "study", {}) as made:
-            made.check([good, bad], engine)
+            made.check([good, bad], executor)
         assert not (tmp_path / "study").exists()
         with Study(tmp_path / "study", {}) as made:
             works = RunSpec(settings={}, method="other", task="t", seed=0)
-            assert len(made.check([good, bad, works], engine)) == 3  # one setting of the method works
+            assert len(made.check([good, bad, works], executor)) == 3  # one setting of the method works
             remaining = iter([good])
-            list(made.run(lambda: next(remaining, None), engine))
-            assert made.check([good], engine) == []  # it has a result
+            list(made.run(lambda: next(remaining, None), executor))
+            assert made.check([good], executor) == []  # it has a result
 
 
 def test_another_configuration_is_refused_unless_it_has_grown(tmp_path: Path) -> None:
@@ -249,14 +253,14 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(workers: int, tmp_path: P
         specs = light_specs(3)
 
         class Fill(Notes):
-            def ended(self, record: dict[str, Any], status: Any) -> None:
+            def ended(self, record: StudyRecord, status: Any) -> None:
                 with (disk / "film.mp4").open("wb") as file:
                     while True:
                         file.write(b"x" * 4096)
                         file.flush()
 
         class Filled(Fill):
-            def ended(self, record: dict[str, Any], status: Any) -> None:
+            def ended(self, record: StudyRecord, status: Any) -> None:
                 if not (disk / "film.mp4").exists():
                     with pytest.raises(OSError, match="No space"):
                         super().ended(record, status)

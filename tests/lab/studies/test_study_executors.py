@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.records import RunError, StudyRecord
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.executors.capacity import Device, find_devices
 from attendrop.lab.studies.executors.host import load_worker
 from attendrop.lab.studies.spec import RunSpec
@@ -33,17 +34,17 @@ def spec(seed: int = 0, **settings: Any) -> RunSpec:
 
 def results(specs: list[RunSpec], workers: int | None = 2, **options: Any) -> list[dict[str, Any]]:
     remaining = iter(specs)
-    with closing(make_engine(workers=workers, device="cpu", make_worker=LIGHT)) as engine:
-        return list(engine.results(lambda: next(remaining, None), **options))
+    with closing(make_executor(workers=workers, device="cpu", make_worker=LIGHT)) as executor:
+        return list(executor.results(lambda: next(remaining, None), **options))
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_each_run_gets_its_record(workers: int) -> None:
     specs = light_specs(5)
     records = results(specs, workers)
-    assert sorted(record["id"] for record in records) == sorted(spec.id for spec in specs)
-    assert {record["status"] for record in records} == {"finished"}
-    processes = {record["worker"] for record in records}
+    assert sorted(record.id for record in records) == sorted(spec.id for spec in specs)
+    assert {record.status for record in records} == {"finished"}
+    processes = {record.worker for record in records}
     assert len(processes) <= max(1, workers)
     if workers:
         assert f"/{os.getpid()}/" not in "".join(processes)
@@ -51,12 +52,12 @@ def test_each_run_gets_its_record(workers: int) -> None:
 
 def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> None:
     records = results(light_specs(6, seconds=0.05), workers=2)
-    assert len({record["worker"] for record in records}) == 2
-    engine: Any = make_engine(workers=4, device="cpu", make_worker=LIGHT)
-    with closing(engine):
+    assert len({record.worker for record in records}) == 2
+    executor: Any = make_executor(workers=4, device="cpu", make_worker=LIGHT)
+    with closing(executor):
         remaining = iter(light_specs(2))
-        assert len(list(engine.results(lambda: next(remaining, None)))) == 2
-        assert len(engine.seats) <= 2
+        assert len(list(executor.results(lambda: next(remaining, None)))) == 2
+        assert len(executor.handles) <= 2
 
 
 def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collection(
@@ -75,42 +76,41 @@ def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
     faults = ["dies", "dies once", "segfault", "exits", "memory once", "memory", "diverges"]
     bad = [spec(seed=number, fault=fault, marks=str(tmp_path)) for number, fault in enumerate(faults)]
     good = light_specs(3, marks=str(tmp_path))
-    records = {record["id"]: record for record in results([*bad[:4], *good, *bad[4:]])}
-    assert all(records[spec.id]["status"] == "finished" for spec in good)
+    records = {record.id: record for record in results([*bad[:4], *good, *bad[4:]])}
+    assert all(records[spec.id].status == "finished" for spec in good)
     found = dict(zip(faults, (records[spec.id] for spec in bad), strict=True))
     attempts = Counter(path.name.partition("-")[0] for path in tmp_path.iterdir())
     assert [attempts[spec.id] for spec in bad] == [2, 2, 2, 2, 2, 2, 1]
-    assert found["dies once"]["status"] == found["memory once"]["status"] == "finished"
-    assert "SIGKILL" in found["dies once"]["lost_workers"][0]
-    messages = {name: record["error"]["message"] for name, record in found.items() if record["status"] == "failed"}
+    assert found["dies once"].status == found["memory once"].status == "finished"
+    assert "SIGKILL" in found["dies once"].lost_workers[0]
+    messages = {name: record.error.message for name, record in found.items() if record.status == "failed"}
     assert "killed by SIGKILL" in messages["dies"]
     assert "killed by SIGSEGV" in messages["segfault"]
     assert "ended with code 7: the driver of the GPU is broken" in messages["exits"]
-    assert found["exits"]["error"]["type"] == "WorkerLost"
-    assert found["memory"]["error"]["type"] == "MemoryError"
+    assert found["exits"].error.type == "WorkerLost"
+    assert found["memory"].error.type == "MemoryError"
     assert messages["diverges"] == "the loss is not finite in step 3"
-    assert found["diverges"]["error"]["type"] == "DivergedError"
+    assert found["diverges"].error.type == "DivergedError"
 
 
 def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> None:
     """A run that shows signs of progress may take longer than the patience; one that shows none is ended, once."""
     hangs, slow = spec(seed=8, fault="hangs", marks=str(tmp_path)), spec(seed=9, signs=7)
     remaining = iter([hangs, slow, *light_specs(2)])
-    with closing(make_engine(workers=2, device="cpu", make_worker=LIGHT, patience=2.5)) as engine:
-        found = {record["id"]: record for record in engine.results(lambda: next(remaining, None), lambda report: False)}
-    assert found.pop(hangs.id)["error"] == {
-        "type": "WorkerHung", "message": "the worker showed no progress for 0.0417 minutes and was ended"
-    }  # fmt: skip
+    with closing(make_executor(workers=2, device="cpu", make_worker=LIGHT, patience=2.5)) as executor:
+        found = {record.id: record for record in executor.results(lambda: next(remaining, None), lambda report: False)}
+    message = "the worker showed no progress for 0.0417 minutes and was ended"
+    assert found.pop(hangs.id).error == RunError("WorkerHung", message)
     assert len(list(tmp_path.iterdir())) == 1
-    assert {record["status"] for record in found.values()} == {"finished"}
+    assert {record.status for record in found.values()} == {"finished"}
     assert len(found) == 3
 
 
 def test_a_worker_that_cannot_start_is_one_sentence() -> None:
-    with closing(make_engine(workers=2, device="cpu", make_worker=BROKEN)) as engine:
+    with closing(make_executor(workers=2, device="cpu", make_worker=BROKEN)) as executor:
         remaining = iter(light_specs(3))
         with pytest.raises(UserError, match="no worker could be started: .*RuntimeError: no CUDA here"):
-            list(engine.results(lambda: next(remaining, None)))
+            list(executor.results(lambda: next(remaining, None)))
 
 
 def test_a_run_is_stopped_by_its_progress() -> None:
@@ -120,7 +120,7 @@ def test_a_run_is_stopped_by_its_progress() -> None:
         reports.append(report)
         return report["score"] < 0.15
 
-    records = {record["seed"]: record["status"] for record in results(light_specs(3), on_progress=stop)}
+    records = {record.seed: record.status for record in results(light_specs(3), on_progress=stop)}
     assert records == {0: "stopped", 1: "stopped", 2: "finished"}
     assert Counter(round(report["score"] * 10) for report in reports) == {0: 1, 1: 1, 2: 2}
     assert all(report["worker"] for report in reports)
@@ -137,22 +137,22 @@ def test_next_run_is_asked_for_again_after_each_result() -> None:
             return spec(seed=asked[-1])
         return None
 
-    with closing(make_engine(workers=2, device="cpu", make_worker=LIGHT)) as engine:
-        for record in engine.results(next_spec):
-            finished.append(record["seed"])
+    with closing(make_executor(workers=2, device="cpu", make_worker=LIGHT)) as executor:
+        for record in executor.results(next_spec):
+            finished.append(record.seed)
     assert finished == [0, 1, 2]
 
 
 def test_results_that_nobody_waits_for_end_their_workers() -> None:
-    engine: Any = make_engine(workers=2, device="cpu", make_worker=LIGHT)
-    with closing(engine):
+    executor: Any = make_executor(workers=2, device="cpu", make_worker=LIGHT)
+    with closing(executor):
         remaining = iter([*light_specs(1), *light_specs(2, seconds=60)[1:]])
-        for _ in (found := engine.results(lambda: next(remaining, None))):
+        for _ in (found := executor.results(lambda: next(remaining, None))):
             break
         found.close()
-        assert all(seat.job is None for seat in engine.seats)
+        assert all(worker.job is None for worker in executor.handles)
         again = iter(light_specs(2))
-        assert len(list(engine.results(lambda: next(again, None)))) == 2
+        assert len(list(executor.results(lambda: next(again, None)))) == 2
 
 
 def children_of(pid: int) -> list[int]:
@@ -199,7 +199,7 @@ def test_threads_of_all_workers_together_are_the_processors(monkeypatch: pytest.
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     devices, threads = find_devices(None, "cpu")
     assert (devices[0].limit, threads) == (2, 4)
-    assert results(light_specs(1))[0]["threads"] == "4"
+    assert results(light_specs(1))[0].notes == ["threads: 4"]
 
 
 def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
 )
 def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        make_engine(**options)
+        make_executor(**options)
 
 
 # ---- real training ---------------------------------------------------------------------------------------------
@@ -258,27 +258,29 @@ def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
             os.kill(int(report["worker"].split("/")[1]), signal.SIGKILL)
         return False
 
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[int, dict[str, StudyRecord]] = {}
     for workers, on_progress in ((0, None), (1, kill_one)):
         remaining = iter(specs)
-        with closing(make_engine(workers=workers, device="cpu")) as engine:
-            results = engine.results(lambda remaining=remaining: next(remaining, None), on_progress)  # type: ignore[misc]
-            found[workers] = {record["id"]: record for record in results}
+        with closing(make_executor(workers=workers, device="cpu")) as executor:
+            results = executor.results(lambda remaining=remaining: next(remaining, None), on_progress)  # type: ignore[misc]
+            found[workers] = {record.id: record for record in results}
     assert found[0].keys() == found[1].keys() == {spec.id for spec in specs}
-    assert [record["id"] for record in found[1].values() if "lost_workers" in record] == killed
-    assert len({record["scores"]["validation"]["loss"] for record in found[0].values()}) == len(specs)
+    assert [record.id for record in found[1].values() if record.lost_workers] == killed
+    assert len({record.scores["validation"]["loss"] for record in found[0].values()}) == len(specs)
     for name, record in found[0].items():
-        assert record["status"] == "finished"
-        assert all(record[key] == found[1][name][key] for key in ("scores", "curves", "predictions", "data"))
+        assert record.status == "finished"
+        assert all(
+            getattr(record, key) == getattr(found[1][name], key) for key in ("scores", "curves", "predictions", "data")
+        )
 
 
 @pytest.mark.gpu
 def test_several_workers_share_a_gpu(tmp_path: Path) -> None:
     """The first run is alone; its memory decides how many workers there are for the others."""
     remaining = iter(real_specs(tmp_path, seeds=8))
-    engine: Any = make_engine()
-    with closing(engine):
-        records = list(engine.results(lambda: next(remaining, None)))
-    assert {record["status"] for record in records} == {"finished"}
-    assert engine.devices[0].footprint > 0
-    assert 1 < len({record["worker"] for record in records}) <= engine.devices[0].limit
+    executor: Any = make_executor()
+    with closing(executor):
+        records = list(executor.results(lambda: next(remaining, None)))
+    assert {record.status for record in records} == {"finished"}
+    assert executor.devices[0].footprint > 0
+    assert 1 < len({record.worker for record in records}) <= executor.devices[0].limit

@@ -1,4 +1,4 @@
-"""The Ray engine: real clusters of several nodes on this machine."""
+"""The Ray executor: real clusters of several nodes on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from attendrop.errors import UserError
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from helpers.study_workers import BROKEN, LIGHT, light_specs
 from scripts.ray_node_lost import compare
 
@@ -33,7 +33,7 @@ def cluster() -> Iterator[Any]:
 
 
 def engine_of(cluster: Any, make_worker: str = LIGHT, **options: Any) -> Any:
-    return make_engine("ray", address=cluster.address, make_worker=make_worker, **options)
+    return make_executor("ray", address=cluster.address, make_worker=make_worker, **options)
 
 
 def test_a_lost_node_takes_no_run_with_it(cluster: Any, tmp_path: Path) -> None:
@@ -51,27 +51,27 @@ def test_a_lost_node_takes_no_run_with_it(cluster: Any, tmp_path: Path) -> None:
             cluster.remove_node(node, allow_graceful=False)
         return report["id"] == specs[4].id
 
-    with closing(engine_of(cluster)) as engine:
-        for record in engine.results(lambda: next(remaining, None), progress):
+    with closing(engine_of(cluster)) as executor:
+        for record in executor.results(lambda: next(remaining, None), progress):
             records.append(record)
     assert node not in cluster.list_all_nodes()
-    assert sorted(record["id"] for record in records) == sorted(spec.id for spec in specs)
-    statuses = {record["seed"]: record["status"] for record in records}
+    assert sorted(record.id for record in records) == sorted(spec.id for spec in specs)
+    statuses = {record.seed: record.status for record in records}
     assert statuses == {0: "finished", 1: "finished", 2: "finished", 3: "finished", 4: "stopped"}
     assert len(list(marks.iterdir())) == 6  # one run was started twice
-    assert sum("lost_workers" in record for record in records) == 1
+    assert sum(bool(record.lost_workers) for record in records) == 1
 
 
 def test_an_actor_that_dies_and_a_run_that_fails(cluster: Any, tmp_path: Path) -> None:
     faults = ["dies once", "dies", "diverges", "memory once"]
     specs = [light_specs(1, fault=fault, marks=str(tmp_path))[0] for fault in faults]
     remaining = iter(specs)
-    with closing(engine_of(cluster)) as engine:
-        records = {record["id"]: record for record in engine.results(lambda: next(remaining, None))}
+    with closing(engine_of(cluster)) as executor:
+        records = {record.id: record for record in executor.results(lambda: next(remaining, None))}
     found = [records[spec.id] for spec in specs]
-    assert [record["status"] for record in found] == ["finished", "failed", "failed", "finished"]
-    assert "the Ray actor was lost" in found[1]["error"]["message"]
-    assert found[2]["error"]["type"] == "DivergedError"
+    assert [record.status for record in found] == ["finished", "failed", "failed", "finished"]
+    assert "the Ray actor was lost" in found[1].error.message
+    assert found[2].error.type == "DivergedError"
 
 
 def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:
@@ -84,8 +84,8 @@ def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:
 def test_a_worker_that_cannot_be_made_is_one_sentence(cluster: Any) -> None:
     remaining = iter(light_specs(1))
     refused = pytest.raises(UserError, match="no worker could be started: RuntimeError in .*: no CUDA here.$")
-    with closing(engine_of(cluster, BROKEN)) as engine, refused:
-        list(engine.results(lambda: next(remaining, None)))
+    with closing(engine_of(cluster, BROKEN)) as executor, refused:
+        list(executor.results(lambda: next(remaining, None)))
 
 
 def free_port() -> int:
@@ -108,7 +108,7 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentenc
     pytest.importorskip("ray")
     start = time.monotonic()
     with pytest.raises(UserError, match=f"address is '.*', .*{sentence}|address is '.*'; {sentence}"):
-        make_engine("ray", address=address.format(port=free_port()), make_worker=LIGHT)
+        make_executor("ray", address=address.format(port=free_port()), make_worker=LIGHT)
     assert time.monotonic() - start < 15
 
 
@@ -118,13 +118,13 @@ def test_the_port_of_another_program_is_one_sentence(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("attendrop.lab.studies.executors.ray._PATIENCE", 0.5)
     refused = pytest.raises(UserError, match="where no Ray cluster answers")
     with socket.create_server(("127.0.0.1", 0)) as server, refused:  # it accepts, and says nothing
-        make_engine("ray", address=f"127.0.0.1:{server.getsockname()[1]}", make_worker=LIGHT)
+        make_executor("ray", address=f"127.0.0.1:{server.getsockname()[1]}", make_worker=LIGHT)
 
 
 def test_without_ray_the_package_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"Ray is not installed: pip install 'attendrop\[ray\]'"):
-        make_engine("ray", make_worker=LIGHT)
+        make_executor("ray", make_worker=LIGHT)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from attendrop.lab.cli import study as study_command
 from attendrop.lab.cli import study_view
 from attendrop.lab.cli.app import run
 from attendrop.lab.studies.driver import run_study
-from attendrop.lab.studies.executors import make_engine
+from attendrop.lab.studies.executors import make_executor
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.status import Status, read_status
 from helpers.cli_tools import ENVIRONMENT, attendrop
@@ -40,8 +40,8 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 def run_all(folder: Path, specs: list[RunSpec], **options: Any) -> None:
-    engine = make_engine(workers=0, make_worker=LIGHT)
-    run_study(folder, {"kind": "compare"}, specs, engine, **options)
+    executor = make_executor(workers=0, make_worker=LIGHT)
+    run_study(folder, {"kind": "compare"}, specs, executor, **options)
 
 
 def test_done_failed_and_broken_runs_are_shown_with_reasons(tmp_path: Path, printed: io.StringIO) -> None:
@@ -140,8 +140,8 @@ def test_the_view_is_live_in_a_terminal(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(study_view, "console", terminal)
     view = study_view.StudyView()
     assert view.is_live
-    engine = make_engine(workers=2, device="cpu", make_worker=LIGHT)
-    run_study(tmp_path, {"kind": "compare"}, light_specs(4, seconds=1.5, record=SCORED), engine, watcher=view)
+    executor = make_executor(workers=2, device="cpu", make_worker=LIGHT)
+    run_study(tmp_path, {"kind": "compare"}, light_specs(4, seconds=1.5, record=SCORED), executor, watcher=view)
     shown = text.getvalue()
     assert "running" in shown
     assert "1/2" in shown  # an epoch

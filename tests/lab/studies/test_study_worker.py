@@ -11,6 +11,7 @@ import torch
 from attendrop import RegularizedTrainer
 from attendrop.capture.persistent_graphs import PersistentGraphs, holds_tensors
 from attendrop.errors import UserError
+from attendrop.lab.records import Kept
 from attendrop.lab.runs import fine_tune, make_config
 from attendrop.lab.runs.losses import LabelLoss
 from attendrop.lab.studies.design import Design, RunSpec, make_design, parse_contender
@@ -55,47 +56,47 @@ def test_scores_are_those_of_attendrop_train_in_any_order_of_runs(
         ("freeze:blocks=1", 3), ("plain", 3),
     ]  # fmt: skip
     records = [worker.run(spec_of(settings, method, seed)) for method, seed in order]
-    assert records[0]["scores"] == records[7]["scores"]
-    assert records[1]["scores"] == records[4]["scores"]
-    assert records[0]["scores"] != records[3]["scores"] != records[1]["scores"]
-    assert records[5]["scores"] != records[0]["scores"] != records[6]["scores"]
+    assert records[0].scores == records[7].scores
+    assert records[1].scores == records[4].scores
+    assert records[0].scores != records[3].scores != records[1].scores
+    assert records[5].scores != records[0].scores != records[6].scores
     for record in (*records[4:], records[2]):
         expected = fine_tune(
-            **settings, method=record["settings"].get("method", []), seed=3, output_dir=str(tmp_path / record["id"]),
+            **settings, method=record.settings.get("method", []), seed=3, output_dir=str(tmp_path / record.id),
             save_strategy="no", load_best_model_at_end=False,
         )  # fmt: skip
-        scores = {f"validation/{name}": value for name, value in record["scores"]["validation"].items()}
-        assert {name: scores[name] for name in expected.metrics} == expected.metrics
+        scores = expected.scores["validation"]
+        assert {name: record.scores["validation"][name] for name in scores} == scores
 
 
 def test_a_record_holds_what_a_study_needs(worker: Worker, settings: dict[str, Any]) -> None:
     spec = spec_of({**settings, "logging_steps": 2}, ADDROP, seed=1, details=True)
     reports: list[dict[str, Any]] = []
     record = worker.run(spec, lambda report: reports.append(report))  # type: ignore[func-returns-value, arg-type]
-    assert record["id"] == spec.id
-    assert (record["status"], record["method"], record["seed"], record["size"]) == ("finished", ADDROP, 1, "all")
-    assert record["examples"] == {"train": 72, "validation": 24}
-    assert [row["epoch"] for row in record["curves"]] == [1.0, 2.0] == [report["epoch"] for report in reports]
-    assert record["curves"][-1]["accuracy"] == record["scores"]["validation"]["accuracy"]
-    predictions = record["predictions"]["validation"]
-    right = [p == g for p, g in zip(predictions["predicted"], predictions["gold"], strict=True)]
-    assert sum(right) / 24 == pytest.approx(record["scores"]["validation"]["accuracy"])
-    assert set(record["scores"]["validation"]) == {
+    assert record.id == spec.id
+    assert (record.status, record.method, record.seed, record.size) == ("finished", ADDROP, 1, "all")
+    assert record.examples == {"train": 72, "validation": 24}
+    assert [row["epoch"] for row in record.curves] == [1.0, 2.0] == [report["epoch"] for report in reports]
+    assert record.curves[-1]["accuracy"] == record.scores["validation"]["accuracy"]
+    predictions = record.predictions["validation"]
+    right = [p == g for p, g in zip(predictions.predicted, predictions.gold, strict=True)]
+    assert sum(right) / 24 == pytest.approx(record.scores["validation"]["accuracy"])
+    assert set(record.scores["validation"]) == {
         "loss", "accuracy", "macro_f1", "brier", "ece", "scaled_loss", "scaled_ece", "majority",
     }  # fmt: skip
-    assert len(record["texts"]) == 24
-    layers = record["explorer"]["examples"][0]["layers"]
+    assert len(record.texts) == 24
+    layers = record.explorer["examples"][0]["layers"]
     assert {"attention", "attribution", "candidates", "dropped"} <= set(layers[0]["heads"][0])
-    assert record["explorer"]["examples"][0]["pruned"] is not None
-    assert record["cost"]["steps"] == 18
-    assert record["cost"]["seconds"] > 0 <= record["cost"]["overhead_seconds"]
-    assert record["method_metrics"]
+    assert record.explorer["examples"][0]["pruned"] is not None
+    assert record.cost.steps == 18
+    assert record.cost.seconds > 0 <= record.cost.overhead_seconds
+    assert record.method_metrics
 
 
 def test_a_run_stops_when_the_study_asks_for_it(worker: Worker, settings: dict[str, Any]) -> None:
     record = worker.run(spec_of(settings), lambda report: True)
-    assert record["status"] == "stopped"
-    assert record["cost"]["steps"] == 9
+    assert record.status == "stopped"
+    assert record.cost.steps == 9
 
 
 def test_the_kept_epoch_is_the_last_one_or_the_best_on_a_split_or_on_dev(
@@ -103,16 +104,16 @@ def test_the_kept_epoch_is_the_last_one_or_the_best_on_a_split_or_on_dev(
 ) -> None:
     longer = {**settings, "num_train_epochs": 4, "learning_rate": 5e-3}
     last, dev, split = (worker.run(spec_of(longer, seed=2, keep=keep)) for keep in ("last", "dev", "split"))
-    assert last["kept"] == {"rule": "last", "epoch": 4.0}
-    best = max(row["accuracy"] for row in dev["curves"])
-    assert dev["scores"]["validation"]["accuracy"] == best
-    kept = next(row for row in dev["curves"] if row["epoch"] == dev["kept"]["epoch"])
+    assert last.kept == Kept(rule="last", epoch=4.0)
+    best = max(row["accuracy"] for row in dev.curves)
+    assert dev.scores["validation"]["accuracy"] == best
+    kept = next(row for row in dev.curves if row["epoch"] == dev.kept.epoch)
     assert kept["accuracy"] == best
-    assert kept["loss"] == pytest.approx(dev["scores"]["validation"]["loss"])
-    assert split["examples"] == {"train": 65, "validation": 24, SELECTION: 7}
-    kept = next(row for row in split["curves"] if row["epoch"] == split["kept"]["epoch"])
-    assert kept["loss"] == pytest.approx(split["scores"]["validation"]["loss"])
-    assert SELECTION not in split["scores"]
+    assert kept["loss"] == pytest.approx(dev.scores["validation"]["loss"])
+    assert split.examples == {"train": 65, "validation": 24, SELECTION: 7}
+    kept = next(row for row in split.curves if row["epoch"] == split.kept.epoch)
+    assert kept["loss"] == pytest.approx(split.scores["validation"]["loss"])
+    assert SELECTION not in split.scores
 
 
 def test_of_epochs_with_the_same_score_the_one_with_the_smallest_loss_is_kept_as_in_train(
@@ -121,11 +122,11 @@ def test_of_epochs_with_the_same_score_the_one_with_the_smallest_loss_is_kept_as
     """With a tiny learning rate no prediction changes, and the loss falls from epoch to epoch."""
     slow = {**settings, "num_train_epochs": 3, "learning_rate": 1e-6}
     record = worker.run(spec_of(slow, seed=2, keep="dev"))
-    assert len({row["accuracy"] for row in record["curves"]}) == 1
-    losses = {row["epoch"]: row["loss"] for row in record["curves"]}
-    assert record["kept"]["epoch"] == min(losses, key=lambda epoch: losses[epoch]) != 1
+    assert len({row["accuracy"] for row in record.curves}) == 1
+    losses = {row["epoch"]: row["loss"] for row in record.curves}
+    assert record.kept.epoch == min(losses, key=lambda epoch: losses[epoch]) != 1
     trained = fine_tune(**slow, seed=2, output_dir=str(tmp_path / "run"))
-    assert trained.record["kept"]["epoch"] == record["kept"]["epoch"]
+    assert trained.record.kept.epoch == record.kept.epoch
 
 
 def test_runs_can_share_the_new_head_and_differ_in_everything_else(
@@ -142,7 +143,7 @@ def test_runs_can_share_the_new_head_and_differ_in_everything_else(
     heads = []
     for seed, head_seed in ((3, None), (4, None), (4, 3)):
         spec = spec_of(short, seed=seed, head_seed=head_seed, models_folder=str(tmp_path))
-        losses = [row["train_loss"] for row in worker.run(spec)["curves"]]
+        losses = [row["train_loss"] for row in worker.run(spec).curves]
         heads.append((load_file(tmp_path / spec.id / "model.safetensors")["classifier.weight"], losses))
     assert torch.allclose(heads[0][0], heads[2][0], atol=1e-6)
     assert not torch.allclose(heads[0][0], heads[1][0], atol=1e-6)
@@ -151,10 +152,10 @@ def test_runs_can_share_the_new_head_and_differ_in_everything_else(
 
 def test_a_fold_never_sees_the_validation_data(worker: Worker, settings: dict[str, Any]) -> None:
     records = [worker.run(spec_of(settings, seed=1, fold=fold)) for fold in (0, 1)]
-    assert all(record["examples"] == {"train": 58, "validation": 14} for record in records)
-    assert records[0]["data"]["validation"] != records[1]["data"]["validation"]
+    assert all(record.examples == {"train": 58, "validation": 14} for record in records)
+    assert records[0].data["validation"] != records[1].data["validation"]
     whole = worker.run(spec_of(settings, seed=1))
-    assert whole["data"]["validation"] not in {record["data"]["validation"] for record in records}
+    assert whole.data["validation"] not in {record.data["validation"] for record in records}
 
 
 def test_resampling_draws_other_examples_with_each_seed_and_the_same_for_each_method(
@@ -162,13 +163,13 @@ def test_resampling_draws_other_examples_with_each_seed_and_the_same_for_each_me
 ) -> None:
     few = {**settings, "shots": 8}
     data = {
-        (method, seed): worker.run(spec_of(few, method, seed, size="shots=8", resample=True))["data"]
+        (method, seed): worker.run(spec_of(few, method, seed, size="shots=8", resample=True)).data
         for method in ("plain", ADDROP)
         for seed in (0, 1)
     }
     assert data["plain", 0] == data[ADDROP, 0] != data["plain", 1] == data[ADDROP, 1]
     assert data["plain", 0]["validation"] == data["plain", 1]["validation"]
-    fixed = [worker.run(spec_of(few, seed=seed, size="shots=8"))["data"] for seed in (0, 1)]
+    fixed = [worker.run(spec_of(few, seed=seed, size="shots=8")).data for seed in (0, 1)]
     assert fixed[0] == fixed[1]
 
 
@@ -186,7 +187,7 @@ def test_splits_of_a_run_are_disjoint(settings: dict[str, Any]) -> None:
 def test_a_mistake_is_one_sentence(worker: Worker, settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="shots is 500"):
         worker.run(spec_of({**settings, "shots": 500}))
-    assert worker.run(spec_of(settings))["status"] == "finished"  # the worker goes on
+    assert worker.run(spec_of(settings)).status == "finished"  # the worker goes on
 
 
 # ---- the design ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from attendrop.lab.studies.trials import open_storage, without_password
 from attendrop.lab.studies.tune import Tuner
 from attendrop.lab.studies.tune_design import TuneConfig, make_tune_config
 from attendrop.lab.studies.tune_result import summarize
-from helpers.engines import FunctionEngine
+from helpers.executors import FunctionExecutor
 
 SHARED: dict[str, Any] = {"model": "m", "task": "glue/rte", "method": ["addrop"]}
 
@@ -37,43 +37,43 @@ def good_p(spec: RunSpec) -> float:
 
 
 def search(
-    config: TuneConfig, folder: Path, engine: FunctionEngine, stop_after: int | None = None, **options: Any
+    config: TuneConfig, folder: Path, executor: FunctionExecutor, stop_after: int | None = None, **options: Any
 ) -> Tuner:
     """Runs a search, or its first runs."""
     tuner = Tuner(config, open_storage(folder, options.pop("storage", None)), str(folder), **options)
-    for record in itertools.islice(engine.results(tuner.next_spec, tuner.on_progress), stop_after):
+    for record in itertools.islice(executor.results(tuner.next_spec, tuner.on_progress), stop_after):
         tuner.on_record(record)
     return tuner
 
 
 def test_development_set_is_used_at_the_end_only_and_every_method_has_the_same_budget(tmp_path: Path) -> None:
     settings = config(settings={"method": ["addrop", "rdrop"]}, trials=5, repeats=3)
-    engine = FunctionEngine(lambda spec: 0.5 + 0.01 * (spec.fold or 0), workers=4)
-    search(settings, tmp_path, engine)
-    folds = [spec.fold for spec in engine.specs]
+    executor = FunctionExecutor(lambda spec: 0.5 + 0.01 * (spec.fold or 0), workers=4)
+    search(settings, tmp_path, executor)
+    folds = [spec.fold for spec in executor.specs]
     first_final = folds.index(None)
     assert all(fold is None for fold in folds[first_final:])
-    trials = engine.specs[:first_final]
+    trials = executor.specs[:first_final]
     assert Counter((spec.method, spec.fold) for spec in trials) == {
         (method, fold): 5 for method in ("plain", "addrop", "rdrop") for fold in range(3)
     }
-    assert {spec.keep for spec in engine.specs} == {"last"}
+    assert {spec.keep for spec in executor.specs} == {"last"}
     assert len({spec.settings["learning_rate"] for spec in trials if spec.method == "plain"}) == 5
     # Every trial has the same seeds on the same splits, and final runs have seeds of their own.
     assert {(spec.fold, spec.seed) for spec in trials} == {(0, 42), (1, 43), (2, 44)}
-    assert {spec.seed for spec in engine.specs[first_final:]} == {1042, 1043}
+    assert {spec.seed for spec in executor.specs[first_final:]} == {1042, 1043}
 
 
 def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_path: Path) -> None:
-    engine = FunctionEngine(lambda spec: good_p(spec) + 0.1 * (spec.fold or 0))
-    tuner = search(config(), tmp_path, engine)
+    executor = FunctionExecutor(lambda spec: good_p(spec) + 0.1 * (spec.fold or 0))
+    tuner = search(config(), tmp_path, executor)
     result = summarize(tuner)
     tried = {trial["number"]: trial for trial in result["trials"] if trial["method"] == "addrop"}
     best = min(tried.values(), key=lambda trial: abs(trial["point"]["addrop.p"] - 0.5))
     assert result["chosen"]["addrop"]["trial"] == best["number"]
     assert best["scores"][1] == pytest.approx(best["scores"][0] + 0.1)
     assert best["score"] == pytest.approx(sum(best["scores"]) / 2)
-    final = [spec for spec in engine.specs if spec.fold is None and spec.method == "addrop"]
+    final = [spec for spec in executor.specs if spec.fold is None and spec.method == "addrop"]
     assert [spec.settings["method"] for spec in final] == [best["settings"]["method"]] * 2
     scores = sorted(trial["score"] for trial in tried.values())
     assert result["dev"]["addrop"]["median"]["score"] == scores[2]  # the lower one of the two in the middle
@@ -83,7 +83,7 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
     assert curve["expected_best"][0] == pytest.approx(sum(scores) / 6)
     assert curve["expected_best"][-1] == pytest.approx(max(scores))
     assert best["versions"] == {"attendrop": "0"}
-    own = [spec for spec in engine.specs if spec.method == "addrop" and spec.trial == best["number"]]
+    own = [spec for spec in executor.specs if spec.method == "addrop" and spec.trial == best["number"]]
     assert best["runs"] == [spec.id for spec in own]
 
 
@@ -93,24 +93,24 @@ def test_same_seed_tries_the_same_settings(sampler: str, tmp_path: Path) -> None
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         folder.mkdir()
-        engine = FunctionEngine(good_p)
-        search(config(sampler=sampler, trials=13, repeats=1, settings={"seed": seed}), folder, engine)
-        found.append([[*spec.settings["method"], spec.settings["learning_rate"]] for spec in engine.specs])
+        executor = FunctionExecutor(good_p)
+        search(config(sampler=sampler, trials=13, repeats=1, settings={"seed": seed}), folder, executor)
+        found.append([[*spec.settings["method"], spec.settings["learning_rate"]] for spec in executor.specs])
     assert found[0] == found[1]
     assert found[0] != found[2]
 
 
 def test_tpe_learns_from_the_scores(tmp_path: Path) -> None:
-    engine = FunctionEngine(good_p)
-    tuner = search(config(sampler="tpe", trials=40, repeats=1, final_seeds=1), tmp_path, engine)
+    executor = FunctionExecutor(good_p)
+    tuner = search(config(sampler="tpe", trials=40, repeats=1, final_seeds=1), tmp_path, executor)
     distance = [abs(trial.params["addrop.p"] - 0.5) for trial in tuner.searches["addrop"].all()]
     assert len(distance) == 40
     assert sum(distance[-15:]) / 15 < sum(distance[:10]) / 10
 
 
 def test_bad_trial_is_stopped_early(tmp_path: Path) -> None:
-    engine = FunctionEngine(good_p, epochs=4)
-    tuner = search(config(sampler="tpe", trials=30, repeats=3), tmp_path, engine)
+    executor = FunctionExecutor(good_p, epochs=4)
+    tuner = search(config(sampler="tpe", trials=30, repeats=3), tmp_path, executor)
     trials = [trial for trial in summarize(tuner)["trials"] if trial["method"] == "addrop"]
     pruned = [trial for trial in trials if trial["state"] == "pruned"]
     finished = [trial for trial in trials if trial["state"] == "finished"]
@@ -119,7 +119,7 @@ def test_bad_trial_is_stopped_early(tmp_path: Path) -> None:
     distance = {trial["number"]: abs(trial["point"]["addrop.p"] - 0.5) for trial in trials}
     assert min(distance[trial["number"]] for trial in pruned) > min(distance[trial["number"]] for trial in finished)
     numbers = {trial["number"] for trial in pruned}
-    runs = Counter(spec.trial for spec in engine.specs if spec.method == "addrop" and spec.fold is not None)
+    runs = Counter(spec.trial for spec in executor.specs if spec.method == "addrop" and spec.fold is not None)
     assert {runs[number] for number in numbers} == {1}  # only their first split was used
     assert {runs[trial["number"]] for trial in finished} == {3}
     assert tuner.best("addrop").number not in numbers
@@ -129,7 +129,7 @@ def test_bad_trial_is_stopped_early(tmp_path: Path) -> None:
 def test_search_that_was_killed_goes_on_with_the_same_trials(sampler: str, workers: int, tmp_path: Path) -> None:
     spaces = ["p=0.1..0.9:0.2", "q=0.1,0.5", "layers=all", "learning_rate=1e-5"]
     settings = config(sampler=sampler, trials=12, spaces=spaces)
-    whole = FunctionEngine(good_p, workers)
+    whole = FunctionExecutor(good_p, workers)
     (tmp_path / "whole").mkdir()
     expected = summarize(search(settings, tmp_path / "whole", whole))
     parts = tmp_path / "parts"
@@ -137,12 +137,12 @@ def test_search_that_was_killed_goes_on_with_the_same_trials(sampler: str, worke
     records: dict[str, Any] = {}
     started: list[RunSpec] = []
     for stop_after in (1, 4, 7, 2, 11, None):
-        engine = FunctionEngine(good_p, workers)
+        executor = FunctionExecutor(good_p, workers)
         tuner = Tuner(settings, open_storage(parts, None), "me", records)
-        for record in itertools.islice(engine.results(tuner.next_spec, tuner.on_progress), stop_after):
-            records[record["id"]] = record  # the driver writes it first
+        for record in itertools.islice(executor.results(tuner.next_spec, tuner.on_progress), stop_after):
+            records[record.id] = record  # the driver writes it first
             tuner.on_record(record)
-        started += engine.specs
+        started += executor.specs
     result = summarize(tuner)
     assert {len(search.all()) for search in tuner.searches.values()} == {12}
     if sampler != "tpe":  # whose choice depends on what was finished when it was asked
@@ -154,35 +154,37 @@ def test_search_that_was_killed_goes_on_with_the_same_trials(sampler: str, worke
 
 
 def test_killed_in_the_middle_of_a_line_the_journal_is_repaired(tmp_path: Path) -> None:
-    search(config(), tmp_path, FunctionEngine(good_p), stop_after=5)
+    search(config(), tmp_path, FunctionExecutor(good_p), stop_after=5)
     journal = tmp_path / "trials.journal"
     with journal.open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
     (tmp_path / "trials.journal.lock").symlink_to(journal)
-    tuner = search(config(), tmp_path, FunctionEngine(good_p))
+    tuner = search(config(), tmp_path, FunctionExecutor(good_p))
     assert {trial["state"] for trial in summarize(tuner)["trials"]} == {"finished"}
 
 
 def test_settings_that_come_twice_are_trained_once(tmp_path: Path) -> None:
     settings = config(spaces=["p=0.5", "q=0.3", "layers=all", "learning_rate=1e-5,2e-5"], sampler="random", repeats=1)
-    engine = FunctionEngine(good_p, workers=3)
-    tuner = search(settings, tmp_path, engine)
-    trials = [spec for spec in engine.specs if spec.fold is not None]
+    executor = FunctionExecutor(good_p, workers=3)
+    tuner = search(settings, tmp_path, executor)
+    trials = [spec for spec in executor.specs if spec.fold is not None]
     assert len(trials) == len({spec.id for spec in trials}) == 4
     assert {len(search.finished()) for search in tuner.searches.values()} == {6}
 
 
 def test_method_with_nothing_to_search_is_trained_once_and_has_a_score(tmp_path: Path) -> None:
-    engine = FunctionEngine(good_p)
-    result = summarize(search(config(settings={"method": [], "learning_rate": 1e-5}), tmp_path, engine))
-    assert [spec.fold for spec in engine.specs] == [0, 1, None, None]
+    executor = FunctionExecutor(good_p)
+    result = summarize(search(config(settings={"method": [], "learning_rate": 1e-5}), tmp_path, executor))
+    assert [spec.fold for spec in executor.specs] == [0, 1, None, None]
     assert result["chosen"]["plain"]["score"] == 0.5
     assert len(result["trials"]) == 6
 
 
 def test_failed_trials_are_counted_and_kept_with_their_reason(tmp_path: Path) -> None:
-    engine = FunctionEngine(lambda spec: "the loss is not finite" if spec.method == "addrop" and spec.fold else 0.5, 3)
-    result = summarize(search(config(), tmp_path, engine))
+    executor = FunctionExecutor(
+        lambda spec: "the loss is not finite" if spec.method == "addrop" and spec.fold else 0.5, 3
+    )
+    result = summarize(search(config(), tmp_path, executor))
     failed = [trial for trial in result["trials"] if trial["state"] == "failed"]
     assert [trial["method"] for trial in failed] == ["addrop"] * 6
     assert {trial["error"] for trial in failed} == {"the loss is not finite"}
@@ -190,8 +192,8 @@ def test_failed_trials_are_counted_and_kept_with_their_reason(tmp_path: Path) ->
 
 
 def test_smaller_score_is_better_for_a_loss(tmp_path: Path) -> None:
-    engine = FunctionEngine(good_p, greater_is_better=False)
-    result = summarize(search(config(), tmp_path, engine))
+    executor = FunctionExecutor(good_p, greater_is_better=False)
+    result = summarize(search(config(), tmp_path, executor))
     scores = [trial["score"] for trial in result["trials"] if trial["method"] == "addrop"]
     assert result["chosen"]["addrop"]["score"] == min(scores) > 0
 
@@ -199,7 +201,7 @@ def test_smaller_score_is_better_for_a_loss(tmp_path: Path) -> None:
 def test_two_drivers_share_one_storage(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'trials.db'}"
     settings = config(trials=7, repeats=1)
-    first, second = FunctionEngine(good_p), FunctionEngine(good_p)
+    first, second = FunctionExecutor(good_p), FunctionExecutor(good_p)
     one = Tuner(settings, open_storage(tmp_path, url), "first", is_shared=True)
     two = Tuner(settings, open_storage(tmp_path, url), "second", is_shared=True)
     results = first.results(one.next_spec, one.on_progress)
@@ -214,15 +216,15 @@ def test_two_drivers_share_one_storage(tmp_path: Path) -> None:
     trials = [(spec.method, spec.trial) for spec in first.specs + second.specs if spec.trial is not None]
     assert Counter(trials) == {(method, number): 1 for method in ("plain", "addrop") for number in range(7)}
     assert {len(setting.scores) for setting in one.settings} == {2}
-    later = search(settings, tmp_path, FunctionEngine(good_p), storage=url, is_shared=True)
+    later = search(settings, tmp_path, FunctionExecutor(good_p), storage=url, is_shared=True)
     assert [setting.trial.number for setting in later.settings] == [setting.trial.number for setting in one.settings]
 
 
 def test_paper_protocol_selects_on_the_development_set_and_says_so(tmp_path: Path) -> None:
     settings = make_tune_config(SHARED, protocol="paper", final_seeds=2)
-    engine = FunctionEngine(good_p, workers=2)
-    result = summarize(search(settings, tmp_path, engine))
-    trials = [spec for spec in engine.specs if spec.trial is not None]
+    executor = FunctionExecutor(good_p, workers=2)
+    result = summarize(search(settings, tmp_path, executor))
+    trials = [spec for spec in executor.specs if spec.trial is not None]
     assert {(spec.keep, spec.fold) for spec in trials} == {("dev", None)}
     assert Counter(spec.method for spec in trials) == {"plain (search)": 81, "addrop (search)": 81}
     # Three learning rates are repeated with 27 seeds: plain may choose among as many runs.

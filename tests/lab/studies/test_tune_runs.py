@@ -24,7 +24,7 @@ from attendrop.lab.studies.trials import open_storage
 from attendrop.lab.studies.tune import Tuner, tune
 from attendrop.lab.studies.tune_design import make_tune_config
 from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
-from helpers.engines import WorkerEngine
+from helpers.executors import WorkerExecutor
 
 # One process runs all of these tests, so that the model is created once.
 pytestmark = pytest.mark.xdist_group("tune")
@@ -78,7 +78,7 @@ def test_splits_are_stratified_and_never_contain_the_development_set(settings: d
 @pytest.mark.slow
 def test_records_show_that_the_development_set_was_used_last(settings: dict[str, Any], tmp_path: Path) -> None:
     config = make_tune_config({**settings, "method": ["rdrop"]}, trials=2, repeats=2, final_seeds=1)
-    tuner = tune(config, tmp_path, WorkerEngine())
+    tuner = tune(config, tmp_path, WorkerExecutor())
     records = [json.loads(path.read_text()) for path in (tmp_path / "runs").iterdir()]
     finals = [record for record in records if record["fold"] is None]
     (dev,) = {record["data"]["validation"] for record in finals}
@@ -97,7 +97,7 @@ def test_records_show_that_the_development_set_was_used_last(settings: dict[str,
     assert trial["versions"]["torch"]
     specs = config.trial_specs("rdrop", trial["point"], trial["number"])
     assert [spec.id for spec in specs] == trial["runs"]
-    again = [record for _, record in zip(specs, WorkerEngine().results(iter([*specs, None]).__next__), strict=True)]
+    again = [record for _, record in zip(specs, WorkerExecutor().results(iter([*specs, None]).__next__), strict=True)]
     assert [record["scores"]["validation"]["accuracy"] for record in again] == trial["scores"]
     assert tuner.settings
 
@@ -147,7 +147,7 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
     "trials": (["--trials", "0"], "trials is 0; it must be a whole number of at least 1"),
     "method": (["--method", "addrp"], "did you mean 'addrop'?"),
     "storage": (["--storage", "sqlite:////no/such/folder/x.db"], "which cannot be used ("),
-    "engine": (["--engine", "slurm"], "engine is 'slurm'; it must be one of"),
+    "executor": (["--engine", "slurm"], "engine is 'slurm'; it must be one of"),
     "sampler": (["--sampler", "best"], "sampler is 'best'; it must be one of"),
     "model": (["--model", "no/such-model"], "no/such-model"),
     "resume": (["--resume"], "no such option: --resume"),

@@ -265,7 +265,7 @@ def test_perplexity_falls_and_is_that_of_the_masked_tokens(workspace: Path, pret
     perplexities = [entry["eval_perplexity"] for entry in record["history"] if "eval_perplexity" in entry]
     assert perplexities[0] > 300  # 500 tokens, nothing learned yet
     assert min(perplexities) < 60
-    assert record["metrics"]["validation/perplexity"] == min(perplexities)  # lower is better
+    assert record["scores"]["validation"]["perplexity"] == min(perplexities)  # lower is better
     tokenizer, model = load_tokenizer(pretrained), AutoModelForMaskedLM.from_pretrained(pretrained).eval().double()
     dev = load_files(workspace / "train.txt", workspace / "dev.txt", kind="mlm")
     split = prepare(dev, tokenizer, 16).validation
@@ -276,7 +276,7 @@ def test_perplexity_falls_and_is_that_of_the_masked_tokens(workspace: Path, pret
             likelihoods = model(**row).logits[0].log_softmax(-1)
         losses += [-likelihoods[i, label].item() for i, label in enumerate(example["labels"]) if label != -100]
     expected = math.exp(sum(losses) / len(losses))
-    assert record["metrics"]["validation/perplexity"] == pytest.approx(expected, rel=1e-4)
+    assert record["scores"]["validation"]["perplexity"] == pytest.approx(expected, rel=1e-4)
     card = (pretrained / "README.md").read_text(encoding="utf-8")
     assert "fill-mask" in card
     assert "AutoModelForMaskedLM" in card
@@ -294,7 +294,7 @@ def test_fine_tuning_goes_on_from_the_folder(workspace: Path, pretrained: Path, 
     encoder = [name for name in after if name.startswith("bert.") and "pooler" not in name]
     assert len(encoder) > 20
     assert all(torch.equal(before[name], after[name]) for name in encoder)
-    assert "validation/accuracy" in result.metrics, notes
+    assert "accuracy" in result.scores["validation"], notes
     assert run(["predict", str(pretrained), "a text"]) == 2
     assert "holds a masked language model, which has no labels to predict" in capsys.readouterr().err
 
@@ -338,7 +338,7 @@ def test_two_processes_and_two_halves_equal_one_with_the_double_batch(workspace:
     assert two.code == 0, two.err + two.out
     assert largest_difference(weights(workspace / "one"), weights(workspace / "two")) < 1e-5
     scores = json.loads((workspace / "two" / "metrics.json").read_text(encoding="utf-8"))
-    assert scores["validation/perplexity"] == pytest.approx(one.metrics["validation/perplexity"], rel=1e-5)
+    assert scores["validation/perplexity"] == pytest.approx(one.scores["validation"]["perplexity"], rel=1e-5)
     before, after = weights(model), weights(workspace / "one")
     assert largest_difference(before, {name: after.get(f"bert.{name}", before[name]) for name in before}) > 1e-3
 
@@ -352,7 +352,7 @@ def _flag(name: str, value: Any) -> list[str]:
 @pytest.mark.parametrize("method", ["attendout:T=3,reward_on=held_out", "rdrop", "r3f"])
 def test_other_methods_train_it(method: str, workspace: Path, tmp_path: Path) -> None:
     result = fine_tune(**settings(workspace, "", method=[method], output_dir=str(tmp_path / "out"), num_train_epochs=1))
-    assert 1 < result.metrics["validation/perplexity"] < 500
+    assert 1 < result.scores["validation"]["perplexity"] < 500
 
 
 # ---- what cannot work -----------------------------------------------------------------------------------------

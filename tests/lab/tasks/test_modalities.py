@@ -121,7 +121,7 @@ def test_a_probe_draws_the_masks_of_spec_augment_that_the_pass_draws() -> None:
 
 
 def losses_of(result: Any) -> list[float]:
-    return [entry["loss"] for entry in result.record["history"] if "loss" in entry]
+    return [entry["loss"] for entry in result.record.history if "loss" in entry]
 
 
 def run(tmp_path: Path, model: Path, data: Path, method: str, **settings: Any) -> Any:
@@ -147,16 +147,16 @@ def test_images_from_a_folder(tmp_path: Path) -> None:
     )
     losses = losses_of(result)
     assert losses[-1] < 0.8 * losses[0]
-    assert result.metrics["test/accuracy"] == 1.0
-    assert any("addrop" in name for entry in result.record["history"] for name in entry)  # the method acts
-    assert result.record["task"]["modality"] == "image"
+    assert result.scores["test"]["accuracy"] == 1.0
+    assert any("addrop" in name for entry in result.record.history for name in entry)  # the method acts
+    assert result.record.task_definition["modality"] == "image"
     rows = (tmp_path / "out" / "predictions_test.csv").read_text().splitlines()
     assert rows[0].startswith("file,label,prediction")
     assert rows[1].split(",")[1:3] == ["green", "green"]
     photo = str(test / "red" / "1.png")
     assert list(predict_texts(tmp_path / "out", [photo])) == [(photo, "red")]
     done = predict_file(tmp_path / "out", test, tmp_path / "predicted.csv")
-    assert (done.rows, done.metrics["accuracy"]) == (4, 1.0)
+    assert (done.examples, done.scores["accuracy"]) == (4, 1.0)
     assert "AutoImageProcessor" in (tmp_path / "out" / "README.md").read_text()
     with pytest.raises(UserError, match=r"'.*none.png' in column 'file', which does not exist"):
         list(predict_texts(tmp_path / "out", [str(tmp_path / "none.png")]))
@@ -167,7 +167,7 @@ def test_sounds_from_a_table(tmp_path: Path) -> None:
     result = run(tmp_path, model, table, "hiddencut:ratio=0.2", num_train_epochs=5)
     losses = losses_of(result)
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
-    assert result.metrics["validation/accuracy"] == 1.0
+    assert result.scores["validation"]["accuracy"] == 1.0
     clips = [str(tmp_path / "clips" / name) for name in ("low1.wav", "high4.wav")]
     assert [label for _, label in predict_texts(tmp_path / "out", clips)] == ["low", "high"]
 
@@ -176,7 +176,7 @@ def test_sounds_from_a_table(tmp_path: Path) -> None:
 def test_whisper_from_a_table_in_seconds(tmp_path: Path) -> None:
     model, table = media.save_whisper(tmp_path / "whisper"), media.write_tones(tmp_path, 10)
     result = run(tmp_path, model, table, "rdrop", num_train_epochs=2)
-    assert result.record["max_length"] == 1  # what Whisper's extractor takes here
+    assert result.record.max_length == 1  # what Whisper's extractor takes here
     assert all(np.isfinite(losses_of(result)))
 
 

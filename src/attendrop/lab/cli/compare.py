@@ -121,7 +121,7 @@ def compare_command(
                 command=command, retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(),
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.print("stopped; finished runs are kept, and the same command goes on", soft_wrap=True)
+        console.print("stopped; finished runs are kept; rerun the command to continue", soft_wrap=True)
         raise typer.Exit(130) from None
     print_verdicts(analysis)
     _write_report(analysis, place)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import UserError
-from ..studies.executors import PATIENCE, Engine, make_engine
+from ..studies.executors import PATIENCE, Executor, make_executor
 
 _PANEL = "Workers"  # of these options in --help
 
@@ -48,15 +48,15 @@ class EngineOptions:
         _option("Minutes without progress after which a worker is killed and its run has failed; 0 = never."),
     ] = PATIENCE / 60
 
-    def make(self, settings: Mapping[str, Any]) -> Engine:
-        """Makes the engine.
+    def make(self, settings: Mapping[str, Any]) -> Executor:
+        """Make the executor.
 
         Args:
             settings: The settings of the runs; `use_cpu` decides the device.
         """
         if self.worker_timeout != 0 and not 1 <= self.worker_timeout < inf:  # healthy runs report every few seconds
             raise UserError(f"worker_timeout is {self.worker_timeout:g}; it must be 0 (never) or at least 1 minute.")
-        return make_engine(
+        return make_executor(
             self.engine, self.workers, self.address, device="cpu" if settings.get("use_cpu") else None,
             gpus_per_worker=self.gpus_per_worker, cpus_per_worker=self.cpus_per_worker,
             patience=60 * self.worker_timeout or None,

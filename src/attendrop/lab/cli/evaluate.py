@@ -35,7 +35,7 @@ def command(
     options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
     with progress_bar("evaluating") as progress:
         done = evaluate_file(folder, file, output, batch_size, overwrite, options, progress)
-    print_scores(done.metrics, {done.name: done.results}, console)
-    for warning in [*done.notes, *done.results["warnings"]]:
+    print_scores(done.scores, {done.name: done.results}, console)
+    for warning in [*done.notes, *done.results.warnings]:
         print_sentence(f"[yellow]warning:[/yellow] {shown(warning)}")
     console.print(f"tables and pictures are in {shown(done.folder)}", soft_wrap=True)

@@ -40,8 +40,8 @@ class RunRow:
 
     def end(self, result: Result) -> None:
         self.duration, self.status = self.seconds, "done"
-        self.accuracy = result.metrics["validation/accuracy"]
-        self.dev_loss = result.metrics["validation/loss"]
+        self.accuracy = result.scores["validation"]["accuracy"]
+        self.dev_loss = result.scores["validation"]["loss"]
 
     @property
     def seconds(self) -> float | None:

@@ -56,11 +56,11 @@ def command(
         screen = console if done.path is not None else errors  # the standard output holds the predictions
         for note in done.notes:
             print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
-        for name, value in done.metrics.items():
+        for name, value in done.scores.items():
             screen.print(f"{name} {value:.4f}")
         where = f"in {shown(done.path)}" if done.path is not None else "on the standard output"
         screen.print(
-            f"{done.rows:,} {'prediction is' if done.rows == 1 else 'predictions are'} {where}", soft_wrap=True
+            f"{done.examples:,} {'prediction is' if done.examples == 1 else 'predictions are'} {where}", soft_wrap=True
         )
         return
     if output is not None:

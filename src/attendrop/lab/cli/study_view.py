@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ..records import StudyRecord
 from ..studies.driver import Watcher
-from ..studies.records import Record
 from ..studies.status import Status, duration
 from .console import console, plain_table, shown
 
@@ -36,9 +36,9 @@ class StudyView(Watcher):
     def note(self, text: str) -> None:
         console.print(f"[dim]note:[/dim] {shown(text)}", soft_wrap=True)
 
-    def ended(self, record: Record, status: Status) -> None:
+    def ended(self, record: StudyRecord, status: Status) -> None:
         if not self.is_live:
-            console.print(f"{counts(status)}: {shown(run_name(record))}, {shown(result_of(record))}", soft_wrap=True)
+            console.print(f"{counts(status)}: {shown(record_name(record))}, {shown(result_of(record))}", soft_wrap=True)
 
 
 def study_view(status: Status) -> RenderableType:
@@ -47,7 +47,7 @@ def study_view(status: Status) -> RenderableType:
     if status.running:
         parts += ["", _running(status)]
     results = [*status.of("finished"), *status.of("stopped")]
-    results.sort(key=lambda record: str(record.get("ended")))
+    results.sort(key=lambda record: record.ended)
     if results:
         parts += ["", _results(results[-_LAST:])]
     if failures := status.of("failed"):
@@ -68,24 +68,31 @@ def counts(status: Status) -> str:
 
 def run_name(run: Mapping[str, Any]) -> str:
     """A run in a few words: its method, its seed, and its task and amount of data."""
-    size = "" if run["size"] == "all" else f" {run['size']}"
-    return f"{run['method']} seed {run['seed']} on {run['task']}{size}"
+    return _run_name(run["method"], run["seed"], run["task"], run["size"])
 
 
-def result_of(record: Record) -> str:
+def record_name(record: StudyRecord) -> str:
+    """The same for the record of a run."""
+    return _run_name(record.method, record.seed, record.task, record.size)
+
+
+def _run_name(method: str, seed: int, task: str, size: str) -> str:
+    return f"{method} seed {seed} on {task}{'' if size == 'all' else f' {size}'}"
+
+
+def result_of(record: StudyRecord) -> str:
     """How a run ended: its score, or why it failed."""
-    if record["status"] == "failed":
-        return f"failed: {record['error']['type']}: {record['error']['message']}"
+    if record.error is not None:
+        return f"failed: {record.error.type}: {record.error.message}"
     score = _score(record)
-    stopped = "stopped early, " if record["status"] == "stopped" else ""
+    stopped = "stopped early, " if record.status == "stopped" else ""
     seconds = duration(record)
     return stopped + ", ".join([*([score] if score else []), *([] if seconds is None else [_span(seconds)])])
 
 
-def _score(record: Record) -> str:
-    metric = record.get("metric")
-    value = record["scores"].get("validation", {}).get(metric)
-    return f"{metric} {value:.4f}" if isinstance(value, float) else ""
+def _score(record: StudyRecord) -> str:
+    value = record.score("validation")
+    return f"{record.metric} {value:.4f}" if isinstance(value, float) else ""
 
 
 def _headline(status: Status) -> Table:
@@ -110,18 +117,17 @@ def _running(status: Status) -> Table:
     return table
 
 
-def _results(records: list[Record]) -> Table:
+def _results(records: list[StudyRecord]) -> Table:
     table = plain_table("last results", "")
     for record in records:
-        table.add_row(shown(run_name(record)), shown(result_of(record)))
+        table.add_row(shown(record_name(record)), shown(result_of(record)))
     return table
 
 
-def _failures(records: list[Record]) -> Table:
+def _failures(records: list[StudyRecord]) -> Table:
     table = plain_table("failed", "reason")
     for record in records[:_MOST_FAILURES]:
-        reason = f"{record['error']['type']}: {record['error']['message']}"
-        table.add_row(shown(run_name(record)), shown(reason), style="red")
+        table.add_row(shown(record_name(record)), shown(result_of(record).removeprefix("failed: ")), style="red")
     if len(records) > _MOST_FAILURES:
         table.add_row(f"… {len(records) - _MOST_FAILURES} more", "")
     return table

@@ -11,6 +11,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from transformers import TrainerCallback
 
+from ..records import ClassScores, Scores, SplitEvaluation
 from ..report.evaluation import score_rows
 from ..runs import Listener, Result
 from ..tasks import Description, Task, kind_of, modality_of
@@ -100,33 +101,33 @@ class ProgressBar(TrainerCallback):
             self.progress.update(self.task, figures="  ".join(text for text in self.figures.values() if text))
 
 
-def print_scores(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], console: Console) -> None:
+def print_scores(scores: Scores, evaluation: Mapping[str, SplitEvaluation], console: Console) -> None:
     """Prints every score with its interval and its baseline, then the classes of the first split.
 
     Args:
-        metrics: The scores by `<split>/<metric>`.
-        evaluation: Split -> its evaluation.
+        scores: Part of the data -> metric -> value.
+        evaluation: Part of the data -> its evaluation.
         console: Where to print.
     """
     table = plain_table("scores", "", "95 % interval", "most frequent answer", align_right=True)
-    for name, *cells in score_rows(metrics, evaluation):
+    for name, *cells in score_rows(scores, evaluation):
         table.add_row(shown(name), *cells)
     console.print(table)
     for split, of_split in evaluation.items():
-        if of_split["baseline"]:
-            console.print(f"[dim]most frequent answer on {shown(split)}: {shown(of_split['baseline'])}[/dim]")
-    first: Mapping[str, Any] = next(iter(evaluation.values()), {})
-    if first.get("classes"):
-        console.print(classes_table(first["classes"]))
+        if of_split.baseline:
+            console.print(f"[dim]most frequent answer on {shown(split)}: {shown(of_split.baseline)}[/dim]")
+    first = next(iter(evaluation.values()), None)
+    if first is not None and first.classes:
+        console.print(classes_table(first.classes))
 
 
-def classes_table(classes: Sequence[Mapping[str, Any]], most: int = 12) -> Table:
+def classes_table(classes: Sequence[ClassScores], most: int = 12) -> Table:
     """Precision, recall and F1 of each class; of more than `most` classes, the most frequent."""
     table = plain_table("class", "precision", "recall", "F1", "examples", "predicted", align_right=True)
-    largest = sorted(classes, key=lambda row: -row["examples"])[:most]
+    largest = sorted(classes, key=lambda row: -row.examples)[:most]
     for row in (row for row in classes if row in largest):
-        scores = (f"{row[name]:.3f}" for name in ("precision", "recall", "f1"))
-        table.add_row(shown(row["label"]), *scores, f"{row['examples']:,}", f"{row['predicted']:,}")
+        scores = (f"{score:.3f}" for score in (row.precision, row.recall, row.f1))
+        table.add_row(shown(row.label), *scores, f"{row.examples:,}", f"{row.predicted:,}")
     if len(classes) > most:
         table.add_row(f"… {len(classes) - most} more", *[""] * 5)
     return table
@@ -134,13 +135,15 @@ def classes_table(classes: Sequence[Mapping[str, Any]], most: int = 12) -> Table
 
 def print_summary(result: Result, console: Console) -> None:
     """Prints the scores of a finished run, where its files are, and what to do next."""
-    evaluation = result.record.get("evaluation", {})
+    record = result.record
+    assert record is not None  # the run is finished
+    evaluation = record.evaluation
     folder = shlex.quote(str(result.folder))
-    print_scores(result.metrics, evaluation, console)
-    console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
+    print_scores(result.scores, evaluation, console)
+    console.print(f"{record.cost.steps} steps in {record.cost.total_seconds:.0f} s, seed {record.seed}")
     start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
-    task = Task.from_dict(result.record["task"])
+    task = Task.from_dict(record.task_definition)
     following = [f"train --model {folder} --task …"]
     if kind_of(task).has_answers:
         examples = modality_of(task).on_command_line(task)

@@ -100,7 +100,7 @@ def tune_command(
         try:
             tuner = tune(search, folder, made, storage, Lines(search), StudyView(), command, retry_failed)
         except KeyboardInterrupt:
-            _say("stopped; the same command goes on with the search")
+            _say("stopped; finished runs are kept; rerun the command to continue")
             raise typer.Exit(130) from None
     if tuner.running_elsewhere:
         _say(

@@ -41,7 +41,7 @@ class Evaluator:
         trainer: The Trainer of the run (`RunTrainer`) after training.
 
     Attributes:
-        scores: The scores so far, by `<split>/<metric>`.
+        scores: Split -> metric -> value.
         answers: Split -> the predictions on it, with what is right.
         evaluation: Split -> its evaluation, from `scores.evaluate`.
         temperature: The temperature that was fitted on the validation data; 1 = none.
@@ -51,7 +51,7 @@ class Evaluator:
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
-        self.scores: dict[str, float] = {}
+        self.scores: dict[str, dict[str, float]] = {}
         self.answers: dict[str, Answers] = {}
         self.evaluation: dict[str, Any] = {}
         self.temperature, self.temperature_note, self.decimals = 1.0, "", 4
@@ -72,8 +72,7 @@ class Evaluator:
             outputs.append(prediction.predictions)
             return prepared.compute_metrics(prediction)
 
-        metrics = self.trainer.score(split, watch)
-        self.scores |= {f"{name}/{metric}": value for metric, value in scores_of(metrics).items()}
+        self.scores[name] = scores_of(self.trainer.score(split, watch))
         kind = tasks.kind_of(data.task)
         values = prepared.values(outputs[0], raw) if kind.has_answers else None
         if values is not None:
@@ -90,15 +89,6 @@ class Evaluator:
     @property
     def warnings(self) -> list[str]:
         return [warning for evaluation in self.evaluation.values() for warning in evaluation["warnings"]]
-
-    def record(self) -> dict[str, Any]:
-        """What `record.json` says about the evaluation."""
-        return {
-            "evaluation": self.evaluation,
-            "temperature": self.temperature,
-            "temperature_note": self.temperature_note,
-            "decimals": self.decimals,
-        }
 
     def write(self, folder: Path, data: tasks.Data, prepared: tasks.Prepared) -> None:
         """Write the evaluations and their tables and pictures.

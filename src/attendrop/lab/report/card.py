@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..records import FolderRecord
 from ..tasks import METRICS, TASKS, Task, find_task, kind_of, modality_of
 from ..tasks.hub import is_hub_name
 from ._markdown import markdown_code, markdown_text
@@ -28,12 +29,12 @@ _SHOWN_SETTINGS = (
 )
 
 
-def write_card(folder: str | Path, record: Mapping[str, Any]) -> Path:
+def write_card(folder: str | Path, record: FolderRecord) -> Path:
     """Write the model card of a run to `README.md`.
 
     Args:
         folder: The output folder of the run; its name becomes the name of the model.
-        record: The record of the run, `Result.record` or the content of `record.json`.
+        record: The record of the run, `Result.record`.
 
     Example:
         ```python
@@ -46,7 +47,7 @@ def write_card(folder: str | Path, record: Mapping[str, Any]) -> Path:
     return path
 
 
-def make_card(record: Mapping[str, Any], folder: Path) -> ModelCard:
+def make_card(record: FolderRecord, folder: Path) -> ModelCard:
     """Make the model card of a run.
 
     Args:
@@ -59,15 +60,15 @@ def make_card(record: Mapping[str, Any], folder: Path) -> ModelCard:
     return ModelCard(f"---\n{_metadata(record, folder.resolve().name).to_yaml()}\n---\n\n{text}")
 
 
-def _metadata(record: Mapping[str, Any], name: str) -> ModelCardData:
+def _metadata(record: FolderRecord, name: str) -> ModelCardData:
     from huggingface_hub import ModelCardData
 
-    task, model = Task.from_dict(record["task"]), record["config"]["model"]
+    task, model = Task.from_dict(record.task_definition), record.settings["model"]
     results = _eval_results(record, task)
     return ModelCardData(
         library_name="transformers",
         pipeline_tag=modality_of(task).pipeline_tag(task),
-        tags=["attendrop", *(method["method"] for method in record["regularizers"])],
+        tags=["attendrop", *(method["method"] for method in record.regularizers)],
         base_model=model if is_hub_name(model) else None,
         datasets=[task.hub] if task.hub and is_hub_name(task.hub) else None,
         model_name=name if results else None,
@@ -75,15 +76,15 @@ def _metadata(record: Mapping[str, Any], name: str) -> ModelCardData:
     )
 
 
-def _eval_results(record: Mapping[str, Any], task: Task) -> list[EvalResult]:
+def _eval_results(record: FolderRecord, task: Task) -> list[EvalResult]:
     from huggingface_hub import EvalResult
 
     results = []
-    for key, value in record["metrics"].items():
-        name, _, metric = key.rpartition("/")
+    scored = ((name, metric, value) for name, of_part in record.scores.items() for metric, value in of_part.items())
+    for name, metric, value in scored:
         if metric not in METRICS or not math.isfinite(value):
             continue
-        if name in record["rows"]:  # a split of the task
+        if name in record.examples:  # a split of the task
             source, split = task, task.splits.get(name)
         else:  # a task of --also-eval
             source = find_task(name)
@@ -111,42 +112,41 @@ One seed says little on a small data set. Repeat the run with several values of 
 """
 
 
-def _runs(record: Mapping[str, Any], settings_file: Path) -> str:
+def _runs(record: FolderRecord, settings_file: Path) -> str:
     """The run that trained the model, or the runs whose weights were averaged."""
-    if soup := record.get("soup"):
-        return "".join(f"- {markdown_text(sentence)}\n" for sentence in soup["sentences"])
-    kept = "".join(f"- {markdown_text(sentence)}\n" for sentence in record.get("kept", {}).get("sentences", []))
+    if record.soup is not None:
+        return _bullets(map(markdown_text, record.soup.sentences))
+    kept, cost = _bullets(map(markdown_text, record.kept.sentences)), record.cost
     return (
-        f"- seed: {record['seed']}, one run\n"
-        f"- {record['steps']} steps in {record['seconds']:.0f} s on {record['processes']} × {record['device']}\n"
+        f"- seed: {record.seed}, one run\n"
+        f"- {cost.steps} steps in {cost.total_seconds:.0f} s on {cost.processes} × {record.device}\n"
         f"{kept}\n"
         "Every setting is in `run.yaml`. On the machine of the run, this repeats it from any directory:\n\n"
         f"    attendrop train --config {shlex.quote(str(settings_file))} --output-dir NEW_FOLDER\n"
     )
 
 
-def _text(record: Mapping[str, Any], settings_file: Path) -> str:
-    config, versions = record["config"], record["versions"]
-    data = config.get("task") or Path(config["train_file"]).name
-    rows = ", ".join(f"{count} {split}" for split, count in record["rows"].items())
-    methods = _bullets(_method(fields) for fields in record["regularizers"])
+def _text(record: FolderRecord, settings_file: Path) -> str:
+    config, versions = record.settings, record.versions
+    examples = ", ".join(f"{count} {split}" for split, count in record.examples.items())
+    methods = _bullets(_method(fields) for fields in record.regularizers)
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
-    scores = scores_in_card(record["metrics"], record.get("evaluation", {}))
-    caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
-    task = Task.from_dict(record["task"])
+    scores = scores_in_card(record.scores, record.evaluation)
+    caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record.caveats)
+    task = Task.from_dict(record.task_definition)
     modality = modality_of(task)
     model_class = modality.model_class(task)
     predict = f"`attendrop predict FOLDER {modality.on_command_line(task)}`"
     use = predict if kind_of(task).has_answers else "`attendrop train --model FOLDER`, to fine-tune it"
-    return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(data)}
+    return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(record.task)}
 
 Fine-tuned with attendrop {versions["attendrop"]}.
 
 ## Data
 
-Examples of {markdown_code(data)}: {rows}. {modality.how_cut(task, record["max_length"])}
+Examples of {markdown_code(record.task)}: {examples}. {modality.how_cut(task, record.max_length)}
 
-{_bullets(map(markdown_text, record["notes"]))}
+{_bullets(map(markdown_text, record.notes))}
 ## Method
 
 {methods or "Plain fine-tuning without a regulariser." + chr(10)}
@@ -155,7 +155,7 @@ Examples of {markdown_code(data)}: {rows}. {modality.how_cut(task, record["max_l
 {settings}{_runs(record, settings_file)}
 ## Scores
 
-{scores}{_pictures(record)}{caveats}{_CURVES if record["steps"] else ""}
+{scores}{_pictures(record)}{caveats}{_CURVES if record.cost.steps else ""}
 ## Use
 
 ```python
@@ -180,18 +180,16 @@ def _bullets(items: Iterable[str]) -> str:
     return "".join(f"- {item}\n" for item in items)
 
 
-def _pictures(record: Mapping[str, Any]) -> str:
+def _pictures(record: FolderRecord) -> str:
     """The figures and tables of the validation data that the run wrote."""
-    evaluation = record.get("evaluation", {}).get("validation", {})
-    if not evaluation:
+    evaluation = record.evaluation.get("validation")
+    if evaluation is None:
         return ""
     errors = "\nThe validation examples with the largest loss are in `errors.csv`.\n"
-    if "calibration" not in evaluation:
+    if evaluation.calibration is None:
         return errors
     confusion = (
-        "![confusion matrix](confusion.png)\n"
-        if len(evaluation.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
-        else ""
+        "![confusion matrix](confusion.png)\n" if len(evaluation.confusion) in range(1, SHOWN_CLASSES + 1) else ""
     )
-    note = markdown_text(record["temperature_note"])
+    note = markdown_text(record.temperature_note)
     return f"\n{note[:1].upper()}{note[1:]}.\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"

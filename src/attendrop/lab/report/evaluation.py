@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..records import IntervalScore, Scores, SplitEvaluation, flat_scores
 from ._markdown import markdown_text
 from .style import BLUE, VERMILION, saved
 
@@ -82,69 +83,66 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = N
     return saved(figure, path)
 
 
-def score_rows(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def score_rows(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> list[tuple[str, str, str, str]]:
     """Every score of a run: its name, its value, its 95 % interval, and the score of the most frequent answer.
 
     Args:
-        metrics: The scores by `<split>/<metric>`.
-        evaluation: Split -> its evaluation.
+        scores: Part of the data -> metric -> value.
+        evaluation: Part of the data -> its evaluation.
     """
     rows = []
-    for key, value in metrics.items():
-        split, _, metric = key.rpartition("/")
-        rows.append((key, _number(value), *_beside(evaluation.get(split, {}).get("scores", {}).get(metric))))
-    for split, part in evaluation.items():
-        for metric, score in part["scores"].items():
-            if f"{split}/{metric}" not in metrics:
-                rows.append((f"{split}/{metric}", _number(score["value"]), *_beside(score)))
-        if "calibration" in part:
-            scaled = part["calibration"]["scaled"]
-            interval = f"{scaled['brier_low']:.3f} to {scaled['brier_high']:.3f}"
-            rows.append((f"{split}/brier", _number(scaled["brier"]), interval, ""))
-            rows.append((f"{split}/ece", _number(scaled["ece"]), "", ""))
+    for part, of_part in scores.items():
+        intervals = evaluation[part].scores if part in evaluation else {}
+        for metric, value in of_part.items():
+            rows.append((f"{part}/{metric}", _number(value), *_beside(intervals.get(metric))))
+    for part, evaluated in evaluation.items():
+        for metric, score in evaluated.scores.items():
+            if metric not in scores.get(part, {}):
+                rows.append((f"{part}/{metric}", _number(score.value), *_beside(score)))
+        if evaluated.calibration is not None:
+            scaled = evaluated.calibration.scaled
+            interval = f"{scaled.brier_low:.3f} to {scaled.brier_high:.3f}"
+            rows.append((f"{part}/brier", _number(scaled.brier), interval, ""))
+            rows.append((f"{part}/ece", _number(scaled.ece), "", ""))
     return rows
 
 
-def _beside(score: Mapping[str, Any] | None) -> tuple[str, str]:
+def _beside(score: IntervalScore | None) -> tuple[str, str]:
     if score is None:
         return "", ""
-    baseline = "" if score["baseline"] is None else _number(score["baseline"])
-    return f"{score['low']:.3f} to {score['high']:.3f}", baseline
+    baseline = "" if score.baseline is None else _number(score.baseline)
+    return f"{score.low:.3f} to {score.high:.3f}", baseline
 
 
 def _number(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def scores_in_card(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> str:
+def scores_in_card(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> str:
     """The tables of scores and classes of a model card, in Markdown.
 
     Args:
-        metrics: The scores by `<split>/<metric>`.
-        evaluation: Split -> its evaluation; empty = none was made.
+        scores: Part of the data -> metric -> value.
+        evaluation: Part of the data -> its evaluation; empty = none was made.
     """
     if not evaluation:
-        rows = "".join(f"| {markdown_text(name)} | {_number(value)} |\n" for name, value in metrics.items())
+        rows = "".join(f"| {markdown_text(name)} | {_number(value)} |\n" for name, value in flat_scores(scores).items())
         return f"| score | value |\n|---|---|\n{rows}"
     text = "| score | value | 95 % interval | most frequent answer |\n|---|---|---|---|\n"
-    text += "".join(f"| {markdown_text(row[0])} | {' | '.join(row[1:])} |\n" for row in score_rows(metrics, evaluation))
-    answers = [f"{split}: {part['baseline']}" for split, part in evaluation.items() if part["baseline"]]
+    text += "".join(f"| {markdown_text(row[0])} | {' | '.join(row[1:])} |\n" for row in score_rows(scores, evaluation))
+    answers = [f"{part}: {of_part.baseline}" for part, of_part in evaluation.items() if of_part.baseline]
     text += "\nIntervals are over the examples (bootstrap); they say nothing about other seeds."
     if answers:
         text += f" The last column is the score of always answering the same ({markdown_text('; '.join(answers))})."
     text += "\n"
-    for part in evaluation.values():
-        text += "".join(f"\n**Warning:** {markdown_text(warning)}.\n" for warning in part["warnings"])
-    classes = evaluation.get("validation", {}).get("classes", [])
+    for of_part in evaluation.values():
+        text += "".join(f"\n**Warning:** {markdown_text(warning)}.\n" for warning in of_part.warnings)
+    classes = evaluation["validation"].classes if "validation" in evaluation else []
     if classes:
         text += "\n| class | precision | recall | F1 | examples | predicted |\n|---|---|---|---|---|---|\n"
         for row in classes[:_CARD_CLASSES]:
-            numbers = (
-                *(f"{row[name]:.3f}" for name in ("precision", "recall", "f1")),
-                row["examples"],
-                row["predicted"],
-            )
-            text += f"| {markdown_text(row['label'])} | {' | '.join(map(str, numbers))} |\n"
+            numbers = (*(f"{score:.3f}" for score in (row.precision, row.recall, row.f1)), row.examples, row.predicted)
+            text += f"| {markdown_text(row.label)} | {' | '.join(map(str, numbers))} |\n"
         if len(classes) > _CARD_CLASSES:
             text += f"\n{len(classes) - _CARD_CLASSES} more classes are in `classes.csv`.\n"
     return text

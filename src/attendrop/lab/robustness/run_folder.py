@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from ...errors import UserError
 from .. import tasks
+from ..records import FolderRecord
 from ..runs.data import load_data
 from ..runs.folder import CONFIG_FILE, read_record
 from ..runs.run_yaml import read_yaml
@@ -52,7 +53,7 @@ def robustness_of_run(
     if max_samples is not None:
         data.test = data.test.select(range(min(max_samples, len(data.test))))
     tokenizer = tasks.load_processor(str(folder), data.task)
-    prepared = tasks.prepare(data, tokenizer, record["max_length"])
+    prepared = tasks.prepare(data, tokenizer, record.max_length)
     assert prepared.test is not None
     if "labels" not in prepared.test.column_names:
         raise UserError(f"{file} has no labels, and without them there is no score.")
@@ -76,12 +77,12 @@ def robustness_of_run(
         raise UserError(str(error)) from None
 
 
-def _evaluated_data(folder: str | Path, record: dict[str, Any], file: str | Path | None) -> tasks.Data:
+def _evaluated_data(folder: str | Path, record: FolderRecord, file: str | Path | None) -> tasks.Data:
     """The examples to evaluate, as `Data.test`: those of the file, or the validation data of the run."""
-    task = tasks.Task.from_dict(record["task"])
+    task = tasks.Task.from_dict(record.task_definition)
     if file is not None:
         return tasks.load_inputs(file, task)
     settings = read_yaml(Path(folder, CONFIG_FILE))
     settings["kind"] = RENAMED_KINDS.get(str(settings.get("kind")), settings.get("kind"))  # of an old run
-    data = load_data(make_config(settings), record["seed"])
+    data = load_data(make_config(settings), record.seed)
     return tasks.Data(task, None, None, data.validation)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core.schedule import is_method_epoch
 from ...trainer.choice import chosen_at
+from ..records import Kept
 from ..tasks.findings import plural
 
 _MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their number
@@ -36,8 +37,8 @@ def evaluation_at(history: Sequence[Mapping[str, Any]], step: int | None) -> Map
     return next((entry for entry in history if entry.get("step") == step and "eval_loss" in entry), None)
 
 
-def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
-    """Which epoch's model a finished run keeps, as `epoch`, `step`, sentences for the user and what methods chose.
+def kept_epoch(trainer: Any, patience: int | None) -> Kept:
+    """Which epoch's model a finished run keeps, with sentences for the user and what methods chose.
 
     Args:
         trainer: The Trainer after training.
@@ -56,7 +57,7 @@ def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
     epoch, step = (kept["epoch"], kept["step"]) if kept else (state.epoch, state.global_step)
     chosen = chosen_at(state.log_history, "step", step)
     sentences += [f"{method} chose {value:g} on the validation examples" for method, value in chosen.items()]
-    return {"epoch": epoch, "step": step, "sentences": sentences, **({"chosen": chosen} if chosen else {})}
+    return Kept(epoch, step, sentences=sentences, chosen=chosen)
 
 
 def _reason(kept: Mapping[str, Any], history: Sequence[Mapping[str, Any]], name: str, state: Any) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import UserError
+from ..records import FolderRecord
 from ..report.learning_curves import plot_histories
 from .folder import read_record
 
@@ -33,25 +34,25 @@ def plot_runs(folders: Sequence[str | Path], path: str | Path | None = None, met
     records = {Path(folder): read_record(folder) for folder in folders}
     score = metric or _common_metric(records)
     for folder, record in records.items():
-        logged = {name for entry in record["history"] for name in entry}
+        logged = {name for entry in record.history for name in entry}
         if f"eval_{score.removeprefix('eval_')}" not in logged:
             known = sorted(name.removeprefix("eval_") for name in logged if name.startswith("eval_"))
             raise UserError(f"metric is {score!r}, which {str(folder)!r} has not; it has {', '.join(known) or 'none'}.")
-    histories = {name: records[folder]["history"] for folder, name in _names(records).items()}
+    histories = {name: records[folder].history for folder, name in _names(records).items()}
     return plot_histories(histories, path, score)
 
 
-def _common_metric(records: Mapping[Path, Mapping[str, Any]]) -> str:
-    metrics = {record["task"]["metrics"][0] for record in records.values()}
+def _common_metric(records: Mapping[Path, FolderRecord]) -> str:
+    metrics = {str(record.metric) for record in records.values()}
     if len(metrics) > 1:
         raise UserError(f"the runs have different scores ({', '.join(sorted(metrics))}); choose one with --metric.")
     return metrics.pop()
 
 
-def _names(records: Mapping[Path, Mapping[str, Any]]) -> dict[Path, str]:
+def _names(records: Mapping[Path, FolderRecord]) -> dict[Path, str]:
     """The name of each run in the legend: its methods, with the name of the folder where that is not unique."""
     methods = {
-        folder: " + ".join(method["method"] for method in record["regularizers"]) or "plain"
+        folder: " + ".join(method["method"] for method in record.regularizers) or "plain"
         for folder, record in records.items()
     }
     counts = Counter(methods.values())

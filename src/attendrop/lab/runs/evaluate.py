@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 from ...errors import UserError
 from ...utils.checks import check_whole
@@ -14,6 +13,8 @@ from .. import tasks
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..evaluation.scores import evaluate
 from ..evaluation.tables import error_columns, write_evaluation, write_table
+from ..records import Scores, SplitEvaluation, flat_scores
+from ..records.evaluation import typed_evaluations
 from .folder import check_writable
 from .predict import Progress, read_finished, read_rows
 
@@ -25,20 +26,26 @@ class Evaluation:
     Attributes:
         folder: The folder with the tables and pictures.
         name: The name of the file, without its folder.
-        metrics: The scores by `<name>/<metric>`.
-        results: Everything else, see `attendrop.lab.evaluation.scores.evaluate`.
+        scores: Name of the file -> metric -> value.
+        results: Everything else.
         notes: What the user must know about the file, such as rows that were left out.
     """
 
     folder: Path
     name: str
-    metrics: dict[str, float]
-    results: dict[str, Any]
+    scores: Scores
+    results: SplitEvaluation
     notes: list[str]
 
     @property
-    def judgement(self) -> dict[str, Any]:
-        """The former name of `results`."""
+    def metrics(self) -> dict[str, float]:
+        """Deprecated: use `scores`. The scores by `<name>/<metric>`."""
+        warn_renamed("Evaluation.metrics", "Evaluation.scores")
+        return flat_scores(self.scores)
+
+    @property
+    def judgement(self) -> SplitEvaluation:
+        """Deprecated: use `results`."""
         warn_renamed("Evaluation.judgement", "Evaluation.results")
         return self.results
 
@@ -86,8 +93,9 @@ def evaluate_file(
     write_evaluation(place, results, run.task.labels)
     columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
     write_table(place / "errors.csv", columns, run.task, "csv")
-    metrics = {f"{path}/{name}": results["scores"][name]["value"] for name in run.task.metrics}
-    return Evaluation(place, path, metrics, results, data.notes)
+    typed = typed_evaluations({path: results})[path]
+    scores = {path: {name: typed.scores[name].value for name in run.task.metrics}}
+    return Evaluation(place, path, scores, typed, data.notes)
 
 
 def has_labels(data: tasks.Data) -> bool:

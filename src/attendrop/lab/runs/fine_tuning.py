@@ -97,7 +97,7 @@ def fine_tune(
             num_train_epochs=5,
             output_dir="rte",
         )
-        print(result.metrics["validation/accuracy"])
+        print(result.scores["validation"]["accuracy"])
         ```
     """
     given = {name: value for name, value in locals().items() if name not in ("listener", "settings")}

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from transformers import TrainerCallback
 from ...errors import UserError, on_one_line
 from ...methods import method_names
 from ...trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
+from ...utils.files import write_json
 from ...utils.lock import LOCK_FILE
 from ..evaluation.evaluator import EVALUATION_FILE
+from ..records import FolderRecord, flat_scores
 from ..tasks import TASKS
 from .run_yaml import write_yaml
 from .settings import RunConfig
@@ -204,17 +206,39 @@ def changes_of(trainer: Any) -> list[str]:
     return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
 
 
-def read_record(folder: str | Path) -> dict[str, Any]:
-    """Return the record of a finished run."""
+def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[int]) -> None:
+    """Write the scores, the record, the learning curves and the model card of a run.
+
+    Args:
+        folder: The output folder.
+        record: The record of the run.
+        method_epochs: The epochs, from 0, in which a method with cross-tuning acted.
+    """
+    from ..report.card import write_card
+    from ..report.learning_curves import Marks, plot_history
+
+    write_json(folder / METRICS_FILE, flat_scores(record.scores))
+    write_json(folder / RECORD_FILE, record.to_json())
+    metric, judged = str(record.metric), record.evaluation.get("validation")
+    score = judged.scores.get(metric) if judged else None
+    if record.cost.steps:
+        marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
+        plot_history(record.history, folder / "curves.png", metric, marks)
+    write_card(folder, record)
+
+
+def read_record(folder: str | Path) -> FolderRecord:
+    """Return the record of a finished run. One of an earlier schema is converted.
+
+    Args:
+        folder: The output folder of the run.
+    """
     path = Path(folder, RECORD_FILE)
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError(f"it holds a {type(record).__name__}")
-    except (OSError, ValueError) as error:
+        return FolderRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
         ) from None
-    return record

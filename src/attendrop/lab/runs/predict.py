@@ -13,6 +13,7 @@ from datasets import Dataset
 
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
+from ...utils.deprecation import warn_renamed
 from .. import tasks
 from ..evaluation.tables import FORMATS, labels_as_names, prediction_columns, write_table
 from ..tasks.kinds import Answers
@@ -29,15 +30,27 @@ class Predictions:
 
     Attributes:
         path: The file that was written; None = the standard output.
-        rows: The number of predictions.
-        metrics: The scores, if the file has labels.
+        examples: The number of predictions.
+        scores: The scores, if the file has labels.
         notes: What the user must know about the file, such as rows that were left out.
     """
 
     path: Path | None
-    rows: int
-    metrics: dict[str, float] = field(default_factory=dict)
+    examples: int
+    scores: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Deprecated: use `scores`."""
+        warn_renamed("Predictions.metrics", "Predictions.scores")
+        return self.scores
+
+    @property
+    def rows(self) -> int:
+        """Deprecated: use `examples`."""
+        warn_renamed("Predictions.rows", "Predictions.examples")
+        return self.examples
 
 
 @dataclass
@@ -275,10 +288,9 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
         check_number("temperature", temperature, 0.01, 100)
     record = read_record(folder)
     try:
-        task, max_length = tasks.Task.from_dict(record["task"]), record["max_length"]
+        task, max_length = tasks.Task.from_dict(record.task_definition), record.max_length
         check_choice("kind", task.kind, tasks.KINDS)
         check_whole("max_length", max_length, 1)
-        own, decimals = float(record.get("temperature", 1.0)), int(record.get("decimals", 4))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         path = str(Path(folder, RECORD_FILE))
         raise UserError(
@@ -289,7 +301,9 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
             f"{str(folder)!r} holds a masked language model, which has no labels to predict; fine-tune it first with "
             "`attendrop train --model`."
         )
-    return Finished(folder, task, max_length, own if temperature is None else temperature, decimals)
+    return Finished(
+        folder, task, max_length, record.temperature if temperature is None else temperature, record.decimals
+    )
 
 
 def _check_output(path: Path, file: Path, overwrite: bool) -> None:

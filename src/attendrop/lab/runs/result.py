@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from ...utils.deprecation import warn_renamed
+from ..records import FolderRecord, Scores, flat_scores
 from ..report.evaluation import score_rows
 
 _WARNING = "warning: "  # begins the notes that are warnings
@@ -19,36 +21,43 @@ class Result:
 
     Attributes:
         folder: The output folder.
-        metrics: The scores, `<split>/<metric>` for the splits of the task and `<task>/<metric>` for --also-eval.
+        scores: Part of the data -> metric -> value. The parts are the splits of the task and the tasks of --also-eval.
         model: The trained model.
         finished: False if the run was stopped by Ctrl-C, with a checkpoint.
-        record: The content of `record.json`; empty if the run was stopped.
+        record: The content of `record.json`; None if the run was stopped.
     """
 
     folder: Path
-    metrics: dict[str, float]
+    scores: Scores
     model: Any
     finished: bool
-    record: dict[str, Any] = field(default_factory=dict)
+    record: FolderRecord | None = None
 
     def __repr__(self) -> str:
         if not self.finished:
             return f"Result({str(self.folder)!r}, stopped before its end)"
-        scores = ", ".join(f"{name} {_number(value)}" for name, value in self.metrics.items())
+        scores = ", ".join(f"{name} {_number(value)}" for name, value in flat_scores(self.scores).items())
         return f"Result({str(self.folder)!r}: {scores})"
 
     @property
     def warnings(self) -> list[str]:
         """What was unusual about the data and about the answers of the model."""
-        notes = [note.removeprefix(_WARNING) for note in self.record.get("notes", []) if note.startswith(_WARNING)]
-        evaluations = self.record.get("evaluation", {}).values()
-        return [*notes, *(warning for one in evaluations for warning in one["warnings"])]
+        if self.record is None:
+            return []
+        notes = [note.removeprefix(_WARNING) for note in self.record.notes if note.startswith(_WARNING)]
+        return [*notes, *(warning for one in self.record.evaluation.values() for warning in one.warnings)]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Deprecated: use `scores`. The scores by `<part>/<metric>`."""
+        warn_renamed("Result.metrics", "Result.scores")
+        return flat_scores(self.scores)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the scores, the warnings, and `curves.png` if the run has written it."""
         if not self.finished:
             return f"<p>{escape(repr(self))}</p>"
-        scores = score_rows(self.metrics, self.record.get("evaluation", {}))
+        scores = score_rows(self.scores, self.record.evaluation if self.record else {})
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in scores)
         titles = "".join(f"<th>{title}</th>" for title in ("score", "value", "95 % interval", "most frequent answer"))
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import EarlyStoppingCallback
 
 from ...errors import UserError
-from .folder import RECORD_FILE, check_folder
+from .folder import check_folder, read_record
 from .settings import RunConfig
 
 
@@ -53,10 +53,10 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
 def _refuse_finished(folder: Path, checkpoint: Path) -> None:
     """Refuse to resume a run that has written its record after this checkpoint."""
     try:
-        steps = int(json.loads((folder / RECORD_FILE).read_text(encoding="utf-8"))["steps"])
-    except (OSError, ValueError, KeyError, TypeError):
+        steps = read_record(folder).cost.steps
+    except UserError:
         return  # it was stopped before it wrote the record, or while it did
-    if int(checkpoint.name.rpartition("-")[2]) <= steps:
+    if steps is not None and int(checkpoint.name.rpartition("-")[2]) <= steps:
         raise UserError(
             f"the run in {str(folder)!r} is finished, after {steps} steps; train on with --resume --resume-changed and "
             "more --num-train-epochs, or repeat it with --overwrite."

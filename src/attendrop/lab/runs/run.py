@@ -24,22 +24,22 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from ...core.regularizer import Regularizer
 from ...errors import UserError, on_one_line
 from ...trainer.trajectory import library_versions
-from ...utils.files import write_json
 from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.evaluator import Evaluator, Part
+from ..records import Averaged, Cost, FolderRecord, Kept
+from ..records.evaluation import typed_evaluations
 from .best import kept_epoch, method_epochs
 from .caveats import caveats_of
 from .checks import check_metric
 from .data import load_data, load_other_tasks
 from .folder import (
-    METRICS_FILE,
-    RECORD_FILE,
     OutputFolder,
     changes_of,
     check_folder,
     empty_folders_removed,
     remove_checkpoints,
+    write_results,
 )
 from .hub_token import token_in_environment
 from .interruption import Interruption, full_disk_explained
@@ -267,30 +267,33 @@ class Run:
                 return Result(folder, {}, trainer.model, finished=False)
             seconds = time.perf_counter() - start
             kept = kept_epoch(trainer, self.config.patience)
-            for sentence in kept["sentences"]:
+            for sentence in kept.sentences:
                 self.listener.note(sentence)
             merge_adapters(trainer, self.config, self.data.task)
-            record = self.conclude(trainer, seconds, kept=kept)
+            record = self.conclude(trainer, seconds, kept)
             if trainer.args.should_save and not self.config.keep_checkpoints:
                 remove_checkpoints(folder)
         trainer.accelerator.wait_for_everyone()
-        return Result(folder, record["metrics"], trainer.model, finished=True, record=record)
+        return Result(folder, record.scores, trainer.model, finished=True, record=record)
 
-    def conclude(self, trainer: Any, seconds: float, **more: Any) -> dict[str, Any]:
+    def conclude(self, trainer: Any, seconds: float, kept: Kept, soup: Averaged | None = None) -> FolderRecord:
         """Evaluate the final model, write the output folder, and return the record of the run.
 
         Args:
             trainer: The Trainer, whose model is the final one.
             seconds: How long training took.
-            **more: Further parts of the record.
+            kept: The epoch whose model it is.
+            soup: The runs whose weights were averaged, if it is such a model.
         """
         evaluator = self.evaluate(trainer)
-        record = {**self.record(trainer, evaluator.scores, seconds), **evaluator.record(), **more}
+        record = self.record(trainer, evaluator, seconds)
+        record.kept, record.soup = kept, soup
         trainer.save_model()
         self.predict(trainer, evaluator)
         if trainer.args.should_save:
             evaluator.write(self.config.output_dir, self.data, self.prepared)
-            self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
+            epochs = method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs))
+            write_results(self.config.output_dir, record, epochs)
         return record
 
     def scored_parts(self) -> Iterator[Part]:
@@ -337,41 +340,40 @@ class Run:
                 answers = tasks.kind_of(task).answers(task, values)
                 tasks.write_submission(folder, task, answers.decoded(), name)
 
-    def record(self, trainer: Any, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
-        """The content of `record.json`: everything that describes the run."""
-        return {
-            "config": self.config.settings(),
-            "regularizers": [regularizer.to_dict() for regularizer in trainer.regularizers],
-            "task": {**asdict(self.data.task), "labels": list(self.data.task.labels)},
-            "max_length": self.max_length,
-            "seed": trainer.args.seed,
-            "versions": versions(),
-            "device": str(trainer.args.device),
-            "processes": trainer.args.world_size,
-            "rows": {name: len(split) for name, split in self.data.splits().items()},
-            "notes": [*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
-            "changes": [asdict(change) for change in trainer.checkpoints.changes],
-            "caveats": [*caveats_of(self.config, trainer.regularizers), *changes_of(trainer)],
-            "seconds": round(seconds, 1),
-            "steps": trainer.state.global_step,
-            "best_checkpoint": Path(trainer.state.best_model_checkpoint or "").name or None,
-            "metrics": metrics,
-            "history": trainer.state.log_history,
-        }
+    def record(self, trainer: Any, evaluator: Evaluator, seconds: float) -> FolderRecord:
+        """Everything that describes the run: the content of `record.json`.
 
-    def write(self, record: dict[str, Any], method_epochs: Sequence[int]) -> None:
-        from ..report.card import write_card
-        from ..report.learning_curves import Marks, plot_history
-
-        folder = self.config.output_dir
-        write_json(folder / METRICS_FILE, record["metrics"])
-        write_json(folder / RECORD_FILE, record)
-        scores = record["evaluation"].get("validation", {}).get("scores", {})
-        baseline = scores.get(self.prepared.metric, {}).get("baseline")
-        if record["steps"]:
-            marks = Marks(record["kept"]["epoch"], method_epochs, baseline)
-            plot_history(record["history"], folder / "curves.png", self.prepared.metric, marks)
-        write_card(folder, record)
+        Args:
+            trainer: The Trainer after training.
+            evaluator: The scores of the final model.
+            seconds: How long training took.
+        """
+        return FolderRecord(
+            settings=self.config.settings(),
+            regularizers=[regularizer.to_dict() for regularizer in trainer.regularizers],
+            task=self.config.task or Path(str(self.config.train_file)).name,
+            task_definition={**asdict(self.data.task), "labels": list(self.data.task.labels)},
+            max_length=self.max_length,
+            seed=trainer.args.seed,
+            versions=versions(),
+            device=str(trainer.args.device),
+            examples={name: len(split) for name, split in self.data.splits().items()},
+            metric=self.prepared.metric,
+            greater_is_better=self.prepared.greater_is_better,
+            notes=[*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],
+            changes=[asdict(change) for change in trainer.checkpoints.changes],
+            caveats=[*caveats_of(self.config, trainer.regularizers), *changes_of(trainer)],
+            cost=Cost(
+                total_seconds=round(seconds, 1), steps=trainer.state.global_step, processes=trainer.args.world_size
+            ),
+            best_checkpoint=Path(trainer.state.best_model_checkpoint or "").name or None,
+            history=trainer.state.log_history,
+            scores=evaluator.scores,
+            evaluation=typed_evaluations(evaluator.evaluation),
+            temperature=evaluator.temperature,
+            temperature_note=evaluator.temperature_note,
+            decimals=evaluator.decimals,
+        )
 
 
 def _without_labels(split: Any) -> Any:

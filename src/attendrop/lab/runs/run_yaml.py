@@ -11,9 +11,9 @@ from ...utils.secrets import is_secret
 from .settings import RUN_SETTINGS, RunConfig, all_settings
 
 # Settings that belong to one call of a run and not to the run.
-_OF_THE_CALL = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
+INVOCATION_ONLY = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
 # Training arguments that are made of the output folder, the machine or the number of processes.
-_OF_THE_PLACE = ("logging_dir", "run_name", "local_rank", "ddp_backend", "dataloader_pin_memory")
+MACHINE_SPECIFIC = ("logging_dir", "run_name", "local_rank", "ddp_backend", "dataloader_pin_memory")
 
 # Training arguments that stand in the first part of run.yaml although nobody set them: they decide the result.
 _WRITTEN_DEFAULTS = (
@@ -62,7 +62,7 @@ def write_yaml(
 
     used = {name: getattr(arguments, name) for name in _WRITTEN_DEFAULTS}
     settings = {**config.settings(), **{name: getattr(value, "value", value) for name, value in used.items()}}
-    for name in _OF_THE_CALL:
+    for name in INVOCATION_ONLY:
         settings.pop(name, None)
     for name in _PATHS:
         if name in settings and (name == "output_dir" or Path(settings[name]).exists()):
@@ -79,7 +79,7 @@ def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:
     """The values of all settings that can be written and read again, those without a value as null."""
     found = {}
     for name, setting in all_settings().items():
-        if name in (*_OF_THE_CALL, *_OF_THE_PLACE) or is_secret(name):
+        if name in (*INVOCATION_ONLY, *MACHINE_SPECIFIC) or is_secret(name):
             continue
         value = getattr(config, name) if name in RUN_SETTINGS else getattr(arguments, name)
         value = getattr(value, "value", value)

@@ -27,7 +27,7 @@ def explain(
         question: What was asked.
         figures: The figures of the comparison, of at least two pairs.
         verdict: The verdict.
-        more_seeds: About how many more seeds would tell.
+        more_seeds: About how many more seeds would settle it.
         methods: Number of methods for which p values are corrected.
         design: The plan of looks, if there is one.
     """
@@ -35,7 +35,7 @@ def explain(
     interval = f"{100 * question.confidence:g} % interval" + (" over all looks" if design else "")
     text = _outcome(name, question, figures, verdict, interval, corrected, _count(figures.pairs, "seed"))
     if verdict == "undecided":
-        text += f" {_why_undecided(question, figures, corrected)} {_what_would_tell(more_seeds)}"
+        text += f" {_why_undecided(question, figures, corrected)} {_seeds_to_settle(more_seeds)}"
     return text + _left_out(figures)
 
 
@@ -123,10 +123,10 @@ def _why_undecided(question: Question, figures: Figures | TaskFigures, corrected
     return f"The interval contains 0{beyond}."
 
 
-def _what_would_tell(more_seeds: int | None) -> str:
+def _seeds_to_settle(more_seeds: int | None) -> str:
     if more_seeds is None:
-        return "No practicable number of seeds would tell."
-    return f"About {more_seeds} more seed{'s' * (more_seeds > 1)} would tell."
+        return "No realistic number of seeds would settle it."
+    return f"About {more_seeds} more seed{'s' * (more_seeds > 1)} would settle it."
 
 
 def _p(figures: Figures | TaskFigures, corrected: str) -> str:

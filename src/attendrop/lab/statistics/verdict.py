@@ -106,7 +106,7 @@ class Comparison(Figures):
     Attributes:
         verdict: "helps", "hurts", "no difference" (beyond delta), "undecided" or "too few seeds".
         sentence: The verdict and its reasons in words.
-        seeds_needed: About how many more seeds would tell. None if the verdict is there, or if no number would do.
+        seeds_needed: About how many more seeds would settle it. None if it is decided, or no number would do.
     """
 
     verdict: Verdict

@@ -2,11 +2,11 @@
 
 spec.py      what one run is
 design.py    which runs a study consists of
-worker.py    runs them one after the other, and keeps data, model and captured graphs between them
-engines/     where workers live: processes on this machine, or actors of a Ray cluster
+worker.py    executes runs sequentially and caches data, model and captured graphs
+executors/   run workers: as local processes, or as actors of a Ray cluster
 records.py   one JSON file for each run that has ended
-driver.py    runs a study into its folder; killed and started again, it goes on
-status.py    how far a study is
+driver.py    runs a study and stores its records; it can be interrupted and resumed
+status.py    the progress of a study
 analysis/    from records to verdicts
 
 search_space.py, sampling.py   what `attendrop tune` searches, and which points it tries

@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...errors import UserError
+from ..records import StudyRecord
 from ..report.analysis import Analysis
 from ..statistics.sequential import SequentialDesign
 from ..tasks.outcomes import all_deltas
 from .analysis.build import analyse_records
-from .analysis.outcomes import Record, group_records, is_decided, verdicts_of
+from .analysis.outcomes import group_records, is_decided, verdicts_of
 from .design import Design, RunSpec
 from .driver import Study, Watcher
-from .executors import Engine, NextSpec
+from .executors import Executor, NextSpec
 from .kept_models import MODELS_FOLDER, check_space
 
 FIRST_LOOK = 5  # seeds after which a study is looked at for the first time
@@ -38,7 +39,7 @@ class FixedSeeds:
         """The next run; None when all have been returned."""
         return self._waiting.popleft() if self._waiting else None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: StudyRecord) -> None:
         """Nothing depends on the results."""
 
 
@@ -60,7 +61,7 @@ class UntilDecided:
         self._design, self._looks, self._delta, self._confidence = design, looks, delta, confidence
         self._cells = deque(design.cells)
         self._waiting: deque[RunSpec] = deque()
-        self._records: list[Record] = []
+        self._records: list[StudyRecord] = []
         self._seeds = 0  # that were started in the present cell
         self._missing: set[str] = set()  # runs of the present cell that have not ended
         self._open = set(design.methods[1:])  # methods of the present cell that are not decided
@@ -90,13 +91,13 @@ class UntilDecided:
         self._cells.popleft()
         self._seeds, self._missing, self._open = 0, set(), set(self._design.methods[1:])
 
-    def add(self, record: Record) -> None:
+    def add(self, record: StudyRecord) -> None:
         """Look at the study again with one more record."""
         self._records.append(record)
-        self._missing.discard(record["id"])
-        if not self._cells or (record["task"], record["size"]) != self._cells[0]:
+        self._missing.discard(record.id)
+        if not self._cells or (record.task, record.size) != self._cells[0]:
             return
-        mine = [r for r in self._records if (r["task"], r["size"]) == self._cells[0]]
+        mine = [r for r in self._records if (r.task, r.size) == self._cells[0]]
         group = group_records(mine, self._design.methods)[0]
         if group.finished:
             verdicts = verdicts_of(group, self._design.baseline, self._delta, self._confidence, self._looks)
@@ -106,7 +107,7 @@ class UntilDecided:
 def compare(
     design: Design,
     folder: str | Path,
-    engine: Engine,
+    executor: Executor,
     *,
     seeds: int = 10,
     max_seeds: int | None = None,
@@ -117,26 +118,26 @@ def compare(
     keep_models: bool = False,
     watcher: Watcher | None = None,
 ) -> Analysis:
-    """Run a comparison and return its analysis. Started again, it goes on where it was.
+    """Run a comparison and return its analysis. After an interruption, rerun it to continue.
 
     Args:
         design: The study, from `make_design`.
         folder: Its folder.
-        engine: Runs the runs; it is closed at the end.
+        executor: Runs the runs; it is closed at the end.
         seeds: The number of seeds.
         max_seeds: Adds seeds until every method is decided, at most this number; None = the number `seeds`.
         deltas: Outcome -> the smallest difference that matters; see `OUTCOMES` for the defaults.
         confidence: Confidence of intervals and verdicts.
         command: The command that the report shows.
-        retry_failed: Whether runs that failed in an earlier start are run again.
+        retry_failed: Whether to retry failed runs.
         keep_models: Whether the trained models are kept in the folder, for `attendrop soup`. Workers must be able to
             write to it.
-        watcher: Sees the study while it runs.
+        watcher: Observes the study.
 
     Example:
         ```python
         design = make_design({"model": "roberta-base"}, ["plain", "addrop"], tasks=("glue/rte",))
-        analysis = compare(design, "studies/rte", make_engine(), seeds=10)
+        analysis = compare(design, "studies/rte", make_executor(), seeds=10)
         ```
     """
     every_delta = all_deltas(deltas)
@@ -154,24 +155,24 @@ def compare(
         **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
         "delta": every_delta, "confidence": confidence, "command": command,
     }  # fmt: skip
-    with closing(engine), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
-        checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], engine)
+    with closing(executor), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
+        checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], executor)
         runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
         if keep_models:
             next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])
-        for record in running.run(next_run, engine, source.total):
+        for record in running.run(next_run, executor, source.total):
             source.add(record)
         wanted = {run.id for run in runs}
-        return analyse_records([r for r in running.records.values() if r["id"] in wanted], study, running.folder)
+        return analyse_records([r for r in running.records.values() if r.id in wanted], study, running.folder)
 
 
-def _keeping_models(next_run: NextSpec, study: Study, checked: Sequence[Record], runs: Sequence[str]) -> NextSpec:
-    """The same runs with a folder for their models, after the user was told how much space these take."""
+def _keeping_models(next_run: NextSpec, study: Study, checked: Sequence[StudyRecord], runs: Sequence[str]) -> NextSpec:
+    """Add the folder for models to all runs, and note how much space the models take."""
     folder = study.folder.absolute() / MODELS_FOLDER
     if lost := [run for run in runs if study.has_result(run) and not (folder / run).is_dir()]:
         study.watcher.note(f"{len(lost)} runs have ended before; they are not repeated, and their models are not kept")
     left = sum(not study.has_result(run) for run in runs)
-    if sizes := [record["model_bytes"] for record in checked if "model_bytes" in record]:
+    if sizes := [record.model_bytes for record in checked if record.model_bytes is not None]:
         study.watcher.note(check_space(study.folder, max(sizes), left))
 
     def next_kept() -> RunSpec | None:

@@ -1,4 +1,4 @@
-"""study.json: what a study is. A study that is started again must be the same, or have more of what may grow."""
+"""study.json: the configuration of a study. A resumed study must have the same one; some lists and numbers may grow."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 from ...errors import UserError, on_one_line
 from ...utils.files import write_whole
 from ...utils.secrets import is_secret
+from ..records import SCHEMA
 from .records import now
 
 STUDY_FILE = "study.json"
 
-_OF_THE_START = ("format", "created", "command")  # these may differ
+_MAY_DIFFER = ("format", "schema", "created", "command")  # these may differ
 _ABSENT = "absent"
 
 
 def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow: Collection[str]) -> None:
-    """Writes study.json, or compares the configuration with it if the study was started before.
+    """Write study.json, or compare the configuration with the existing file.
 
     Args:
         folder: The folder of the study.
@@ -33,9 +34,9 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
     new = _without_secrets(json.loads(json.dumps(dict(configuration), default=str)))
     old = read_configuration(folder) if path.exists() else None
     if old is None:
-        write_whole(path, json.dumps({"format": 1, "created": now(), **new}, indent=1) + "\n")
+        write_whole(path, json.dumps({"schema": SCHEMA, "created": now(), **new}, indent=1) + "\n")
         return
-    before, after = ({k: v for k, v in values.items() if k not in _OF_THE_START} for values in (old, new))
+    before, after = ({k: v for k, v in values.items() if k not in _MAY_DIFFER} for values in (old, new))
     for name in may_grow:
         if has_grown(before.get(name), after.get(name)):
             before[name] = after.get(name)
@@ -47,7 +48,7 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
             "settings, or choose another folder."
         )
     if any(old.get(name) != new.get(name) for name in may_grow):
-        write_whole(path, json.dumps({**old, **new, "created": old.get("created")}, indent=1) + "\n")
+        write_whole(path, json.dumps({**_of_this_schema(old), **new, "created": old.get("created")}, indent=1) + "\n")
 
 
 def read_configuration(folder: str | Path) -> dict[str, Any]:
@@ -68,9 +69,17 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}")
+        if content.get("schema", 1) not in (1, SCHEMA):
+            schema = content["schema"]
+            raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
     except (OSError, ValueError) as error:
         raise UserError(f"{str(path)!r} cannot be read ({type(error).__name__}: {on_one_line(error)}).") from None
     return content
+
+
+def _of_this_schema(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of schema 1, which called the schema `format`, with the number of the present schema."""
+    return {"schema": SCHEMA, **{name: value for name, value in configuration.items() if name != "format"}}
 
 
 def _without_secrets(value: Any) -> Any:
@@ -80,7 +89,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def has_grown(old: Any, new: Any) -> bool:
-    """Whether the new value has everything that the old one has: a longer list, or a greater number."""
+    """Whether the new value contains the old one: a longer list, or a greater number."""
     if isinstance(old, list) and isinstance(new, list):
         return all(value in new for value in old)
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (old, new))
@@ -88,7 +97,7 @@ def has_grown(old: Any, new: Any) -> bool:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The places at which two configurations differ, with both values."""
+    """The fields in which two configurations differ, with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             inner = f"{name}.{key}" if name else key

@@ -1,8 +1,8 @@
-"""Runs a study into its folder. Killed at any moment and started again, it goes on; a finished run is never repeated.
+"""Runs a study and stores its records. After an interruption, rerun it to continue: finished runs are never repeated.
 
 study.json             what the study is; written at the start
 runs/<id>.json         the record of each run that has ended
-predictions/<id>.npz   what its model answered, for ensembles
+predictions/<id>.npz   the outputs of its model, for ensembles
 models/<id>/           its model, where the user wants to keep it
 progress.json          what is running now, for `attendrop study`
 """
@@ -25,21 +25,22 @@ from ...errors import UserError
 from ...utils.files import is_no_space, write_whole
 from ...utils.lock import locked
 from ..evaluation.outputs import write_outputs
+from ..records import RunError, StudyRecord
 from .configuration import STUDY_FILE, write_configuration
-from .executors import Engine, NextSpec, OnProgress
-from .records import RUNS_FOLDER, Record, SameStudy, read_records, remove_unfinished, write_record
+from .executors import Executor, NextSpec, OnProgress
+from .records import RUNS_FOLDER, SameStudy, read_records, remove_unfinished, write_record
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
-MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # of which a study that is started again may have more
+MAY_GROW = ("methods", "seeds", "max_seeds", "trials")  # these may grow when a study is resumed
 
-_RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes that are given up for the last record when the disk is full
-_BEAT = 1.0  # seconds between two looks at whether progress.json must be written
-_HEARTBEAT = 10.0  # seconds after which it is written in any case
+_RESERVE_FILE, _RESERVE = "space.reserved", 1 << 20  # bytes reserved for the last record on a full disk
+_BEAT = 1.0  # seconds between checks whether progress.json is outdated
+_HEARTBEAT = 10.0  # seconds after which it is always rewritten
 
 
 class Watcher:
-    """Sees a study while it runs. The methods do nothing here; override those that you need."""
+    """Observes a running study. The methods do nothing; override those that you need."""
 
     def watching(self, status: Callable[[], Status]) -> AbstractContextManager[Any]:
         """Entered when the study begins. `status` may be called at any time, by any thread."""
@@ -48,26 +49,26 @@ class Watcher:
     def note(self, text: str) -> None:
         """Called with a sentence for the user."""
 
-    def ended(self, record: Record, status: Status) -> None:
+    def ended(self, record: StudyRecord, status: Status) -> None:
         """Called with the record of each run that has ended."""
 
 
 class Study:
-    """The folder of a study, locked as long as the context is open.
+    """The folder of a study, locked while the context is open.
 
     Args:
         folder: The folder. It is created if it does not exist.
         configuration: What the study is, as values that JSON can hold. `kind` is "compare" or "tune". Starting again
             with another configuration is refused.
         may_grow: Names in the configuration whose list may get longer, or whose number may grow.
-        retry_failed: Whether runs that have failed in an earlier start are run again.
-        watcher: Sees the study while it runs.
+        retry_failed: Whether to retry failed runs.
+        watcher: Observes the study.
 
     Example:
         ```python
         with Study(folder, {"kind": "compare", "seeds": [0, 1]}) as study:
-            for record in study.run(next_spec, engine, total=4):
-                print(record["id"], record["status"])
+            for record in study.run(next_spec, executor, total=4):
+                print(record.id, record.status)
         ```
     """
 
@@ -82,12 +83,12 @@ class Study:
     ) -> None:
         self.folder, self.configuration, self.may_grow = Path(folder), configuration, may_grow
         self.retry_failed, self.watcher = retry_failed, watcher or Watcher()
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, StudyRecord] = {}
         self.total: int | None = None
         self._running: dict[str, dict[str, Any]] = {}
-        self._retried: set[str] = set()  # failed runs that were run again since the start
-        self._known: list[Record] = []  # records to deliver of runs that were done before
-        self._requests: Counter[str] = Counter()  # how often a run was asked for while it runs
+        self._retried: set[str] = set()  # failed runs that were retried in this invocation
+        self._known: list[StudyRecord] = []  # existing records to deliver
+        self._requests: Counter[str] = Counter()  # the number of requests for a run in progress
         self._same = SameStudy()
         self._context = ExitStack()
 
@@ -100,7 +101,7 @@ class Study:
                 self._reserve_space()
             stack.callback(lambda: (self.folder / _RESERVE_FILE).unlink(missing_ok=True))
             remove_unfinished(self.folder)
-            self.records = read_records(self.folder, lambda sentence: self.watcher.note(f"{sentence} It is run again."))
+            self.records = read_records(self.folder, lambda problem: self.watcher.note(f"{problem} It will be rerun."))
             self._same = SameStudy(self.records.values())
             stack.enter_context(self._heartbeat())
             self._context = stack.pop_all()
@@ -110,21 +111,21 @@ class Study:
         self._context.__exit__(*error)
 
     def status(self) -> Status:
-        """How far the study is."""
+        """The progress of the study."""
         running = [dict(run) for run in list(self._running.values())]
         kind = str(self.configuration.get("kind", "study"))
         return Status(self.folder, kind, self.total, dict(self.records), running, True)
 
     def run(
-        self, next_spec: NextSpec, engine: Engine, total: int | None = None, on_progress: OnProgress | None = None
-    ) -> Iterator[Record]:
-        """Yields the record of each run that `next_spec` returns, as it ends. A run that is done is not run again.
+        self, next_spec: NextSpec, executor: Executor, total: int | None = None, on_progress: OnProgress | None = None
+    ) -> Iterator[StudyRecord]:
+        """Yield the record of each run of `next_spec` when it ends. Finished runs are not repeated.
 
         Args:
-            next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Engine.results`.
-            engine: Runs them.
+            next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Executor.results`.
+            executor: Runs them.
             total: How many runs there will be, for the time that is left; None = not known.
-            on_progress: Called with each report of a run, see `Engine.results`; True stops that run.
+            on_progress: Called with each report of a run, see `Executor.results`; True stops that run.
 
         Raises:
             UserError: The very first run of the study fails by a mistake in the input, which all runs share; or the
@@ -138,7 +139,7 @@ class Study:
 
         with self.watcher.watching(self.status):
             while True:
-                with closing(engine.results(lambda: self._next(next_spec), report)) as results:  # type: ignore[type-var]
+                with closing(executor.results(lambda: self._next(next_spec), report)) as results:  # type: ignore[type-var]
                     for record in results:
                         yield from self._deliver_known()
                         yield from self._accept(record)
@@ -146,29 +147,29 @@ class Study:
                     return
                 yield from self._deliver_known()
 
-    def check(self, specs: Iterable[RunSpec], engine: Engine) -> list[Record]:
-        """Lets workers check runs without training them, so that a mistake is found before the first run starts.
+    def check(self, specs: Iterable[RunSpec], executor: Executor) -> list[StudyRecord]:
+        """Validate runs on workers without training, to detect mistakes before the first run starts.
 
         A method and task that have a result are not checked again.
 
         Args:
             specs: Runs of each method on each task. If there are several, one that works is enough.
-            engine: Checks them.
+            executor: Checks them.
 
         Returns:
-            What the workers found out about the runs.
+            The records of the checks.
 
         Raises:
             UserError: All runs of a method on a task would fail by a mistake in the input.
         """
-        done = {(record["method"], record["task"]) for record in self.records.values() if record["status"] != "failed"}
+        done = {(record.method, record.task) for record in self.records.values() if not record.has_failed}
         new = [replace(spec, only_check=True) for spec in specs if (spec.method, spec.task) not in done]
         waiting = iter(new)
-        checked = list(engine.results(lambda: next(waiting, None)))
+        checked = list(executor.results(lambda: next(waiting, None)))
         for group in dict.fromkeys((spec.method, spec.task) for spec in new):
-            found = [record.get("error") or {} for record in checked if (record["method"], record["task"]) == group]
-            if found and all(error.get("type") == "UserError" for error in found):
-                raise UserError(f"{found[0]['message']}.")
+            errors = [record.error for record in checked if (record.method, record.task) == group]
+            if errors and all(error is not None and error.type == "UserError" for error in errors):
+                raise UserError(f"{errors[0].message}.")  # type: ignore[union-attr]
         return checked
 
     def _next(self, next_spec: NextSpec) -> RunSpec | None:
@@ -188,51 +189,52 @@ class Study:
 
     def has_result(self, run_id: str) -> bool:
         """Whether a run has ended, and not failed."""
-        return self.records.get(run_id, {"status": "failed"})["status"] != "failed"
+        record = self.records.get(run_id)
+        return record is not None and not record.has_failed
 
     def _is_done(self, run_id: str) -> bool:
         record = self.records.get(run_id)
         is_retried = self.retry_failed and run_id not in self._retried
-        return record is not None and not (record["status"] == "failed" and is_retried)
+        return record is not None and not (record.has_failed and is_retried)
 
-    def _deliver_known(self) -> Iterator[Record]:
+    def _deliver_known(self) -> Iterator[StudyRecord]:
         known, self._known = self._known, []
         yield from known
 
-    def _accept(self, record: Record) -> Iterator[Record]:
-        """Writes the record of a run that has just ended."""
-        if record["status"] == "failed":
-            self._check_failure(record["error"])
+    def _accept(self, record: StudyRecord) -> Iterator[StudyRecord]:
+        """Write the record of a run that has just ended."""
+        if record.error is not None:
+            self._check_failure(record.error)
         self._same.add(record)
         with self._full_disk_explained():
             self._write(record)
-        self.records[record["id"]] = record
-        self._retried.add(record["id"])
-        self._running.pop(record["id"], None)
+        self.records[record.id] = record
+        self._retried.add(record.id)
+        self._running.pop(record.id, None)
         self.watcher.ended(record, self.status())
-        for _ in range(self._requests.pop(record["id"], 1)):
+        for _ in range(self._requests.pop(record.id, 1)):
             yield record
 
-    def _check_failure(self, error: Mapping[str, Any]) -> None:
-        """Ends the study where all other runs would fail too."""
-        has_result = any(record["status"] != "failed" for record in self.records.values())
-        if error["type"] == "UserError" and not has_result:
-            raise UserError(f"{error['message']}.")
-        if is_no_space(error["message"]):
+    def _check_failure(self, error: RunError) -> None:
+        """Abort the study if all other runs would fail too."""
+        has_result = any(not record.has_failed for record in self.records.values())
+        if error.type == "UserError" and not has_result:
+            raise UserError(f"{error.message}.")
+        if is_no_space(error.message):
             raise UserError(self._full_disk())
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: StudyRecord) -> None:
         try:
-            if (outputs := record.pop("outputs", None)) is not None:
-                write_outputs(self.folder, record["id"], outputs)  # first: a run with a record is never repeated
+            if record.outputs is not None:
+                write_outputs(self.folder, record.id, record.outputs)  # first: a run with a record is never repeated
             write_record(self.folder, record)
         except OSError as error:
             if not is_no_space(error):
                 raise
-            # The result of a long run is not lost: it gets the space that was kept for it.
+            # Use the reserved space, so that the result of a long run is not lost.
             (self.folder / _RESERVE_FILE).unlink(missing_ok=True)
             write_record(self.folder, record)
-            self.records[record["id"]] = record
+            self.records[record.id] = record
             raise
 
     def _reserve_space(self) -> None:
@@ -258,7 +260,7 @@ class Study:
 
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:
-        """Writes progress.json whenever something has changed, and once in a while."""
+        """Write progress.json after each change and at regular intervals."""
         is_over = threading.Event()
 
         def write(pid: int | None, running: Iterable[Mapping[str, Any]]) -> None:
@@ -288,7 +290,7 @@ class Study:
 
 @contextmanager
 def _removed_if_refused(folder: Path) -> Iterator[None]:
-    """Removes a new study that is refused before it has a record, so that the user can correct the input."""
+    """Remove a new study that is rejected before its first record, so that the user can correct the input."""
     created = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     is_new = not (folder / STUDY_FILE).exists()
     try:
@@ -307,24 +309,24 @@ def run_study(
     folder: str | Path,
     configuration: Mapping[str, Any],
     specs: Iterable[RunSpec],
-    engine: Engine,
+    executor: Executor,
     *,
     retry_failed: bool = False,
     watcher: Watcher | None = None,
-) -> dict[str, Record]:
-    """Runs a list of runs into a folder, and returns all records of the folder by the id of their run.
+) -> dict[str, StudyRecord]:
+    """Run a list of runs and return all records of the folder by run id.
 
     Args:
         folder: The folder.
         configuration: What the study is; see `Study`.
         specs: The runs.
-        engine: Runs them. It is closed at the end.
-        retry_failed: Whether runs that have failed in an earlier start are run again.
-        watcher: Sees the study while it runs.
+        executor: Runs them. It is closed at the end.
+        retry_failed: Whether to retry failed runs.
+        watcher: Observes the study.
     """
     total = len(specs) if isinstance(specs, Sized) else None
     remaining = iter(specs)
-    with closing(engine), Study(folder, configuration, retry_failed=retry_failed, watcher=watcher) as study:
-        for _ in study.run(lambda: next(remaining, None), engine, total):
+    with closing(executor), Study(folder, configuration, retry_failed=retry_failed, watcher=watcher) as study:
+        for _ in study.run(lambda: next(remaining, None), executor, total):
             pass
         return study.records

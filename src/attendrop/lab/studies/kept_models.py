@@ -65,5 +65,5 @@ def keep_model(folder: str | Path, run_id: str, model: Any, config: RunConfig, t
     shutil.rmtree(unfinished, ignore_errors=True)
     whole = merged(copy.deepcopy(model), config, task) if config.lora else model
     whole.save_pretrained(unfinished)
-    shutil.rmtree(place, ignore_errors=True)  # of a run that is run again
+    shutil.rmtree(place, ignore_errors=True)  # of an earlier attempt
     unfinished.rename(place)

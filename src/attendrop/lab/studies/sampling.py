@@ -51,8 +51,8 @@ def points(space: Space, sampler: str, trials: int, seed: int) -> list[Point]:
     """
     if sampler == "grid":
         grid = itertools.product(*(dimension.grid() for dimension in space.values()))
-        found = [dict(zip(space, values, strict=True)) for values in grid]
-        return [found[i % len(found)] for i in range(trials)]
+        grid_points = [dict(zip(space, values, strict=True)) for values in grid]
+        return [grid_points[i % len(grid_points)] for i in range(trials)]
     count = min(trials, STARTUP_TRIALS) if sampler == "tpe" else trials
     shares = _uniform(len(space), count, seed) if sampler == "random" else _sobol(len(space), count, seed)
     return [

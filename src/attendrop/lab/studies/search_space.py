@@ -139,8 +139,8 @@ def parse_dimension(text: str, is_whole: bool = False) -> Dimension:
         text: `low..high`, `low..high:step`, `log:low..high`, or values separated by commas.
         is_whole: Whether the numbers of a range must be whole.
     """
-    found = _RANGE.fullmatch(text.strip())
-    if found is None:
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
         if text.strip().startswith("log:"):
             raise UserError(f"{text!r} is no range; it must be written log:LOW..HIGH, such as log:1e-5..1e-4.")
         values = [value.strip() for value in re.split(r",(?![^\[(]*[\])])", text)]
@@ -150,10 +150,10 @@ def parse_dimension(text: str, is_whole: bool = False) -> Dimension:
                 "separated by commas."
             )
         return Choices(tuple(values))
-    low, high, step = (float(part) if part else None for part in found.groups()[1:])
+    low, high, step = (float(part) if part else None for part in match.groups()[1:])
     assert low is not None
     assert high is not None
-    is_log = found[1] is not None
+    is_log = match[1] is not None
     if not low < high or (is_log and low <= 0):
         raise UserError(f"{text!r} begins at {low:g}; it must be {'above 0 and ' if is_log else ''}below {high:g}.")
     if step is not None and (is_log or not 0 < step <= high - low):
@@ -304,7 +304,7 @@ def _setting_space(
 
 def _field_space(name: str, value: str, contenders: Sequence[Contender]) -> list[tuple[str, str, Dimension]]:
     wanted, _, field = name.rpartition(".")
-    found, known = [], []
+    dimensions, known = [], []
     for contender in contenders:
         for method in contender.methods:
             own = method_name(method)
@@ -314,13 +314,13 @@ def _field_space(name: str, value: str, contenders: Sequence[Contender]) -> list
                 continue
             if field in _fixed_fields(method):
                 raise UserError(f"{own}.{field} has a value in {method!r} too; it must have either a value or a space")
-            found.append((contender.name, f"{own}.{field}", parse_dimension(value, _is_whole(own, field))))
-    if not found:
+            dimensions.append((contender.name, f"{own}.{field}", parse_dimension(value, _is_whole(own, field))))
+    if not dimensions:
         near = difflib.get_close_matches(name, [*known, *searched_settings()], n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         listed = f" or one of {', '.join(dict.fromkeys(known))}" if known else ""
         raise UserError(f"there is nothing to search called {name!r}{hint}; it must be a training argument{listed}")
-    return found
+    return dimensions
 
 
 def _check_space(contender: Contender, space: Space, settings: Mapping[str, Any]) -> None:

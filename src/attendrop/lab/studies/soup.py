@@ -21,6 +21,7 @@ from ...utils.checks import check_choice
 from .. import tasks
 from ..evaluation.evaluator import scores_of
 from ..evaluation.scorer import Scorer
+from ..records import Averaged, Kept, Scores, StudyRecord
 from ..runs.folder import check_folder, empty_folders_removed
 from ..runs.lora import load_for_training
 from ..runs.resolve import resolve_settings
@@ -28,14 +29,13 @@ from ..runs.run import Listener, Run, prepare_run
 from ..runs.settings import make_config
 from .configuration import read_configuration
 from .kept_models import MODELS_FOLDER
-from .records import Record, read_records
+from .records import read_records
 from .spec import RunSpec
 from .splits import SELECTION, load_split_data
 from .training import named_tensors
 
 SOUPS = ("uniform", "greedy")
 
-Scores = dict[str, dict[str, float]]  # by part and metric
 Weights = dict[str, Tensor]
 
 
@@ -94,10 +94,10 @@ def make_soup(
     records = choose_records(study, method, task, size)
     first = records[0]
     spec = RunSpec(
-        first["settings"], first["method"], first["task"], first["seed"], first["size"], first["keep"],
-        bool(first.get("resample")), first.get("fold"), first.get("head_seed"),
+        first.settings, first.method, first.task, first.seed, first.size, first.keep, bool(first.resample),
+        first.fold, first.head_seed,
     )  # fmt: skip
-    config = make_config({**first["settings"], "output_dir": str(output_dir), "save_strategy": "no"})
+    config = make_config({**first.settings, "output_dir": str(output_dir), "save_strategy": "no"})
     check_folder(config)
     data = load_split_data(spec, config)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
@@ -116,23 +116,22 @@ def make_soup(
         seeds = averager.uniform() if kind == "uniform" else averager.greedy(members, chosen_on)
         scores = averager.score()
         sentences = _sentences(kind, records, seeds, chosen_on, scores, any("initialised" in note for note in notes))
-        soup = {"kind": kind, "method": first["method"], "seeds": seeds, "sentences": sentences}
-        _conclude(run, trainer, soup)
+        _conclude(run, trainer, Averaged(kind, first.method, seeds, sentences))
     on = chosen_on if kind == "greedy" else None
     return Soup(config.output_dir, kind, run.prepared.metric, seeds, on, scores, members, sentences)
 
 
-def _conclude(run: Run, trainer: Any, soup: dict[str, Any]) -> None:
+def _conclude(run: Run, trainer: Any, soup: Averaged) -> None:
     """Write the folder as `attendrop train` writes it, without the part that was split off of the training data."""
     data = dataclasses.replace(run.data, others={n: s for n, s in run.data.others.items() if n != SELECTION})
     prepared = dataclasses.replace(
         run.prepared, others={n: s for n, s in run.prepared.others.items() if n != SELECTION}
     )
     whole = dataclasses.replace(run, data=data, prepared=prepared)
-    whole.conclude(trainer, 0.0, soup=soup, kept={"epoch": None, "step": None, "sentences": []})
+    whole.conclude(trainer, 0.0, Kept(), soup)
 
 
-def choose_records(study: str | Path, method: str | None, task: str | None, size: str | None) -> list[Record]:
+def choose_records(study: str | Path, method: str | None, task: str | None, size: str | None) -> list[StudyRecord]:
     """The finished runs of one method, by seed, whose models are there.
 
     Args:
@@ -145,37 +144,39 @@ def choose_records(study: str | Path, method: str | None, task: str | None, size
         UserError: It is not clear which runs are meant, or there are no models of them.
     """
     read_configuration(study)
-    found = [r for r in read_records(study).values() if r["status"] == "finished" and r.get("fold") is None]
-    kept = [record for record in found if Path(study, MODELS_FOLDER, record["id"]).is_dir()]
+    finished = [r for r in read_records(study).values() if r.is_finished and r.fold is None]
+    kept = [record for record in finished if Path(study, MODELS_FOLDER, record.id).is_dir()]
     if not kept:
         raise UserError(
             f"{str(study)!r} has no models of its runs; they are kept by `attendrop compare --keep-models`."
         )
     for name, value in (("task", task), ("size", size), ("method", method)):
-        known = list(dict.fromkeys(record[name] for record in kept))
+        known = list(dict.fromkeys(str(getattr(record, name)) for record in kept))
         if value is None and len(known) > 1:
             raise UserError(f"the study has several values of {name}; choose one with --{name}: {', '.join(known)}.")
         check_choice(name, known[0] if value is None else value, known)
-        found, kept = ([r for r in of if r[name] == (value or known[0])] for of in (found, kept))
-    if len(found) > len(kept):
+        chosen = value or known[0]
+        finished, kept = ([r for r in of if getattr(r, name) == chosen] for of in (finished, kept))
+    if len(finished) > len(kept):
+        missing = len(finished) - len(kept)
         raise UserError(
-            f"the models of {len(found) - len(kept)} of the {len(found)} runs of {found[0]['method']} are missing; "
+            f"the models of {missing} of the {len(finished)} runs of {finished[0].method} are missing; "
             "delete the records of these runs, and `attendrop compare --keep-models` runs them again."
         )
     if len(kept) < 2:
         raise UserError(
-            f"there is one run of {kept[0]['method']}; a soup needs at least two, with other --seeds of the comparison."
+            f"there is one run of {kept[0].method}; a soup needs at least two, with other --seeds of the comparison."
         )
-    return sorted(kept, key=lambda record: record["seed"])
+    return sorted(kept, key=lambda record: record.seed)
 
 
 class _Averager:
     """Loads the models of the runs, averages them in the model of a Trainer, and scores it."""
 
     def __init__(
-        self, folder: Path, records: Sequence[Record], run: Run, trainer: Any, progress: Callable[[str], None]
+        self, folder: Path, records: Sequence[StudyRecord], run: Run, trainer: Any, progress: Callable[[str], None]
     ) -> None:
-        self.paths = {record["seed"]: folder / record["id"] for record in records}
+        self.paths = {record.seed: folder / record.id for record in records}
         self.run, self.trainer, self.progress = run, trainer, progress
         self._total: Weights = {}
         self._count = 0
@@ -266,10 +267,15 @@ class _Averager:
 
 
 def _sentences(
-    kind: str, records: Sequence[Record], seeds: Sequence[int], chosen_on: str, scores: Scores, has_new_weights: bool
+    kind: str,
+    records: Sequence[StudyRecord],
+    seeds: Sequence[int],
+    chosen_on: str,
+    scores: Scores,
+    has_new_weights: bool,
 ) -> list[str]:
     """What the reader of the scores must know."""
-    method, listed = records[0]["method"], ", ".join(map(str, seeds))
+    method, listed = records[0].method, ", ".join(map(str, seeds))
     sentences = [
         f"The weights are the {kind} average (model soup) of {len(seeds)} of {len(records)} runs of {method}: "
         f"{'seed' if len(seeds) == 1 else 'seeds'} {listed}."
@@ -279,7 +285,7 @@ def _sentences(
         sentences.append(f"The runs were chosen by their scores on {part}; those scores are optimistic.")
         if set(scores) <= {chosen_on}:
             sentences.append("There is no other part with labels, so nothing independent judges the soup.")
-    if has_new_weights and records[0].get("head_seed") is None:
+    if has_new_weights and records[0].head_seed is None:
         sentences.append(
             "Warning: each run began with a head of its own, and the average of such heads is usually poor; "
             "`attendrop compare --same-head --keep-models` gives runs that can be averaged."

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 KEEP = ("last", "split", "dev")
-# Fields that do not decide the result of a run: they belong to one start of the study.
-OF_THE_START = ("trial", "details", "only_check", "models_folder")
+# Fields that do not decide the result of a run: they belong to one invocation of the study.
+NOT_IN_RUN_ID = ("trial", "details", "only_check", "models_folder")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RunSpec:
     @property
     def id(self) -> str:
         """Name of the run, made of everything that decides its result."""
-        values = {name: value for name, value in asdict(self).items() if name not in OF_THE_START}
+        values = {name: value for name, value in asdict(self).items() if name not in NOT_IN_RUN_ID}
         if self.head_seed is None:
             del values["head_seed"]  # studies that were begun before this field existed go on
         text = json.dumps(values, sort_keys=True, default=str)

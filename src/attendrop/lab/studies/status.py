@@ -1,4 +1,4 @@
-"""How far a study is: what is done, running, failed and left, and when it will end."""
+"""The progress of a study: finished, running, failed and remaining runs, and the remaining time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..records import StudyRecord
 from .configuration import STUDY_FILE as STUDY_FILE
 from .configuration import read_configuration
-from .records import Record, read_records
+from .records import read_records
 
 PROGRESS_FILE = "progress.json"
 _STALE = 60.0  # seconds after which the driver on another machine counts as gone; it writes every few seconds
-_RECENT = 30  # runs whose durations tell how long the next ones take
+_RECENT = 30  # latest runs that are used to estimate the duration of the next ones
 
 
 @dataclass
 class Status:
-    """How far a study is.
+    """The progress of a study.
 
     Attributes:
         folder: The folder of the study.
@@ -39,15 +40,15 @@ class Status:
     folder: Path
     kind: str
     total: int | None
-    records: Mapping[str, Record]
+    records: Mapping[str, StudyRecord]
     running: Sequence[Mapping[str, Any]]
     is_active: bool
     broken: Sequence[str] = field(default_factory=list)
 
-    def of(self, status: str) -> list[Record]:
+    def of(self, status: str) -> list[StudyRecord]:
         """The records of the runs that ended with this status, in the order of their ends."""
-        found = [record for record in self.records.values() if record["status"] == status]
-        return sorted(found, key=lambda record: str(record.get("ended")))
+        records = [record for record in self.records.values() if record.status == status]
+        return sorted(records, key=lambda record: record.ended)
 
     @property
     def done(self) -> int:
@@ -72,17 +73,17 @@ class Status:
         return remaining / len(self.running)
 
 
-def duration(record: Mapping[str, Any]) -> float | None:
+def duration(record: StudyRecord) -> float | None:
     """How many seconds a run took, everything included."""
     try:
-        begin, end = (time.strptime(record[name], "%Y-%m-%dT%H:%M:%SZ") for name in ("started", "ended"))
-    except (KeyError, TypeError, ValueError):
+        begin, end = (time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ") for moment in (record.started, record.ended))
+    except ValueError:
         return None
     return float(calendar.timegm(end) - calendar.timegm(begin))
 
 
 def read_status(folder: str | Path) -> Status:
-    """Reads how far a study is, while its driver runs or afterwards.
+    """Read the progress of a study, while its driver runs or afterwards.
 
     Args:
         folder: The folder of the study.
@@ -103,7 +104,7 @@ def read_status(folder: str | Path) -> Status:
 
 
 def _is_alive(progress: Mapping[str, Any]) -> bool:
-    """Whether the driver that wrote the progress is at work."""
+    """Whether the driver that wrote the progress is still running."""
     if not progress.get("pid"):
         return False
     if progress.get("host") != socket.gethostname():

@@ -16,12 +16,13 @@ from ...trainer.choice import chosen_at
 from ..evaluation.evaluator import scores_of
 from ..evaluation.outputs import Outputs
 from ..evaluation.scorer import Scorer
+from ..records import ClassPredictions, Cost, Kept, Scores
 from ..runs.best import is_better, score_key
 from ..runs.run import Run
 from .spec import RunSpec
 from .splits import SELECTION
 
-SIGN_AFTER = 10.0  # seconds of training without a report, after which a run shows that it goes on
+SIGN_AFTER = 10.0  # seconds of training without a report, after which a run sends a heartbeat
 
 Progress = Callable[[dict[str, Any]], bool]
 
@@ -79,14 +80,14 @@ class Training(TrainerCallback):
             self.was_stopped = control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Show now and then that the run goes on, so that it is not taken for one that hangs."""
+        """Send a heartbeat, so that a long epoch is not mistaken for a hang."""
         if time.monotonic() - self._reported > SIGN_AFTER:
             self._report(state)
 
     on_substep_end = on_prediction_step = on_step_end
 
     def _report(self, state: Any, **more: float) -> bool:
-        """Report how far the run is, and return whether it should stop."""
+        """Report the progress of the run, and return whether it should stop."""
         self._reported = time.monotonic()
         return self.progress is not None and self.progress(
             {
@@ -104,7 +105,7 @@ class Training(TrainerCallback):
             self._weights = {name: tensor.detach().clone() for name, tensor in named_tensors(self.trainer.model)}
 
     @torch.no_grad()
-    def scores(self) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def scores(self) -> tuple[Scores, dict[str, ClassPredictions]]:
         """The scores of the kept epoch on every part, and its predictions on the validation data."""
         last = self._validation[-1] if self._validation else None
         has_networks = any(isinstance(method, TrainsNetworks) for method in self.trainer.regularizers)
@@ -119,7 +120,7 @@ class Training(TrainerCallback):
         else:
             validation = scores_of(self.trainer.evaluate(prepared.validation))
         scores = {"validation": validation}
-        predictions = {"validation": self.scorer.predictions} if self.scorer.predictions else {}
+        predictions = {"validation": ClassPredictions(**self.scorer.predictions)} if self.scorer.predictions else {}
         self._keep_outputs("validation", self.scorer)
         for name, split in prepared.others.items():
             if not name.startswith("test") and name != SELECTION:
@@ -132,14 +133,14 @@ class Training(TrainerCallback):
         return scores, predictions
 
     def _keep_outputs(self, part: str, scorer: Scorer) -> None:
-        """Keep what the model answered in the last evaluation."""
+        """Store the outputs of the model in the last evaluation."""
         if scorer.outputs is not None:
             self.outputs[part] = scorer.outputs
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> Kept:
         """Which epoch the study keeps, by which rule, and what methods chose in it."""
         chosen = chosen_at(self.trainer.state.log_history, "epoch", self.kept_epoch)
-        return {"rule": self.spec.keep, "epoch": self.kept_epoch, **({"chosen": chosen} if chosen else {})}
+        return Kept(epoch=self.kept_epoch, rule=self.spec.keep, chosen=chosen)
 
     def curves(self) -> list[dict[str, Any]]:
         """The scores of each evaluation, and the mean training loss since the one before it."""
@@ -167,14 +168,15 @@ class Training(TrainerCallback):
         values = (pair for entry in self.trainer.state.log_history for pair in entry.items())
         return sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
 
-    def cost(self, device: torch.device) -> dict[str, Any]:
+    def cost(self, device: torch.device) -> Cost:
+        """What the run took so far."""
         after = self._time_of_evaluations() - self._evaluating  # of the kept epoch, once it is trained
         is_gpu = device.type == "cuda"
-        return {
-            "seconds": round(self._seconds - self._evaluating, 3),
-            "total": self._seconds + after,
-            "evaluation_seconds": round(self._evaluating + after, 3),
-            "steps": self.trainer.state.global_step,
-            "peak_memory_mib": round(torch.cuda.max_memory_allocated(device) / 2**20) if is_gpu else None,
-            "captured": self.trainer.capture.were_captured,
-        }
+        return Cost(
+            seconds=round(self._seconds - self._evaluating, 3),
+            total_seconds=round(self._seconds + after, 3),
+            evaluation_seconds=round(self._evaluating + after, 3),
+            steps=self.trainer.state.global_step,
+            peak_memory_mib=round(torch.cuda.max_memory_allocated(device) / 2**20) if is_gpu else None,
+            captured=self.trainer.capture.were_captured,
+        )

@@ -20,7 +20,7 @@ from .search_space import Space
 
 JOURNAL_FILE = "trials.journal"
 
-_FORGOTTEN = datetime.timedelta(seconds=60)  # a trial that no driver has claimed for so long was left by a killed one
+_FORGOTTEN = datetime.timedelta(seconds=60)  # a trial without an owner that is older was abandoned
 
 
 def load_optuna() -> Any:
@@ -74,7 +74,7 @@ def without_password(url: str) -> str:
 
 
 def _repaired(journal: Path) -> Path:
-    """The journal without what a process that was killed left of its last line, and without its lock."""
+    """Remove a truncated last line and stale locks, which a killed process may leave in the journal."""
     for lock in journal.parent.glob(f"{journal.name}.lock*"):
         lock.unlink()
     if journal.is_file() and (content := journal.read_bytes()) and not content.endswith(b"\n"):
@@ -104,7 +104,7 @@ class MethodTrials:
         self.states = optuna.trial.TrialState
         self._make_trial = optuna.trial.Trial
         self._already_ended = optuna.exceptions.UpdateFinishedTrialError
-        # The first evaluation says too little, so that no trial is stopped after it.
+        # The first evaluation is too noisy to prune a trial.
         pruner = optuna.pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=1)
         self.study = optuna.create_study(
             storage=storage, study_name=name, direction="maximize", sampler=sampler, pruner=pruner, load_if_exists=True
@@ -175,7 +175,7 @@ class MethodTrials:
             facts: What is stored with it.
             is_pruned: Whether it was stopped because its scores were low.
         """
-        # Another driver, which thought that this one was dead, may have ended the trial.
+        # Another driver may have ended the trial, assuming that this one was dead.
         with contextlib.suppress(ValueError, self._already_ended):
             for name, fact in facts.items():
                 trial.set_user_attr(name, fact)

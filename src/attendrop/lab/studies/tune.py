@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ..records import StudyRecord
 from ..report.page.words import PAPER_LABEL
 from ..runs.folder import empty_folders_removed
 from .driver import Study, Watcher
@@ -28,8 +29,6 @@ from .spec import RunSpec
 from .status import PROGRESS_FILE, STUDY_FILE
 from .trials import JOURNAL_FILE, MethodTrials, open_storage
 from .tune_design import MAY_GROW, TuneConfig
-
-Record = Mapping[str, Any]
 
 
 @dataclass
@@ -66,7 +65,7 @@ class _RunningTrial:
     method: str
     trial: Any
     specs: list[RunSpec]
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, StudyRecord] = field(default_factory=dict)
     evaluations: int = 0
     is_over: bool = False
 
@@ -98,12 +97,12 @@ class Tuner:
         config: TuneConfig,
         storage: Any,
         owner: str,
-        finished: Mapping[str, Record] | None = None,
+        finished: Mapping[str, StudyRecord] | None = None,
         is_shared: bool = False,
         listener: TuneListener | None = None,
     ) -> None:
         self.config, self.listener = config, listener or TuneListener()
-        self.finished = {name: r for name, r in (finished or {}).items() if r["status"] == "finished"}
+        self.finished = {name: r for name, r in (finished or {}).items() if r.is_finished}
         self.searches = {
             method: MethodTrials(
                 storage, config.study_name(method), space,
@@ -115,14 +114,14 @@ class Tuner:
             method: len(points(space, config.sampler, config.trials, config.seed))
             for method, space in config.spaces.items()
         }
-        self.settings: list[Setting] = []  # what is run on the development set; empty while the search goes on
+        self.settings: list[Setting] = []  # what is run on the development set; empty during the search
         self.metric: str | None = None
         self.greater_is_better: bool | None = None
         self._queue: deque[_Run] = deque()
         self._in_flight: dict[str, list[_Run]] = {}
         self._running: list[_RunningTrial] = []
         for method, search in self.searches.items():
-            self._learn_metric(search.study.user_attrs)
+            self._learn_metric(search.study.user_attrs.get("metric"), search.study.user_attrs.get("greater_is_better"))
             for trial in search.interrupted():
                 self._begin(method, trial)
 
@@ -200,16 +199,16 @@ class Tuner:
 
     # ---- what has ended ----------------------------------------------------------------------------------------
 
-    def on_record(self, record: Record) -> None:
-        """Learns from the record of a run that has ended."""
-        self._learn_metric(record)
-        if record["status"] == "finished":
-            self.finished[record["id"]] = record
-        for run in self._in_flight.pop(record["id"], []):
+    def on_record(self, record: StudyRecord) -> None:
+        """Learn from the record of a run that has ended."""
+        self._learn_metric(record.metric, record.greater_is_better)
+        if record.is_finished:
+            self.finished[record.id] = record
+        for run in self._in_flight.pop(record.id, []):
             self._take(run, record)
 
     def on_progress(self, report: Mapping[str, Any]) -> bool:
-        """Learns from an evaluation in the middle of a run, and returns whether the run should stop.
+        """Learn from an evaluation in the middle of a run, and returns whether the run should stop.
 
         Args:
             report: What a worker reports: "id" and, after an evaluation, "score", among others.
@@ -225,9 +224,9 @@ class Tuner:
         step, trial.evaluations = trial.evaluations, trial.evaluations + 1
         return self.searches[trial.method].report(trial.trial, step, self._signed(float(report["score"])))
 
-    def _learn_metric(self, facts: Mapping[str, Any]) -> None:
-        if self.metric is None and facts.get("metric") is not None:
-            self.metric, self.greater_is_better = facts["metric"], bool(facts["greater_is_better"])
+    def _learn_metric(self, metric: str | None, greater_is_better: bool | None) -> None:
+        if self.metric is None and metric is not None:
+            self.metric, self.greater_is_better = metric, bool(greater_is_better)
             for search in self.searches.values():
                 search.study.set_user_attr("metric", self.metric)
                 search.study.set_user_attr("greater_is_better", self.greater_is_better)
@@ -240,21 +239,21 @@ class Tuner:
         """The score of a trial as the metric has it."""
         return None if trial.value is None else self._signed(trial.value)
 
-    def _take(self, run: _Run, record: Record) -> None:
+    def _take(self, run: _Run, record: StudyRecord) -> None:
         if isinstance(run.owner, Setting):
-            if record["status"] == "finished":
+            if record.is_finished:
                 run.owner.scores[run.spec.seed] = _score(record)
             else:
                 run.owner.errors.append(_message(record))
         elif not run.owner.is_over:
             self._take_part(run.owner, run.number, record)
 
-    def _take_part(self, running: _RunningTrial, number: int, record: Record) -> None:
+    def _take_part(self, running: _RunningTrial, number: int, record: StudyRecord) -> None:
         """Adds one of its runs to a trial, and ends the trial after the last one."""
         running.records[number] = record
-        if record["status"] == "failed":
+        if record.has_failed:
             self._end(running, None, error=_message(record))
-        elif record["status"] == "stopped" or (number == 0 and self._is_worse(running, record)):
+        elif record.status == "stopped" or (number == 0 and self._is_worse(running, record)):
             self._end(running, None, is_pruned=True)
         elif len(running.records) == len(running.specs):
             mean = statistics.fmean(_score(r) for r in running.records.values())
@@ -264,11 +263,11 @@ class Tuner:
             following = [_Run(spec, running, i) for i, spec in enumerate(running.specs) if i]
             self._queue.extendleft(reversed(following))
 
-    def _is_worse(self, running: _RunningTrial, record: Record) -> bool:
+    def _is_worse(self, running: _RunningTrial, record: StudyRecord) -> bool:
         """Whether the first split is enough to see that a trial is worse than most."""
         if not self.config.prunes:
             return False
-        values = [row[record["metric"]] for row in record.get("curves", []) if row.get(record["metric"]) is not None]
+        values = [value for row in record.curves if (value := row.get(str(record.metric))) is not None]
         search = self.searches[running.method]
         answers = [search.report(running.trial, step, self._signed(value)) for step, value in enumerate(values)]
         return bool(answers) and answers[-1]
@@ -287,37 +286,40 @@ class Tuner:
     def _facts(self, running: _RunningTrial, error: str | None) -> dict[str, Any]:
         """What is stored with a trial, so that it can be repeated."""
         record = next(iter(running.records.values()))
-        finished = {number: r for number, r in sorted(running.records.items()) if r["status"] == "finished"}
+        finished = {number: r for number, r in sorted(running.records.items()) if r.is_finished}
         settings = {name: value for name, value in running.specs[0].settings.items() if name != "seed"}
         return {
             "settings": json.loads(json.dumps(settings, default=str)),
             "seeds": [spec.seed for spec in running.specs],
             "runs": [spec.id for spec in running.specs],
             "scores": [_score(r) for r in finished.values()],
-            "versions": record.get("versions", {}),
-            "device": record.get("device"),
+            "versions": record.versions,
+            "device": record.device or None,
             "protocol": PAPER_LABEL if self.config.is_paper else "honest",
             **({"error": error} if error else {}),
         }
 
 
-def _score(record: Record) -> float:
-    return float(record["scores"]["validation"][record["metric"]])
+def _score(record: StudyRecord) -> float:
+    score = record.score("validation")
+    assert score is not None, record.id
+    return float(score)
 
 
-def _message(record: Record) -> str:
-    return str((record.get("error") or {}).get("message", "the run was stopped"))
+def _message(record: StudyRecord) -> str:
+    return record.message or "the run was stopped"
 
 
-class _LabelledEngine:
+class _LabelledExecutor:
     """Writes into each record that its run belongs to a search on the development set."""
 
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
+    def __init__(self, executor: Any) -> None:
+        self._engine = executor
 
-    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[StudyRecord]:
         for record in self._engine.results(next_spec, on_progress):
-            yield {**record, "protocol": PAPER_LABEL}
+            record.protocol = PAPER_LABEL
+            yield record
 
     def close(self) -> None:
         self._engine.close()
@@ -340,25 +342,25 @@ def _removed_if_refused(folder: Path) -> Iterator[None]:
 def tune(
     config: TuneConfig,
     folder: str | Path,
-    engine: Any,
+    executor: Any,
     storage: str | None = None,
     listener: TuneListener | None = None,
     watcher: Watcher | None = None,
     command: str = "",
     retry_failed: bool = False,
 ) -> Tuner:
-    """Searches, and runs the chosen settings on the development set. Killed and started again, it goes on.
+    """Search, and run the chosen settings on the development set. After an interruption, rerun it to continue.
 
     Args:
         config: What is tuned, and how.
         folder: The folder of the study. `tuning.json` in it has the result.
-        engine: From `make_engine`.
+        executor: From `make_executor`.
         storage: Where the trials are stored, see `open_storage`. Drivers on several machines, each with a folder of
             its own, share the trials of one storage.
         listener: Receives the events of the search.
-        watcher: Sees the runs.
+        watcher: Observes the runs.
         command: The command that the user gave, for the report.
-        retry_failed: Whether runs that have failed in an earlier start are run again.
+        retry_failed: Whether to retry failed runs.
     """
     from .tune_result import write_result
 
@@ -371,8 +373,8 @@ def tune(
         owner = f"{socket.gethostname()}:{folder.resolve()}"
         trials = open_storage(folder, None) if shared is None else shared
         tuner = Tuner(config, trials, owner, study.records, shared is not None, listener)
-        study.check(config.examples(), engine)
-        labelled = _LabelledEngine(engine) if config.is_paper else engine
+        study.check(config.examples(), executor)
+        labelled = _LabelledExecutor(executor) if config.is_paper else executor
         for record in study.run(tuner.next_spec, labelled, total, tuner.on_progress):
             tuner.on_record(record)
         write_result(tuner, folder)

@@ -113,12 +113,12 @@ class TuneConfig:
 
     def examples(self) -> list[RunSpec]:
         """Runs of the first trials of each method, to check whether the method works at all."""
-        found = {}
+        specs = {}
         for method, space in self.spaces.items():
             for number, point in enumerate(points(space, self.sampler, min(self.trials, _EXAMPLES), self.seed)):
                 spec = self.trial_specs(method, point, number)[0]
-                found[spec.id] = spec
-        return list(found.values())
+                specs[spec.id] = spec
+        return list(specs.values())
 
     def final_specs(self, method: str, point: Mapping[str, Any], role: str = "") -> list[RunSpec]:
         """The runs of a setting on the development set.
@@ -180,12 +180,12 @@ def make_tune_config(
 
 def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings as a run has them: a flag, a YAML file and a keyword give the same values. Tokens are left out."""
-    known, found = all_settings(), {}
+    known, parsed = all_settings(), {}
     for key, value in settings.items():
         name = str(key).replace("-", "_")
         if value is not None and not is_secret(name):
-            found[name] = known[name].parse(value) if name in known else value
-    return found
+            parsed[name] = known[name].parse(value) if name in known else value
+    return parsed
 
 
 def _with_plain(methods: Sequence[str]) -> list[Contender]:

@@ -1,7 +1,7 @@
-"""Runs the runs of a study one after the other in one process.
+"""Executes the runs of a study sequentially in one process.
 
-Between runs it keeps what takes long to make: the tokenised data, the model on its device, the optimizer and the
-captured graphs. A run starts from the pretrained weights, with the head of its seed, and gives the same scores as
+It caches expensive objects between runs: the tokenised data, the model on its device, the optimizer and the captured
+graphs. A run starts from the pretrained weights, with the head of its seed, and gives the same scores as
 `attendrop train` with the same settings; where steps are captured, up to rounding, because batches are padded to fewer
 lengths.
 """
@@ -25,6 +25,7 @@ from ...trainer.fingerprint import data_fingerprint, model_fingerprint
 from .. import tasks
 from ..evaluation.outputs import as_text
 from ..evaluation.scorer import MAX_PREDICTIONS, Scorer
+from ..records import CHECKED, ModelFacts, StudyRecord
 from ..runs.caveats import optimistic_scores
 from ..runs.hub_token import token_in_environment
 from ..runs.lora import load_for_training
@@ -33,7 +34,7 @@ from ..runs.run import Listener, Run, prepare_run, versions
 from ..runs.settings import DATA, RUN_SETTINGS, RunConfig, make_config
 from .details import explorer_of, texts_of
 from .kept_models import keep_model, size_of
-from .records import CHECKED, describe
+from .records import describe
 from .spec import RunSpec
 from .splits import load_split_data, sample_seed
 from .training import Progress, Training, named_tensors
@@ -66,7 +67,7 @@ class Worker:
         self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
         self._described: dict[Any, Any] = {}  # configurations of models
 
-    def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
+    def run(self, spec: RunSpec, progress: Progress | None = None) -> StudyRecord:
         """Train and score one run, and return its record. A run that is only checked has a record without a result.
 
         Args:
@@ -81,15 +82,16 @@ class Worker:
                 record = self._run(spec, config, progress)
         if spec.only_check:
             return record
-        record["cost"]["overhead_seconds"] = round(time.perf_counter() - clock - record["cost"].pop("total"), 3)
-        return {**record, "started": _as_text(started), "ended": _as_text(datetime.now(UTC)), "worker": self._name}
+        record.cost.overhead_seconds = round(time.perf_counter() - clock - (record.cost.total_seconds or 0.0), 3)
+        record.started, record.ended, record.worker = _as_text(started), _as_text(datetime.now(UTC)), self._name
+        return record
 
     def _fixed_settings(self, spec: RunSpec, folder: str) -> dict[str, Any]:
         """Settings that the worker decides: nothing is saved, and the study chooses the epoch."""
         fixed = {"output_dir": folder, "seed": spec.seed, "save_strategy": "no", "load_best_model_at_end": False}
         return {**fixed, "use_cpu": True} if self._on_cpu else fixed
 
-    def _run(self, spec: RunSpec, config: RunConfig, progress: Progress | None) -> dict[str, Any]:
+    def _run(self, spec: RunSpec, config: RunConfig, progress: Progress | None) -> StudyRecord:
         listener = Listener()
         described = self._describe_model(config)
         resolved = resolve_settings(config, described)
@@ -103,7 +105,7 @@ class Worker:
         optimizer = model.optimizer(key, arguments.learning_rate)
         trainer = run.make_trainer(model.model, regularizers, optimizer, scorer)
         if spec.only_check:
-            return {**describe(spec), "status": CHECKED, "model_bytes": size_of(model.model)}
+            return describe(spec, CHECKED, model_bytes=size_of(model.model))
         trainer.capture.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
@@ -116,36 +118,34 @@ class Worker:
         if spec.models_folder is not None:
             keep_model(spec.models_folder, spec.id, model.model, config, data.task)
         caveats = [] if spec.keep == "split" else optimistic_scores(regularizers)
-        details: dict[str, Any] = {}
+        record = describe(
+            spec,
+            "stopped" if training.was_stopped else "finished",
+            settings={name: value for name, value in config.settings().items() if name != "output_dir"},
+            regularizers=[method.to_dict() for method in regularizers],
+            versions=versions(),
+            device=_device_name(model.device),
+            model=ModelFacts(config.model, model.fingerprint),
+            data=fingerprints,
+            examples={name: len(split) for name, split in data.splits().items()},
+            metric=run.prepared.metric,
+            greater_is_better=run.prepared.greater_is_better,
+            labels=list(data.task.labels),
+            notes=[*data.notes, *run.prepared.notes, *resolved.recipe.sentences, *caveats],
+            scores=scores,
+            curves=training.curves(),
+            method_metrics=training.method_metrics(),
+            predictions=predictions,
+            outputs=as_text(training.outputs) if spec.trial is None else None,
+            kept=training.kept(),
+            cost=training.cost(model.device),
+        )
         if spec.details:
-            details["texts"] = texts_of(data, MAX_PREDICTIONS)
-            details["explorer"] = explorer_of(data, model.model, model.tokenizer, regularizers)
-        return {
-            **describe(spec),
-            **details,
-            "status": "stopped" if training.was_stopped else "finished",
-            "settings": {name: value for name, value in config.settings().items() if name != "output_dir"},
-            "regularizers": [method.to_dict() for method in regularizers],
-            "versions": versions(),
-            "device": _device_name(model.device),
-            "model": {"name": config.model, "fingerprint": model.fingerprint},
-            "data": fingerprints,
-            "examples": {name: len(split) for name, split in data.splits().items()},
-            "metric": run.prepared.metric,
-            "greater_is_better": run.prepared.greater_is_better,
-            "labels": list(data.task.labels),
-            "notes": [*data.notes, *run.prepared.notes, *resolved.recipe.sentences, *caveats],
-            "scores": scores,
-            "curves": training.curves(),
-            "method_metrics": training.method_metrics(),
-            "predictions": predictions,
-            "outputs": as_text(training.outputs) if spec.trial is None else None,
-            "kept": training.kept(),
-            "cost": training.cost(model.device),
-            "error": None,
-        }
+            record.texts = texts_of(data, MAX_PREDICTIONS)
+            record.explorer = explorer_of(data, model.model, model.tokenizer, regularizers)
+        return record
 
-    # ---- what is kept between runs -----------------------------------------------------------------------------
+    # ---- caches --------------------------------------------------------------------------------------------------
 
     def _describe_model(self, config: RunConfig) -> Any:
         """The configuration of the model of a run."""
@@ -233,7 +233,7 @@ def _keep_newest(cache: dict[Any, Any], count: int) -> None:
 
 
 class _ModelOnDevice:
-    """A model that is trained again and again from its pretrained weights, in the same tensors."""
+    """A model that is reset to its pretrained weights for each run, in the same tensors."""
 
     def __init__(self, key: Any, config: RunConfig, task: tasks.Task) -> None:
         self.key = key

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ..records import StudyRecord
 from ..statistics.calibration import brier_score, calibration_error, log_loss
 from .metrics import metric_label
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
-Read = Callable[[Any, str], float | None]
+Read = Callable[[StudyRecord, str], float | None]
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Outcome:
     is_in_terminal: bool = True
     is_in_headline: bool = False
 
-    def read(self, record: Any, part: str) -> float | None:
+    def read(self, record: StudyRecord, part: str) -> float | None:
         """Its value in a finished run; None if the run has none.
 
         Args:
             record: The record of the run.
             part: The part of the data.
         """
-        return score_in(record, part, self.name) if self.reads is None else self.reads(record, part)
+        return record.score(part, self.name) if self.reads is None else self.reads(record, part)
 
     def title(self, metric: str) -> str:
         """Its name in tables and on pages; that of the score is the name of the metric."""
@@ -83,19 +83,12 @@ class Outcome:
         return dict(zip(("helps", "hurts"), ("raise", "lower")[:: 1 if self.greater_is_better else -1], strict=True))
 
 
-def score_in(record: Any, part: str, name: str) -> float | None:
-    """A score in the record of a finished run; None if it has none."""
-    value: float | None = record["scores"].get(part, {}).get(name)
-    return value
+def _score(record: StudyRecord, part: str) -> float | None:
+    return record.score(part)
 
 
-def _score(record: Any, part: str) -> float | None:
-    return score_in(record, part, record["metric"])
-
-
-def _cost(record: Any, part: str) -> float | None:
-    value: float | None = record.get("cost", {}).get("seconds") if part == "validation" else None
-    return value
+def _cost(record: StudyRecord, part: str) -> float | None:
+    return record.cost.seconds if part == "validation" else None
 
 
 OUTCOMES: dict[str, Outcome] = {

@@ -18,7 +18,7 @@ from .options import RUNS, DemoOptions
 
 def print_conclusions(options: DemoOptions, results: dict[str, Result], dev_reviews: Reviews) -> None:
     """Compares the accuracies with their standard error, and says what the comparison leaves open."""
-    accuracy = {name: result.metrics["validation/accuracy"] for name, result in results.items()}
+    accuracy = {name: result.scores["validation"]["accuracy"] for name, result in results.items()}
     plain, count = accuracy["plain"], len(dev_reviews)
     error = 100 * standard_error(plain, count)
     positive = sum(label == "positive" for _, label in dev_reviews) / count

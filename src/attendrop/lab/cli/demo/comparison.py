@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ...records import StudyRecord
 from ...report.page import write_report
 from ...studies.compare import compare
 from ...studies.design import make_design
 from ...studies.driver import Watcher
-from ...studies.executors import make_engine
-from ...studies.records import Record
+from ...studies.executors import make_executor
 from ...studies.status import Status
 from ..compare import print_verdicts
 from ..console import console, shown
-from ..study_view import result_of, run_name
+from ..study_view import record_name, result_of
 from .options import LEARNING_RATE, RUNS, DemoOptions
 
 FOLDER = "comparison"
@@ -40,7 +40,7 @@ def compare_seeds(options: DemoOptions, model: Path) -> Path:
     )
     folder = options.output_dir / FOLDER
     # The runs are trained in this process: starting others would take longer than the runs.
-    analysis = compare(design, folder, make_engine(workers=0), seeds=SEEDS, watcher=_Lines())
+    analysis = compare(design, folder, make_executor(workers=0), seeds=SEEDS, watcher=_Lines())
     print_verdicts(replace(analysis, ensembles=[]))  # those are in the report
     page = write_report(analysis, folder)
     console.print(f"the report, with all figures: {shown(page)}", soft_wrap=True)
@@ -50,5 +50,5 @@ def compare_seeds(options: DemoOptions, model: Path) -> Path:
 class _Lines(Watcher):
     """Prints one line for each run."""
 
-    def ended(self, record: Record, status: Status) -> None:
-        console.print(f"{shown(run_name(record))}: {shown(result_of(record))}", style="dim", soft_wrap=True)
+    def ended(self, record: StudyRecord, status: Status) -> None:
+        console.print(f"{shown(record_name(record))}: {shown(result_of(record))}", style="dim", soft_wrap=True)

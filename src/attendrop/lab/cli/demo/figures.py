@@ -29,7 +29,7 @@ def draw_figures(options: DemoOptions, results: dict[str, Result], dev_reviews: 
         dev_reviews: The reviews from which one is chosen for the figure of AD-DROP.
     """
     folder = options.output_dir
-    histories = {RUNS[name].title: result.record["history"] for name, result in results.items()}
+    histories = {RUNS[name].title: result.record.history for name, result in results.items() if result.record}
     plot_histories(histories, folder / "runs.png", "accuracy")
     plot_run(folder / "attendout/attendout_run.json", folder / "attendout.png", histories["AttendOut"])
     console.print("\nOne review under AD-DROP", style="bold")

@@ -10,6 +10,7 @@ from typing import Any
 from rich.markup import escape
 
 from ....errors import UserError
+from ...records import flat_scores
 from ...runs import Result, make_config, train
 from ...tasks import downloads
 from ..console import console, plain_table
@@ -92,7 +93,7 @@ def _train_all(options: DemoOptions, model: Path) -> dict[str, Result]:
             row.end(result)
             table.print_line(row)
             results[name] = result
-    write_demo_file(options, {name: result.metrics for name, result in results.items()})
+    write_demo_file(options, {name: flat_scores(result.scores) for name, result in results.items()})
     return results
 
 

@@ -15,7 +15,7 @@ Setting = tuple[str, str, str]  # task, size and part
 PAPER_LABEL = "paper protocol: selected on the development set"
 
 VERDICT_SIGNS = {"helps": "▲", "hurts": "▼", "no difference": "=", "undecided": "?", "too few seeds": "…"}
-_TOO_FEW = "Fewer than 5 seeds show too little of the chance in a run: the figures are here, a verdict is not."
+_TOO_FEW = "Fewer than 5 seeds are too few to estimate run-to-run noise: there are figures, but no verdict."
 
 
 def protocol_label(analysis: Analysis) -> str:

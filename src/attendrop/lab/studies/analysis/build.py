@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...records import RunError, StudyRecord
 from ...report.analysis import (
     Analysis,
     Cell,
@@ -28,7 +29,7 @@ from ...statistics.verdict import Question
 from ...tasks.outcomes import all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
-from .outcomes import Group, Record, compare, group_records, outcomes_of
+from .outcomes import Group, compare, group_records, outcomes_of
 
 
 def analyse(folder: str | Path) -> Analysis:
@@ -48,7 +49,9 @@ def analyse(folder: str | Path) -> Analysis:
     return analysis
 
 
-def analyse_records(records: Sequence[Record], study: Mapping[str, Any], folder: str | Path | None = None) -> Analysis:
+def analyse_records(
+    records: Sequence[StudyRecord], study: Mapping[str, Any], folder: str | Path | None = None
+) -> Analysis:
     """Compare the methods of a study and collect what its report shows.
 
     Args:
@@ -59,49 +62,49 @@ def analyse_records(records: Sequence[Record], study: Mapping[str, Any], folder:
     """
     order = {name: place for place, name in enumerate(study["methods"])}
     scored = sorted(
-        (record for record in records if record.get("fold") is None),
-        key=lambda r: (r["task"], r["size"], r["seed"], order.get(r["method"], len(order)), r["id"]),
+        (record for record in records if record.fold is None),
+        key=lambda r: (r.task, r.size, r.seed, order.get(r.method, len(order)), r.id),
     )
-    methods = [m for m in study["methods"] if any(record["method"] == m for record in scored)]
+    methods = [m for m in study["methods"] if any(record.method == m for record in scored)]
     baseline = study["methods"][0]
     deltas, confidence = all_deltas(study.get("delta")), study.get("confidence", 0.95)
     looks = None if study.get("max_seeds") is None else SequentialDesign(max_seeds=study["max_seeds"])
-    groups = group_records([record for record in scored if record["method"] in methods], methods)
+    groups = group_records([record for record in scored if record.method in methods], methods)
     cells = [cell for group in groups if group.finished for cell in _cells(group, baseline, deltas, confidence, looks)]
     ensembles, without = _ensembles(groups, folder, deltas["score"], confidence)
-    example: Record = next((r for r in scored if r["status"] == "finished"), {})
-    greater_is_better = bool(example.get("greater_is_better", True))
+    example = next((r for r in scored if r.is_finished), None)
+    greater_is_better = example is None or example.greater_is_better
     is_paper = study.get("protocol") == "paper" or study.get("keep") == "dev"
     return Analysis(
         baseline=baseline,
         methods=[_method(name, scored, baseline) for name in methods],
         cells=cells,
         title=study.get("title") or _title(study, example),
-        created=max((record["ended"] for record in records if record.get("ended")), default=""),
+        created=max((record.ended for record in records), default=""),
         command=study.get("command", ""),
         kind=study.get("kind", "compare"),
         protocol="paper" if is_paper else "honest",
         delta=deltas,
         confidence=confidence,
         sequential=None if looks is None else Sequential(looks.max_seeds, looks.first),
-        model=Path(str(example.get("model", {}).get("name") or "")).name,
-        metric=example.get("metric") or "score",
+        model=_model_name(example),
+        metric=(example and example.metric) or "score",
         greater_is_better=greater_is_better,
-        device=example.get("device") or "",
-        versions=example.get("versions", {}),
+        device=example.device if example else "",
+        versions=example.versions if example else {},
         summary=_summary(cells, baseline, confidence, deltas, greater_is_better),
         ensembles=ensembles,
         runs=[_run(record) for record in scored],
         method_metrics={
             name: series
             for name in methods
-            if (series := method_metrics_of([r for r in scored if r["method"] == name], confidence))
+            if (series := method_metrics_of([r for r in scored if r.method == name], confidence))
         },
         heatmaps=heatmaps(cells, methods),
         agreement=[of for group in groups for method in methods if (of := agreement_of(group, method)) is not None],
         disagreements=[row for group in groups if group.finished for row in disagreements_of(group)],
-        explorer=next((record["explorer"] for record in scored if record.get("explorer")), None),
-        failures=[_failure(record) for record in scored if record["status"] == "failed"],
+        explorer=next((record.explorer for record in scored if record.explorer), None),
+        failures=[_failure(record) for record in scored if record.has_failed],
         notes=[*_notes(scored), *without],
     )
 
@@ -115,7 +118,7 @@ def _cells(
             outcome.name: compare(group, part, outcome, baseline, deltas[outcome.name], confidence, looks)
             for outcome in outcomes_of(group, part)
         }
-        example = next(record for record in group.finished if part in record["scores"])
+        example = next(record for record in group.finished if part in record.scores)
         for method in group.runs:
             cells.append(
                 Cell(
@@ -124,8 +127,8 @@ def _cells(
                     size=group.size,
                     part=part,
                     outcomes={outcome: results[method] for outcome, results in compared.items()},
-                    examples=example["examples"].get("train"),
-                    majority=example["scores"][part].get("majority"),
+                    examples=example.examples.get("train"),
+                    majority=example.score(part, "majority"),
                     curves=curves_of(group, method, confidence) if part == "validation" else None,
                 )
             )
@@ -211,43 +214,51 @@ def _difference(result: Result | None) -> float | None:
     return None if result is None or result.comparison is None else result.comparison.difference
 
 
-def _title(study: Mapping[str, Any], example: Record) -> str:
-    tasks = study.get("tasks") or [example.get("task", "")]
-    model = Path(str(example.get("model", {}).get("name", ""))).name
+def _title(study: Mapping[str, Any], example: StudyRecord | None) -> str:
+    tasks = study.get("tasks") or [example.task if example else ""]
+    model = _model_name(example)
     return f"{', '.join(tasks)} with {model}" if model else ", ".join(tasks)
 
 
-def _method(name: str, records: Sequence[Record], baseline: str) -> Method:
-    mine = [record for record in records if record["method"] == name]
+def _model_name(example: StudyRecord | None) -> str:
+    """The name of the model without its folder."""
+    return Path(example.model.name).name if example and example.model else ""
+
+
+def _method(name: str, records: Sequence[StudyRecord], baseline: str) -> Method:
+    mine = [record for record in records if record.method == name]
     return Method(
         name,
         label=name,
         is_baseline=name == baseline,
         runs=len(mine),
-        failed=sum(record["status"] == "failed" for record in mine),
-        settings=next((record["settings"] for record in mine if record.get("settings")), {}),
-        regularizers=next((record["regularizers"] for record in mine if record.get("regularizers")), []),
+        failed=sum(record.has_failed for record in mine),
+        settings=next((record.settings for record in mine if record.settings), {}),
+        regularizers=next((record.regularizers for record in mine if record.regularizers), []),
     )
 
 
-def _run(record: Record) -> Run:
-    error = record.get("error")
+def _run(record: StudyRecord) -> Run:
     return Run(
-        **{name: record[name] for name in ("id", "method", "task", "size", "seed", "status")},
-        seconds=record.get("cost", {}).get("seconds"),
-        kept_epoch=record.get("kept", {}).get("epoch"),
-        scores=record.get("scores", {}),
-        error=error["message"] if error else None,
+        id=record.id,
+        method=record.method,
+        task=record.task,
+        size=record.size,
+        seed=record.seed,
+        status=record.status,
+        seconds=record.cost.seconds,
+        kept_epoch=record.kept.epoch,
+        scores=record.scores,
+        error=None if record.error is None else record.error.message,
     )
 
 
-def _notes(records: Sequence[Record]) -> list[str]:
+def _notes(records: Sequence[StudyRecord]) -> list[str]:
     """The notes of all runs. Those that differ in the number of the seed alone are one."""
-    notes = (note for record in records for note in record.get("notes", ()))
+    notes = (note for record in records for note in record.notes)
     return list(dict.fromkeys(re.sub(r",? seed \d+$", "", note) for note in notes))
 
 
-def _failure(record: Record) -> Failure:
-    error = record.get("error") or {}
-    message = f"{error.get('type', 'Error')}: {error.get('message', '')}"
-    return Failure(record["method"], message, record["task"], record["size"], record["seed"])
+def _failure(record: StudyRecord) -> Failure:
+    error = record.error or RunError("Error", "")
+    return Failure(record.method, f"{error.type}: {error.message}", record.task, record.size, record.seed)

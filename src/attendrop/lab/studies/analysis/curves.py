@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from ...records import StudyRecord
 from ...report.analysis import Curves, Numbers, Series
 from ...statistics.paired import t_interval
-from .outcomes import Group, Record
+from .outcomes import Group
 
 
 def curves_of(group: Group, method: str, confidence: float) -> Curves:
     """Scores and losses of a method after each evaluation: epoch, mean, and the limits of the mean's interval."""
-    runs = [record["curves"] for record in group.runs[method].values() if record["status"] == "finished"]
+    runs = [record.curves for record in group.runs[method].values() if record.is_finished]
     epochs = sorted({row["epoch"] for rows in runs for row in rows})
     names = list(dict.fromkeys(name for rows in runs for row in rows for name in row))
     curves = Curves(epochs, {})
@@ -26,11 +27,11 @@ def curves_of(group: Group, method: str, confidence: float) -> Curves:
     return curves
 
 
-def method_metrics_of(records: Iterable[Record], confidence: float) -> dict[str, Series]:
+def method_metrics_of(records: Iterable[StudyRecord], confidence: float) -> dict[str, Series]:
     """What a method logged, by name: step, mean, and the limits of the mean's interval over its runs."""
     series: dict[str, dict[int, list[float]]] = {}
     for record in records:
-        for name, points in (record.get("method_metrics") or {}).items():
+        for name, points in record.method_metrics.items():
             for step, value in points:
                 series.setdefault(name, {}).setdefault(int(step), []).append(value)
     return {

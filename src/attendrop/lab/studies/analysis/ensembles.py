@@ -75,10 +75,10 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
     rows: list[Ensemble] = []
     missing: list[str] = []
     for method, seeds in group.runs.items():
-        finished = [record for record in seeds.values() if record["status"] == "finished"]
+        finished = [record for record in seeds.values() if record.is_finished]
         if len(finished) < 2:
             continue
-        answers = [read(record["id"]) for record in finished]
+        answers = [read(record.id) for record in finished]
         if not all(answers):
             missing.append(method)
             continue
@@ -86,9 +86,9 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
             scores = [score for record in finished if (score := OUTCOMES["score"].read(record, part)) is not None]
             members = [of[part] for of in answers if part in of]
             if len(members) == len(scores) == len(finished):
-                question = Question(delta, bool(finished[0]["greater_is_better"]), confidence)
+                question = Question(delta, finished[0].greater_is_better, confidence)
                 place = (method, group.task, group.size, part)
-                rows.append(_ensemble(place, members, scores, finished[0]["metric"], question))
+                rows.append(_ensemble(place, members, scores, str(finished[0].metric), question))
     where = group.task if group.size == "all" else f"{group.task}, {group.size}"
     notes = [
         f"there is no ensemble of the seeds of {', '.join(missing)} on {where}: predictions of these runs are not "

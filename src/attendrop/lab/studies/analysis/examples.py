@@ -6,18 +6,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ...report.analysis import Agreement, Disagreement
-from .outcomes import Group, Record
+from .outcomes import Group
 
 MOST = 20  # disagreements of each task that are shown
 
 
 def predictions_of(group: Group, method: str) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]] | None:
     """Predicted classes `[seeds, examples]` and the right ones `[examples]`; None where runs are no classifiers."""
-    runs = [r["predictions"].get("validation") for r in group.runs[method].values() if r["status"] == "finished"]
+    runs = [r.predictions.get("validation") for r in group.runs[method].values() if r.is_finished]
     known = [run for run in runs if run]
-    if not known or len({len(run["gold"]) for run in known}) > 1:
+    if not known or len({len(run.gold) for run in known}) > 1:
         return None
-    return np.array([run["predicted"] for run in known]), np.array(known[0]["gold"])
+    return np.array([run.predicted for run in known]), np.array(known[0].gold)
 
 
 def agreement_of(group: Group, method: str) -> Agreement | None:
@@ -35,11 +35,11 @@ def agreement_of(group: Group, method: str) -> Agreement | None:
 
 def disagreements_of(group: Group) -> list[Disagreement]:
     """The examples on which the share of right seeds differs most between methods."""
-    texts = next((r["texts"] for r in group.finished if r.get("texts")), None)
+    texts = next((r.texts for r in group.finished if r.texts), None)
     known = {method: of for method in group.runs if (of := predictions_of(group, method)) is not None}
     if texts is None or len(known) < 2 or len({len(gold) for _, gold in known.values()}) > 1:
         return []
-    gold, labels = next(iter(known.values()))[1], _labels(group.finished[0])
+    gold, labels = next(iter(known.values()))[1], group.finished[0].labels
     right = {method: (predicted == gold).mean(0) for method, (predicted, _) in known.items()}
     shares = np.stack(list(right.values()))
     spread = shares.max(0) - shares.min(0)
@@ -55,7 +55,3 @@ def disagreements_of(group: Group) -> list[Disagreement]:
         )
         for i in order
     ]
-
-
-def _labels(record: Record) -> list[str]:
-    return list(record["labels"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ...records import StudyRecord
 from ...report.analysis import Result
 from ...statistics.paired import Interval, t_interval
 from ...statistics.sequential import SequentialDesign
@@ -15,7 +15,6 @@ from ...statistics.verdict import Comparison, Question, judge_family
 from ...tasks.metrics import is_share
 from ...tasks.outcomes import OUTCOMES, Outcome, compared_outcomes
 
-Record = Mapping[str, Any]
 Values = dict[Hashable, float | None]  # seed -> value; None for a run that failed
 
 
@@ -31,23 +30,23 @@ class Group:
 
     task: str
     size: str
-    runs: dict[str, dict[int, Record]] = field(default_factory=dict)
+    runs: dict[str, dict[int, StudyRecord]] = field(default_factory=dict)
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[StudyRecord]:
         return [record for seeds in self.runs.values() for record in seeds.values()]
 
     @property
-    def finished(self) -> list[Record]:
-        return [record for record in self.records if record["status"] == "finished"]
+    def finished(self) -> list[StudyRecord]:
+        return [record for record in self.records if record.is_finished]
 
     @property
     def parts(self) -> list[str]:
         """The parts of the data that were scored, validation first."""
-        return list(dict.fromkeys(part for record in self.finished for part in record["scores"]))
+        return list(dict.fromkeys(part for record in self.finished for part in record.scores))
 
 
-def group_records(records: Sequence[Record], methods: Sequence[str]) -> list[Group]:
+def group_records(records: Sequence[StudyRecord], methods: Sequence[str]) -> list[Group]:
     """Group records by task and amount of data.
 
     Args:
@@ -56,9 +55,9 @@ def group_records(records: Sequence[Record], methods: Sequence[str]) -> list[Gro
     """
     groups: dict[tuple[str, str], Group] = {}
     for record in records:
-        key = (record["task"], record["size"])
+        key = (record.task, record.size)
         group = groups.setdefault(key, Group(*key, {method: {} for method in methods}))
-        group.runs[record["method"]][record["seed"]] = record
+        group.runs[record.method][record.seed] = record
     for group in groups.values():
         group.runs = {method: dict(sorted(seeds.items())) for method, seeds in group.runs.items()}
     return list(groups.values())
@@ -67,12 +66,12 @@ def group_records(records: Sequence[Record], methods: Sequence[str]) -> list[Gro
 def values_of(group: Group, method: str, part: str, outcome: Outcome) -> Values:
     """The value of each run; None where it failed."""
     runs = group.runs[method].items()
-    return {seed: outcome.read(record, part) if record["status"] == "finished" else None for seed, record in runs}
+    return {seed: outcome.read(record, part) if record.is_finished else None for seed, record in runs}
 
 
 def outcomes_of(group: Group, part: str) -> list[Outcome]:
     """The outcomes that the runs have on a part of the data; the score, and others unless they are the metric."""
-    metric = group.finished[0]["metric"]
+    metric = group.finished[0].metric
     known = [of for of in compared_outcomes() if any(of.read(run, part) is not None for run in group.finished)]
     return [OUTCOMES["score"], *(outcome for outcome in known if outcome.name not in ("score", metric))]
 
@@ -103,18 +102,18 @@ def compare(
     values = {method: values_of(group, method, part, outcome) for method in group.runs}
     if outcome.is_relative:
         values = _relative(values, baseline)
-    example = next(record for record in group.finished if part in record["scores"])
+    example = next(record for record in group.finished if part in record.scores)
     is_score = outcome.name == "score"
     question = Question(
         delta=delta,
-        greater_is_better=outcome.is_better_if_greater(bool(example["greater_is_better"])),
+        greater_is_better=outcome.is_better_if_greater(example.greater_is_better),
         confidence=confidence,
-        outcome=example["metric"] if is_score else outcome.phrase or outcome.label,
+        outcome=str(example.metric) if is_score else outcome.phrase or outcome.label,
         baseline=baseline,
     )
     others = {method: seeds for method, seeds in values.items() if method != baseline}
-    examples = example["examples"].get(part)
-    resolution = 1 / examples if is_score and is_share(example["metric"]) and examples else None
+    examples = example.examples.get(part)
+    resolution = 1 / examples if is_score and is_share(str(example.metric)) and examples else None
     judged = _judge(others, values[baseline], question, resolution, looks)
     return {
         method: Result(

@@ -1,4 +1,4 @@
-"""Where the workers of a study live: in processes on this machine, in actors of a Ray cluster, or in this process."""
+"""Executors run the workers of a study: as local processes, as actors of a Ray cluster, or in the current process."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import Any, Protocol
 
 from ....errors import UserError
 from ....utils.checks import check_choice, check_number, check_whole
+from ....utils.deprecation import warn_renamed
+from ...records import StudyRecord
 from ..spec import RunSpec
 
 WORKER = "attendrop.lab.studies.worker:Worker"  # the class of the workers
-PATIENCE = 3600.0  # seconds; loading a large model and tokenising its data must fit
+PATIENCE = 3600.0  # seconds; long enough to load a large model and tokenise its data
 
 NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
 
 
-class Engine(Protocol):
-    """Runs specifications on workers."""
+class Executor(Protocol):
+    """Executes runs on workers."""
 
-    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
-        """Yields the record of each run as it ends.
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
+        """Yield the record of each run when it ends.
 
         Args:
             next_spec: Asked for the next run whenever a worker is free. None means nothing at present: it is asked
@@ -31,11 +33,11 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends all workers. What they are running is lost."""
+        """Kill all workers. Their current runs are lost."""
         ...
 
 
-def make_engine(
+def make_executor(
     name: str = "local",
     workers: int | None = None,
     address: str | None = None,
@@ -45,8 +47,8 @@ def make_engine(
     cpus_per_worker: float = 1,
     make_worker: str = WORKER,
     patience: float | None = PATIENCE,
-) -> Engine:
-    """Makes an engine. Nothing is started before it gets its first run.
+) -> Executor:
+    """Make an executor. Workers are started when the first run is submitted.
 
     Args:
         name: "local" for processes on this machine, "ray" for actors of a Ray cluster.
@@ -62,10 +64,10 @@ def make_engine(
 
     Example:
         ```python
-        specs, engine = iter(list_of_specs), make_engine("local", workers=4)
-        for record in engine.results(lambda: next(specs, None)):
-            print(record["id"], record["status"])
-        engine.close()
+        specs, executor = iter(list_of_specs), make_executor("local", workers=4)
+        for record in executor.results(lambda: next(specs, None)):
+            print(record.id, record.status)
+        executor.close()
         ```
     """
     check_choice("engine", name, ("local", "ray"))
@@ -82,19 +84,25 @@ def make_engine(
         check_number("cpus_per_worker", cpus_per_worker)
         if gpus_per_worker is not None:
             check_number("gpus_per_worker", gpus_per_worker, high=1)
-        from .ray import RayEngine
+        from .ray import RayExecutor
 
         wanted_gpus = 0.0 if device == "cpu" else gpus_per_worker
-        return RayEngine(workers, address, wanted_gpus, cpus_per_worker, make_worker, patience)
+        return RayExecutor(workers, address, wanted_gpus, cpus_per_worker, make_worker, patience)
     for flag, value in (("address", address), ("gpus_per_worker", gpus_per_worker)):
         if value is not None:
             raise UserError(
                 f"{flag} is {value!r}, which only --engine ray uses; add it, or leave --{flag.replace('_', '-')} out."
             )
     if workers == 0:
-        from .inline import InlineEngine
+        from .inline import InlineExecutor
 
-        return InlineEngine(device, make_worker)
-    from .local import LocalEngine
+        return InlineExecutor(device, make_worker)
+    from .local import LocalExecutor
 
-    return LocalEngine(workers, device, make_worker, patience)
+    return LocalExecutor(workers, device, make_worker, patience)
+
+
+def make_engine(*args: Any, **kwargs: Any) -> Executor:
+    """Deprecated: use `make_executor`."""
+    warn_renamed("make_engine", "make_executor")
+    return make_executor(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How many workers fit on the devices of this machine."""
+"""Determines how many workers fit on the local devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ....errors import UserError
 from ....utils.processes import cpu_count
 
-_MOST_ON_ONE_GPU = 12  # more of them only wait for each other
+_MOST_ON_ONE_GPU = 12  # more would only wait for each other
 _MOST_ON_CPU = 8
 _CPU_WORKER = 2 << 30  # bytes of memory that a worker with a small model needs
 _GPU_CONTEXT = 1 << 30  # bytes on a GPU beside torch's own memory: the context, kernels, captured graphs
@@ -19,15 +19,15 @@ _KEPT_FREE = 0.1  # of the memory of a GPU
 
 @dataclass
 class Device:
-    """A device, and how many workers it can take.
+    """A device and its capacity.
 
     Args:
         name: "cpu" or "cuda".
-        visible: What CUDA_VISIBLE_DEVICES is for its workers; None for the CPU.
-        limit: How many workers fit, as far as is known.
-        most: The greatest limit.
-        is_measured: Whether the limit follows from the memory that runs need.
-        workers: How many there are.
+        visible: The value of CUDA_VISIBLE_DEVICES for its workers; None for the CPU.
+        limit: The current estimate of the number of workers that fit.
+        most: The upper bound of `limit`.
+        is_measured: Whether the limit is derived from the measured memory of runs.
+        workers: The number of running workers.
     """
 
     name: str
@@ -41,14 +41,14 @@ class Device:
 
     @property
     def torch_device(self) -> str:
-        """The device as its workers see it: of the GPUs each of them sees one."""
+        """The device name inside a worker, which sees one GPU."""
         return "cpu" if self.visible is None else "cuda:0"
 
     def learn(self, memory: dict[str, int] | None) -> None:
-        """Sets the limit by the memory that a run needed.
+        """Update the limit from the memory of a run.
 
         Args:
-            memory: What `gpu_memory` of the worker told after its run.
+            memory: The result of `gpu_memory` in the worker after the run.
         """
         if memory is None or not self.is_measured:
             return
@@ -60,7 +60,7 @@ class Device:
         self.limit = max(1, min(self.most, int(room / self.footprint)))
 
     def ran_out(self) -> None:
-        """A worker was one too many."""
+        """Lower the limit after a worker ran out of memory."""
         self.limit = self.most = max(1, min(self.limit, self.workers))
 
 

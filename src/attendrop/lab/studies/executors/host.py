@@ -1,4 +1,4 @@
-"""One run inside of a worker, wherever it lives: an exception becomes a failed record."""
+"""Executes one run inside a worker; an exception becomes a failed record."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 
 from ....errors import on_one_line
 from ....utils.processes import freeze_imported
-from ..records import Record, failed_record, now
+from ...records import StudyRecord
+from ..records import failed_record, now
 from ..spec import RunSpec
 
-# After these the process is of no use: its memory is full, or its GPU answers nothing but errors.
+# After these errors the process cannot be reused: its memory is full, or its CUDA context is broken.
 _FATAL = frozenset(("MemoryError", "OutOfMemoryError", "AcceleratorError"))
 
 
 def load_worker(path: str, device: str | None, owns_process: bool = False) -> Any:
-    """Makes a worker.
+    """Make a worker.
 
     Args:
-        path: Where its class is, written `module:name`.
+        path: The import path of its class, `module:name`.
         device: The device that it runs on.
-        owns_process: Whether this process is for the worker alone.
+        owns_process: Whether the process is dedicated to the worker.
     """
     module, _, name = path.partition(":")
     worker = getattr(import_module(module), name)(device)
@@ -33,8 +34,8 @@ def load_worker(path: str, device: str | None, owns_process: bool = False) -> An
 
 def run_spec(
     worker: Any, spec: RunSpec, progress: Callable[[dict[str, Any]], bool] | None, name: str
-) -> tuple[Record, bool]:
-    """Runs a specification.
+) -> tuple[StudyRecord, bool]:
+    """Execute a run.
 
     Args:
         worker: The worker.
@@ -43,7 +44,7 @@ def run_spec(
         name: Names the worker in the record of a failed run.
 
     Returns:
-        The record, and whether the worker must end because of what has happened.
+        The record, and whether the worker must be replaced.
     """
     started = now()
     try:
@@ -55,7 +56,7 @@ def run_spec(
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the process that got this error must be replaced."""
+    """Whether the process must be replaced after this error."""
     return bool(_FATAL & {cls.__name__ for cls in type(error).__mro__}) or "CUDA error" in str(error)
 
 

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: as many as fit, several on one GPU, each for many runs."""
+"""Workers as local processes: as many as fit, several on one GPU, each for many runs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 from ..spec import RunSpec
 from .capacity import Device, find_devices
-from .pool import Message, Pool, Seat
+from .pool import Message, Pool, WorkerHandle
 
 
-class LocalEngine(Pool):
-    """See `make_engine("local")`.
+class LocalExecutor(Pool):
+    """See `make_executor("local")`.
 
     Args:
         workers: How many; None = as many as fit.
         device: "cpu" or "cuda"; None = the GPUs if there are any.
-        make_worker: Where the class of the workers is, written `module:name`.
-        patience: Seconds without progress after which a worker is ended; None = any time.
+        make_worker: The import path of the worker class, `module:name`.
+        patience: A worker that is silent for this number of seconds is killed; None = no limit.
     """
 
     def __init__(
@@ -39,39 +39,39 @@ class LocalEngine(Pool):
     def may_start(self) -> bool:
         return any(device.workers < device.limit for device in self.devices)
 
-    def start(self) -> Seat:
+    def start(self) -> WorkerHandle:
         device = min(self.devices, key=lambda device: (device.workers >= device.limit, device.workers))
-        return ProcessSeat(self.events, self.make_worker, device, self.threads)
+        return ProcessHandle(self.events, self.make_worker, device, self.threads)
 
-    def may_stay(self, seat: Seat, message: Message) -> bool:
-        assert isinstance(seat, ProcessSeat)
-        seat.device.learn(message.get("memory"))
-        return seat.device.workers <= seat.device.limit
+    def may_stay(self, worker: WorkerHandle, message: Message) -> bool:
+        assert isinstance(worker, ProcessHandle)
+        worker.device.learn(message.get("memory"))
+        return worker.device.workers <= worker.device.limit
 
-    def lost_memory(self, seat: Seat) -> None:
-        assert isinstance(seat, ProcessSeat)
-        seat.device.ran_out()
+    def lost_memory(self, worker: WorkerHandle) -> None:
+        assert isinstance(worker, ProcessHandle)
+        worker.device.ran_out()
 
 
-class ProcessSeat(Seat):
-    """A worker process. It sees one device, and ends with this process.
+class ProcessHandle(WorkerHandle):
+    """A worker process. It sees one device and is terminated with its parent.
 
     Args:
-        events: Gets what the worker tells.
-        make_worker: Where its class is.
+        events: Receives the worker messages.
+        make_worker: The import path of its class.
         device: Its device.
         threads: The number of threads that torch uses in it.
     """
 
     def __init__(
-        self, events: queue.Queue[tuple[Seat, Message]], make_worker: str, device: Device, threads: int
+        self, events: queue.Queue[tuple[WorkerHandle, Message]], make_worker: str, device: Device, threads: int
     ) -> None:
         super().__init__(events)
         self.device = device
         device.workers += 1
         self._log = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the worker
         self._process = subprocess.Popen(
-            # -P: the folder in which the user is may hold a `random.py`
+            # -P: the current folder may contain a `random.py`
             [sys.executable, "-P", "-m", "attendrop.lab.studies.executors.process", make_worker, device.torch_device],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, encoding="utf-8",
             env=_environment(device, threads),
@@ -94,7 +94,7 @@ class ProcessSeat(Seat):
             self._process.stdin.close()  # type: ignore[union-attr]
 
     def _send(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the worker is dead, which `_listen` tells
+        with contextlib.suppress(OSError):  # the worker is dead; `_listen` reports it
             self._process.stdin.write(json.dumps(message, default=str) + "\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
 
@@ -110,7 +110,7 @@ class ProcessSeat(Seat):
         self.events.put((self, {"lost": self._reason(code), "memory_full": code == -signal.SIGKILL}))
 
     def _reason(self, code: int) -> str:
-        """Why the process ended, with the last line that it wrote."""
+        """The exit reason of the process, with the last line of its output."""
         if code < 0:
             names = {member.value: member.name for member in signal.Signals}
             reason = f"the worker process was killed by {names.get(-code, f'signal {-code}')}"
@@ -124,7 +124,7 @@ class ProcessSeat(Seat):
 
 
 def _environment(device: Device, threads: int) -> dict[str, str]:
-    """The environment of a worker: the same modules as here, one device, its share of the processors."""
+    """The environment variables of a worker: the same import path, one device, its share of the CPU cores."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     chosen = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     return {**os.environ, **chosen, "CUDA_VISIBLE_DEVICES": device.visible or ""}

@@ -21,7 +21,7 @@ from .host import load_worker, run_spec
 
 
 class Channel:
-    """The lines to and from the engine. What libraries print goes to the error stream, and they read no input."""
+    """The JSON lines exchanged with the executor. Other output is redirected to stderr, and stdin is empty."""
 
     def __init__(self) -> None:
         self._input = os.fdopen(os.dup(0), encoding="utf-8")
@@ -36,7 +36,7 @@ class Channel:
         self._output.flush()
 
     def receive(self) -> dict[str, Any]:
-        """Waits for a line. Ends this process if the engine is gone."""
+        """Wait for a line. Exits if the executor has terminated."""
         line = self._input.readline()
         if not line:
             os._exit(0)
@@ -48,10 +48,10 @@ class Channel:
 
 
 def main(make_worker: str, device: str) -> None:
-    """Runs what the engine sends, until it closes the input.
+    """Execute the runs that the executor sends, until it closes the input.
 
     Args:
-        make_worker: Where the class of the worker is, written `module:name`.
+        make_worker: The import path of the worker class, `module:name`.
         device: The device of the worker.
     """
     end_with_parent()
@@ -61,8 +61,8 @@ def main(make_worker: str, device: str) -> None:
     while True:
         spec = RunSpec(**channel.receive()["run"])
         record, is_fatal = run_spec(worker, spec, channel.progress, name)
-        tells_memory = not is_fatal and not spec.only_check  # a check needs less than a run
-        channel.send(record=record, fatal=is_fatal, memory=gpu_memory(device) if tells_memory else None)
+        reports_memory = not is_fatal and not spec.only_check  # a check needs less than a run
+        channel.send(record=record.to_json(), fatal=is_fatal, memory=gpu_memory(device) if reports_memory else None)
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ from ....errors import UserError, on_one_line
 from ..records import worker_name
 from ..spec import RunSpec
 from .host import load_worker, run_spec
-from .pool import Message, Pool, Seat
+from .pool import Message, Pool, WorkerHandle
 
 _PATIENCE = 5.0  # seconds for an answer from the address of a cluster
 # The head node speaks HTTP/2. Either side begins with a frame of settings, whose type is 4.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
-class RayEngine(Pool):
-    """See `make_engine("ray")`.
+class RayExecutor(Pool):
+    """See `make_executor("ray")`.
 
     Args:
         workers: How many; None = as many as fit into the cluster.
@@ -35,8 +35,8 @@ class RayEngine(Pool):
             on this machine.
         gpus: The share of a GPU for each worker; None = one, or none in a cluster without GPUs.
         cpus: The number of processors for each worker.
-        make_worker: Where the class of the workers is, written `module:name`.
-        patience: Seconds without progress after which a worker is ended; None = any time.
+        make_worker: The import path of the worker class, `module:name`.
+        patience: A worker that is silent for this number of seconds is killed; None = no limit.
     """
 
     def __init__(
@@ -59,25 +59,25 @@ class RayEngine(Pool):
         self._check(resources)
 
     def may_start(self) -> bool:
-        return not self.seats or len(self.seats) < self._most(self.ray.cluster_resources())
+        return not self.handles or len(self.handles) < self._most(self.ray.cluster_resources())
 
-    def start(self) -> Seat:
-        return ActorSeat(self.events, self.ray, self.make_worker, self.cpus, self.gpus)
+    def start(self) -> WorkerHandle:
+        return ActorHandle(self.events, self.ray, self.make_worker, self.cpus, self.gpus)
 
-    def lost_memory(self, seat: Seat) -> None:
-        """Nothing: the user says what a worker reserves, and Ray places it."""
+    def lost_memory(self, worker: WorkerHandle) -> None:
+        """No-op: the user specifies the resources of a worker, and Ray schedules it."""
 
     def close(self) -> None:
-        seats = [seat for seat in self.seats if isinstance(seat, ActorSeat)]
+        handles = [worker for worker in self.handles if isinstance(worker, ActorHandle)]
         super().close()
-        for seat in seats:
-            seat.thread.join(_PATIENCE)  # nothing may call Ray after its end
+        for worker in handles:
+            worker.thread.join(_PATIENCE)  # no thread may call Ray after the shutdown
         if self._is_ours:
             self._is_ours = False
             self.ray.shutdown()
 
     def _most(self, resources: dict[str, float]) -> int:
-        """How many workers the cluster can hold now, at most as many as the user wants."""
+        """The number of workers that fit into the cluster now, at most `workers`."""
         fits = [resources.get(name, 0.0) / share for name, share in (("CPU", self.cpus), ("GPU", self.gpus)) if share]
         most = int(min(fits, default=1) + 1e-9)
         return most if self.workers is None else min(self.workers, most)
@@ -91,19 +91,19 @@ class RayEngine(Pool):
             )
 
 
-class ActorSeat(Seat):
-    """A worker that is an actor.
+class ActorHandle(WorkerHandle):
+    """A worker in a Ray actor.
 
     Args:
-        events: Gets what the worker tells.
+        events: Receives the worker messages.
         ray: The module.
-        make_worker: Where the class of the worker is.
+        make_worker: The import path of the worker class.
         cpus: The number of processors that it reserves.
         gpus: The share of a GPU that it reserves.
     """
 
     def __init__(
-        self, events: queue.Queue[tuple[Seat, Message]], ray: Any, make_worker: str, cpus: float, gpus: float
+        self, events: queue.Queue[tuple[WorkerHandle, Message]], ray: Any, make_worker: str, cpus: float, gpus: float
     ) -> None:
         super().__init__(events)
         self.ray = ray
@@ -119,7 +119,7 @@ class ActorSeat(Seat):
         self._actor.answer.remote(stop)
 
     def end(self) -> None:
-        with contextlib.suppress(Exception):  # it is gone already
+        with contextlib.suppress(Exception):  # it has already terminated
             self.ray.kill(self._actor)
 
     def _start(self, make_worker: str) -> Iterator[Message]:
@@ -137,18 +137,18 @@ class ActorSeat(Seat):
         try:
             for message in messages(*arguments):
                 self.events.put((self, message))
-        except Exception as error:  # of Ray: the actor or its node is gone
+        except Exception as error:  # raised by Ray: the actor or its node was lost
             self.events.put((self, {"lost": f"the Ray actor was lost ({type(error).__name__}: {_first_line(error)})"}))
 
 
 class _Actor:
-    """A worker in a process of Ray."""
+    """The actor class."""
 
     def __init__(self) -> None:
         self.answers: queue.Queue[bool] = queue.Queue()
 
     def start(self, make_worker: str) -> Message:
-        """Makes the worker. An error in it becomes a message: Ray would wrap it in many lines."""
+        """Make the worker. An error is returned as a message, because Ray would wrap it in many lines."""
         import ray
 
         device = "cuda:0" if ray.get_gpu_ids() else "cpu"
@@ -163,7 +163,7 @@ class _Actor:
         self.answers.put(stop)
 
     def run(self, values: dict[str, Any]) -> Iterator[Message]:
-        """Runs a specification in a thread, and yields its reports and then its record."""
+        """Execute a run in a thread; yields its progress reports and then its record."""
         messages: queue.Queue[Message] = queue.Queue()
 
         def progress(report: dict[str, Any]) -> bool:
@@ -172,7 +172,7 @@ class _Actor:
 
         def work() -> None:
             record, is_fatal = run_spec(self.worker, RunSpec(**values), progress, self.name)
-            messages.put({"record": record, "fatal": is_fatal})
+            messages.put({"record": record.to_json(), "fatal": is_fatal})
 
         threading.Thread(target=work, daemon=True).start()
         while True:
@@ -192,11 +192,11 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any, address: str | None) -> None:
-    """Joins the cluster at an address, or starts one on this machine. Nothing but errors is printed."""
+    """Connect to the cluster at an address, or start a local one. Only errors are printed."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         options["include_dashboard"] = False
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of our own tells nobody about itself
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics for a cluster that we start
     elif address != "auto":
         _check_address(address)
     try:
@@ -209,7 +209,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _check_address(address: str) -> None:
-    """Refuses an address that does not answer. Ray itself would wait for minutes."""
+    """Open an HTTP/2 connection first, because Ray would wait for minutes for an address that does not respond."""
     host, _, port = address.rpartition(":")
     if "://" in address or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise UserError(f"address is {address!r}; it must be host:port of the head node of a Ray cluster, or auto.")

@@ -1,11 +1,13 @@
-"""Engines for the tests of tuning: one that trains in this process, and one whose scores are a function of the run."""
+"""Executors for the tests of tuning: one trains in this process, the scores of the other are a function of the run."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.studies.records import describe
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.worker import Worker
@@ -14,14 +16,14 @@ NextSpec = Callable[[], RunSpec | None]
 OnProgress = Callable[[dict[str, Any]], bool]
 
 
-class WorkerEngine:
+class WorkerExecutor:
     """Trains every run in this process, one after the other."""
 
     def __init__(self) -> None:
         self.worker = Worker("cpu")
         self.specs: list[RunSpec] = []
 
-    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         while (spec := next_spec()) is not None:
             if not spec.only_check:
                 self.specs.append(spec)
@@ -31,7 +33,7 @@ class WorkerEngine:
         pass
 
 
-class FunctionEngine:
+class FunctionExecutor:
     """Scores every run with a function instead of training it, so that only the search is tested.
 
     Args:
@@ -51,7 +53,7 @@ class FunctionEngine:
         self.score, self.workers, self.epochs, self.greater_is_better = score, workers, epochs, greater_is_better
         self.specs: list[RunSpec] = []
 
-    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[dict[str, Any]]:
+    def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         running: deque[RunSpec] = deque()
         while True:
             while len(running) < self.workers and (spec := next_spec()) is not None:
@@ -65,19 +67,19 @@ class FunctionEngine:
     def close(self) -> None:
         pass
 
-    def _run(self, spec: RunSpec, on_progress: OnProgress | None) -> dict[str, Any]:
+    def _run(self, spec: RunSpec, on_progress: OnProgress | None) -> StudyRecord:
         score = self.score(spec)
-        record = {
-            **describe(spec), "status": "finished", "settings": dict(spec.settings), "metric": "accuracy",
-            "greater_is_better": self.greater_is_better, "versions": {"attendrop": "0"}, "device": "cpu", "error": None,
-        }  # fmt: skip
+        record = describe(
+            spec, "finished", settings=dict(spec.settings), metric="accuracy", versions={"attendrop": "0"},
+            greater_is_better=self.greater_is_better, device="cpu",
+        )  # fmt: skip
         if isinstance(score, str):
-            return {**record, "status": "failed", "error": {"type": "DivergedError", "message": score}}
+            return replace(record, status="failed", error=RunError("DivergedError", score))
         curves: list[dict[str, float]] = []
         for epoch in range(1, self.epochs + 1):
             value = score * epoch / self.epochs
             curves.append({"epoch": epoch, "accuracy": value})
             if on_progress is not None and on_progress({"id": spec.id, "epoch": epoch, "score": value}):
-                record["status"] = "stopped"
+                record.status = "stopped"
                 break
-        return {**record, "curves": curves, "scores": {"validation": {"accuracy": curves[-1]["accuracy"]}}}
+        return replace(record, curves=curves, scores={"validation": {"accuracy": curves[-1]["accuracy"]}})

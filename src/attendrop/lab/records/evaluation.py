@@ -1,0 +1,108 @@
+"""The judgement of a model on a part of the data: scores with intervals, classes, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...utils.dataclass_json import from_json
+
+
+@dataclass
+class IntervalScore:
+    """The value of a metric.
+
+    Attributes:
+        value: The value.
+        low: The lower limit of its 95 % bootstrap interval over the examples.
+        high: The upper limit.
+        baseline: The value of the best constant answer; None where there is none.
+    """
+
+    value: float
+    low: float
+    high: float
+    baseline: float | None = None
+
+
+@dataclass
+class ClassScores:
+    """Precision, recall and F1 of a class, how many examples have it, and how often it is predicted."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    examples: int
+    predicted: int
+
+
+@dataclass
+class Reliability:
+    """A reliability table, one entry for each bin of the confidence; see `statistics.calibration.Reliability`."""
+
+    low: list[float]
+    high: list[float]
+    examples: list[int]
+    confidence: list[float]
+    accuracy: list[float]
+
+
+@dataclass
+class Probabilities:
+    """How well probabilities fit: calibration error, Brier score with its interval, and the reliability table."""
+
+    ece: float
+    brier: float
+    brier_low: float
+    brier_high: float
+    reliability: Reliability
+
+
+@dataclass
+class Calibration:
+    """How well the probabilities of a classifier fit.
+
+    Attributes:
+        temperature: The temperature that the logits are divided by.
+        raw: The probabilities as the model gives them.
+        scaled: The probabilities with the temperature.
+    """
+
+    temperature: float
+    raw: Probabilities
+    scaled: Probabilities
+
+
+@dataclass
+class SplitEvaluation:
+    """The judgement of a model on a part of the data.
+
+    Attributes:
+        examples: The number of examples.
+        scores: Metric -> its value with an interval.
+        baseline: The best constant answer, in words; None where there is none.
+        classes: The scores of each class, for kinds with classes.
+        calibration: The calibration, for kinds with classes.
+        confusion: The confusion matrix: right classes × predicted classes.
+        warnings: Sentences about unusual answers.
+    """
+
+    examples: int
+    scores: dict[str, IntervalScore]
+    baseline: str | None = None
+    classes: list[ClassScores] = field(default_factory=list)
+    calibration: Calibration | None = None
+    confusion: list[list[int]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def typed_evaluations(evaluation: Mapping[str, Any]) -> dict[str, SplitEvaluation]:
+    """The judgements of `evaluation.judgement.judge`, by part of the data, as dataclasses.
+
+    Args:
+        evaluation: Part of the data -> its judgement as dictionaries.
+    """
+    judgements: dict[str, SplitEvaluation] = from_json(dict[str, SplitEvaluation], evaluation, "the evaluation")
+    return judgements

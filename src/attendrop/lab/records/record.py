@@ -1,0 +1,297 @@
+"""The record of a run: what was set, what it was trained on, its scores and its cost.
+
+`RunRecord` has the fields that all records share. `FolderRecord` is `record.json` in the output folder of `attendrop
+train`, `StudyRecord` is `runs/<id>.json` in the folder of a study. Keys that users choose (scores, settings, splits)
+stay mappings; everything else is a field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from ...utils.dataclass_json import from_json, to_json
+from .evaluation import SplitEvaluation
+from .older import folder_record_from_1, study_record_from_1
+
+SCHEMA = 2
+STATUSES = ("finished", "failed", "stopped")  # of runs whose record is written
+CHECKED = "checked"  # the status of a run that was only checked
+
+Scores = dict[str, dict[str, float]]  # part of the data -> metric -> value
+
+
+def flat_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The scores by `<part>/<metric>`, as `metrics.json` and tables have them.
+
+    Args:
+        scores: Part of the data -> metric -> value.
+    """
+    return {f"{part}/{metric}": value for part, of_part in scores.items() for metric, value in of_part.items()}
+
+
+@dataclass
+class RunError:
+    """Why a run has failed: the type of the error, what has happened, and the traceback."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass
+class ModelFacts:
+    """The pretrained model: its name or folder, and the fingerprint of its weights."""
+
+    name: str
+    fingerprint: str = ""
+
+
+@dataclass
+class Cost:
+    """What a run took.
+
+    Attributes:
+        seconds: Seconds of training, without the evaluations.
+        total_seconds: Seconds of training and evaluation.
+        evaluation_seconds: Seconds of all evaluations.
+        overhead_seconds: Seconds of everything else, such as loading the data.
+        steps: The number of optimizer steps.
+        peak_memory_mib: The most memory that was allocated on the GPU.
+        captured: Whether steps were captured as CUDA graphs.
+        processes: The number of processes.
+    """
+
+    seconds: float | None = None
+    total_seconds: float | None = None
+    evaluation_seconds: float | None = None
+    overhead_seconds: float | None = None
+    steps: int | None = None
+    peak_memory_mib: int | None = None
+    captured: bool | None = None
+    processes: int = 1
+
+
+@dataclass
+class Kept:
+    """The epoch whose model is kept and scored.
+
+    Attributes:
+        epoch: The epoch.
+        step: The step after it.
+        rule: How a study chooses it, see `RunSpec.keep`.
+        sentences: Why it is kept, for the user.
+        chosen: Method -> the coefficient that it chose on the validation examples.
+    """
+
+    epoch: float | None = None
+    step: int | None = None
+    rule: str | None = None
+    sentences: list[str] = field(default_factory=list)
+    chosen: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class ClassPredictions:
+    """The right and the predicted class of each example, and the probability of the predicted one."""
+
+    gold: list[int]
+    predicted: list[int]
+    confidence: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Averaged:
+    """The runs whose weights were averaged: how, of which method, which seeds, and sentences about it."""
+
+    kind: str
+    method: str
+    seeds: list[int]
+    sentences: list[str]
+
+
+@dataclass(kw_only=True)
+class RunRecord:
+    """What is stored of every run.
+
+    Attributes:
+        task: The name of the task, or of the training file.
+        seed: The seed.
+        settings: Every setting of the run, without tokens and passwords.
+        regularizers: The fields of each method.
+        versions: Library -> its version.
+        device: The device that it was trained on.
+        examples: Split -> its number of examples.
+        metric: The name of the score.
+        greater_is_better: Whether greater values of the metric are better.
+        notes: What the user was told about data and model.
+        scores: Part of the data -> metric -> value.
+        kept: The epoch whose model is scored.
+        cost: What the run took.
+    """
+
+    task: str
+    seed: int
+    settings: dict[str, Any]
+    regularizers: list[dict[str, Any]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    device: str = ""
+    examples: dict[str, int] = field(default_factory=dict)
+    metric: str | None = None
+    greater_is_better: bool = True
+    notes: list[str] = field(default_factory=list)
+    scores: Scores = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
+    cost: Cost = field(default_factory=Cost)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as values that JSON has, with the number of the schema."""
+        return {"schema": SCHEMA, **to_json(self, keeps_nan=True)}
+
+    @classmethod
+    def from_json(cls, content: Any) -> Self:
+        """Read what `to_json` returned, or a record of an earlier schema.
+
+        Args:
+            content: The record, as JSON gave it.
+
+        Raises:
+            ValueError: It is not a record. The message names the first part that is missing or wrong.
+        """
+        if not isinstance(content, Mapping):
+            raise ValueError(f"it holds a {type(content).__name__}")
+        schema = content.get("schema", 1)
+        if schema == 1:
+            content = cls._from_schema_1(content)
+        elif schema != SCHEMA:
+            raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
+        record: Self = from_json(cls, content, "it")
+        return record
+
+    @classmethod
+    def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise NotImplementedError
+
+    def score(self, part: str, metric: str | None = None) -> float | None:
+        """A score; None if the run has none.
+
+        Args:
+            part: The part of the data.
+            metric: The name of the score; None = that of the task.
+        """
+        name = self.metric if metric is None else metric
+        return None if name is None else self.scores.get(part, {}).get(name)
+
+
+@dataclass(kw_only=True)
+class FolderRecord(RunRecord):
+    """`record.json`: the record of a run of `attendrop train`.
+
+    Attributes:
+        task_definition: The fields of the task, for `Task.from_dict`.
+        max_length: The length that examples are truncated to.
+        caveats: Sentences that a reader of the scores must know.
+        changes: The settings that were changed when the run was resumed.
+        best_checkpoint: The folder of the best checkpoint.
+        history: What the Trainer logged.
+        evaluation: Part of the data -> its judgement.
+        temperature: The temperature that was fitted on the validation data; 1 = none was.
+        temperature_note: What was done about the temperature, as a sentence.
+        decimals: The decimals of a regression's predictions.
+        soup: The runs whose weights were averaged; None for a run that was trained.
+    """
+
+    task_definition: dict[str, Any]
+    max_length: int
+    caveats: list[str] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    best_checkpoint: str | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    evaluation: dict[str, SplitEvaluation] = field(default_factory=dict)
+    temperature: float = 1.0
+    temperature_note: str = ""
+    decimals: int = 4
+    soup: Averaged | None = None
+
+    @classmethod
+    def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        return folder_record_from_1(content)
+
+
+@dataclass(kw_only=True)
+class StudyRecord(RunRecord):
+    """`runs/<id>.json`: the record of a run of a study.
+
+    Attributes:
+        id: The id of the run, see `RunSpec.id`.
+        status: "finished", "failed" or "stopped"; "checked" if the run was only checked.
+        method: What the run is compared by.
+        size: How much is trained on.
+        keep: Which epoch is scored, see `RunSpec`.
+        resample: Whether the seed decides which examples are trained on.
+        fold: The number of its split of the training data.
+        head_seed: The seed of weights that are new.
+        trial: The number of its trial.
+        protocol: The label of a search that is scored on the development set.
+        started: When the run began.
+        ended: When it ended.
+        worker: Who ran it.
+        lost_workers: Why workers were lost while they ran it.
+        error: Why it has failed.
+        model: The pretrained model.
+        model_bytes: The size of its weights, of a run that was only checked.
+        data: Split -> its fingerprint.
+        labels: The names of the classes.
+        curves: The scores of each evaluation, with "epoch", "step" and "train_loss".
+        method_metrics: What the methods logged: name -> [step, value] pairs.
+        predictions: Part of the data -> the classes of its first examples.
+        outputs: What the model answered, as text, on its way to the driver; it is written to a file of its own.
+        texts: The first validation texts, for the report.
+        explorer: Attention maps of a few examples, for the report.
+    """
+
+    id: str
+    status: str
+    method: str
+    size: str = "all"
+    keep: str = "last"
+    resample: bool | None = None
+    fold: int | None = None
+    head_seed: int | None = None
+    trial: int | None = None
+    protocol: str | None = None
+    started: str = ""
+    ended: str = ""
+    worker: str = ""
+    lost_workers: list[str] = field(default_factory=list)
+    error: RunError | None = None
+    model: ModelFacts | None = None
+    model_bytes: int | None = None
+    data: dict[str, str | None] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    method_metrics: dict[str, list[Any]] = field(default_factory=dict)
+    predictions: dict[str, ClassPredictions] = field(default_factory=dict)
+    outputs: str | None = None
+    texts: list[str] = field(default_factory=list)
+    explorer: dict[str, Any] | None = None
+
+    @classmethod
+    def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        return study_record_from_1(content)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run has no result."""
+        return self.status == "failed"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run was trained to its end."""
+        return self.status == "finished"
+
+    @property
+    def message(self) -> str:
+        """Why the run has failed; empty if it has not."""
+        return "" if self.error is None else self.error.message
