@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line and exits. A mistake of the user is reported in one sentence, with exit code 2.
+    """Run the command line and exit. A mistake of the user is reported in one sentence, with exit code 2.
 
     Args:
         arguments: The words that follow `attendrop`. By default, those that this process was started with.

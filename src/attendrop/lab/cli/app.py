@@ -56,7 +56,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Imports the module of a command and builds the command with its options."""
+    """Import the module of a command and build the command with its options."""
     command = typer.Typer(rich_markup_mode="rich", add_completion=False)
     with exits_on_interrupt():
         command.command(name, help=COMMANDS[name])(import_module(f".{name}", __package__).command)
@@ -74,7 +74,7 @@ app = typer.Typer(
 
 
 def _placeholder() -> None:
-    """Stands for a command in the list of commands; `LazyGroup` replaces it when it is called."""
+    """Do nothing: a placeholder in the list of commands, which `LazyGroup` replaces when it is called."""
 
 
 for _name, _help in COMMANDS.items():
@@ -99,7 +99,7 @@ RENAMED = {"--step": "--capture"}  # deprecated flags
 
 
 def dashed(arguments: Sequence[str]) -> list[str]:
-    """Writes flags with dashes: `--learning_rate`, as the scripts of transformers have it, is `--learning-rate`.
+    """Write flags with dashes: `--learning_rate`, as the scripts of transformers have it, is `--learning-rate`.
 
     Replaces deprecated flags.
     """
@@ -114,7 +114,7 @@ def dashed(arguments: Sequence[str]) -> list[str]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
         arguments: The words that follow `attendrop`.
@@ -144,7 +144,7 @@ def _failed(error: object, code: int) -> int:
 
 
 def _nearest(error: Any) -> list[str] | None:
-    """The flags that an unknown flag may stand for."""
+    """Return the flags that an unknown flag may stand for."""
     from ..runs.settings import OTHER_NAMES
 
     known = OTHER_NAMES.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
@@ -156,7 +156,7 @@ def _nearest(error: Any) -> list[str] | None:
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with the flags, as a sentence that ends with where to look."""
+    """Return what is wrong with the flags, as a sentence that ends with where to look."""
     near = _nearest(error)
     message = error.message if near else error.format_message()
     message = message.replace(". Did you mean", "; did you mean").rstrip(".")

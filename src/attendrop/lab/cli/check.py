@@ -68,7 +68,7 @@ def command(
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    """Prints the findings, and in a last line whether a run would stop."""
+    """Print the findings, and in a last line whether a run would stop."""
     for finding in findings:
         if finding.level == "error":
             print_error(f"{finding.text}.")

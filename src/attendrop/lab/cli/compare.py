@@ -89,7 +89,7 @@ def compare_command(
     executor: EngineOptions = LOCAL,
     retry_failed: RetryFailed = False,
 ) -> None:
-    """Compares with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting of a run."""
+    """Compare with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting of a run."""
     shared = {**(read_yaml(config) if config else {}), **settings}
     folder = shared.pop("output_dir", None)
     secrets = {name: shared.pop(name) for name in [*shared] if is_secret(name)}

@@ -20,7 +20,7 @@ _STORED = Path(__file__).with_name("flags.json")
 
 
 def command_for_completion(name: str) -> Any:
-    """A command with the flags of `name` that does nothing, for the shell to complete.
+    """Return a command with the flags of `name` that does nothing, for the shell to complete.
 
     Args:
         name: The name of a command.
@@ -68,7 +68,7 @@ _VALUES = {
 
 
 def stored_flags() -> str:
-    """The content of `flags.json`: of each command, the names of each flag and whether it takes no value."""
+    """Return the content of `flags.json`: of each command, the names of each flag and whether it takes no value."""
     from .app import COMMANDS, load_command
 
     flags = {

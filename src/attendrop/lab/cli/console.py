@@ -26,12 +26,12 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def shown(text: object) -> str:
-    """Text of a user, such as a file name or a label, for a table or a message: on one line, and not read as markup."""
+    """Return the user's text, such as a file name or a label, on one line and with its markup escaped."""
     return escape(one_line(text))
 
 
 def print_sentence(text: str, screen: Console = console) -> None:
-    """Prints a sentence: in a terminal it is wrapped between words, and elsewhere it stays on one line.
+    """Print a sentence: in a terminal it is wrapped between words, and elsewhere it stays on one line.
 
     Args:
         text: The sentence, with markup.
@@ -41,17 +41,17 @@ def print_sentence(text: str, screen: Console = console) -> None:
 
 
 def print_error(error: object) -> None:
-    """Prints what went wrong on the error stream."""
+    """Print what went wrong on the error stream."""
     print_sentence(f"[red]error:[/red] {shown(error)}", errors)
 
 
 def print_stopped() -> None:
-    """Prints that Ctrl-C has stopped the program."""
+    """Print that Ctrl-C has stopped the program."""
     errors.print("[yellow]stopped[/yellow]")
 
 
 def plain_table(*columns: str, align_right: bool = False) -> Table:
-    """A table without lines.
+    """Return a table without lines.
 
     Args:
         columns: The titles; more columns can be added later.
@@ -64,7 +64,7 @@ def plain_table(*columns: str, align_right: bool = False) -> Table:
 
 
 def checked_figure(path: str | Path, overwrite: bool) -> Path:
-    """The path of a figure that a command will write; refuses a file that exists and a suffix other than .png.
+    """Return the path of a figure that a command will write; refuses a file that exists and a suffix other than .png.
 
     Args:
         path: The path that the user gave.
@@ -81,7 +81,7 @@ def checked_figure(path: str | Path, overwrite: bool) -> Path:
 
 
 def timed_bar(screen: Console, *figures: ProgressColumn, transient: bool = False) -> Progress:
-    """A bar with the steps that are done and the time left; nothing is shown where a line cannot be drawn again.
+    """Return a bar with the steps that are done and the time left; nothing is shown where a line cannot be drawn again.
 
     Args:
         screen: Where it is shown: not in a file or a pipe, and not in a terminal without escape codes.
@@ -97,7 +97,7 @@ def timed_bar(screen: Console, *figures: ProgressColumn, transient: bool = False
 
 @contextmanager
 def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the time left, which is gone at the end; there is none for few examples.
+    """Show a bar with the time left, which disappears at the end; there is none for few examples.
 
     Args:
         title: What is done.
@@ -120,7 +120,7 @@ def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Ite
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silences the warnings and progress bars of transformers and datasets, and restores their settings at the end."""
+    """Silence the warnings and progress bars of transformers and datasets, and restore their settings at the end."""
     with exits_on_interrupt():
         import datasets
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def data_table(description: Description) -> Table:
-    """The number of examples of each part, and their lengths."""
+    """Return the number of examples of each part, and their lengths."""
     lengths_titles: tuple[str, ...] = (
         f"{description.unit}: median",
         "95 %",
@@ -37,7 +37,7 @@ def data_table(description: Description) -> Table:
 
 
 def balance_table(description: Description, most: int = 12) -> Table:
-    """How many examples of each part have each label; of more than `most` labels, only the most frequent."""
+    """Return how many examples of each part have each label; of more than `most` labels, only the most frequent."""
     parts = description.balance
     table = plain_table("label", *parts, align_right=True)
     labels = list(description.labels)

@@ -21,12 +21,12 @@ COMMON = (
 
 
 def flag_of(name: str) -> str:
-    """The flag of a setting: `learning_rate` is `--learning-rate`."""
+    """Return the flag of a setting: `learning_rate` is `--learning-rate`."""
     return f"--{name.replace('_', '-')}"
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give these settings."""
+    """Return the words of a command line that give these settings."""
     arguments: list[str] = []
     for name, value in settings.items():
         flag = flag_of(name)
@@ -41,7 +41,7 @@ def as_arguments(settings: Mapping[str, Any]) -> list[str]:
 def with_flags(
     function: Callable[..., Any], without: Collection[str] = (), shown: Collection[str] = ()
 ) -> Callable[..., Any]:
-    """Turns `function(settings, ...)` into a command with a flag for every setting.
+    """Turn `function(settings, ...)` into a command with a flag for every setting.
 
     `--help` of the command shows the flags that most users need, and `--help-all` every flag.
 
@@ -75,7 +75,7 @@ def with_flags(
 
 
 def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a command besides `settings`, and the fields of those that are groups of them.
+    """Return the parameters of a command besides `settings`, and the fields of those that are groups of them.
 
     Their options are copies, which may be changed.
     """
@@ -89,18 +89,18 @@ def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _groups(function: Callable[..., Any]) -> dict[str, Any]:
-    """The parameters of a command whose type is a dataclass, and this type."""
+    """Return the parameters of a command whose type is a dataclass, and this type."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     return {p.name: p.annotation for p in parameters if dataclasses.is_dataclass(p.annotation)}
 
 
 def _copied(annotation: Any) -> Any:
-    """The same annotation with an option of its own: commands share some annotations (`engine_options`)."""
+    """Return the same annotation with an option of its own: commands share some annotations (`engine_options`)."""
     return Annotated[annotation.__origin__, copy.copy(annotation.__metadata__[0])]
 
 
 def _show_all(context: typer.Context, is_given: bool) -> None:
-    """Prints the help with the flags that `--help` leaves out."""
+    """Print the help with the flags that `--help` leaves out."""
     if not is_given or context.resilient_parsing:
         return
     for parameter in context.command.params:
@@ -129,7 +129,7 @@ _METAVARS: dict[type, str] = {int: "INTEGER", float: "FLOAT", bool: ""}  # what 
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
-    """The parameter that typer turns into the flag of a setting. Its value is None if the flag is not given."""
+    """Return the parameter that typer turns into the flag of a setting. Its value is None if the flag is not given."""
     flag = flag_of(setting.name)
     # Our own switches are off by default; a training argument may be on, so it also has a --no-… flag.
     has_negation = setting.type is bool and setting.name not in RUN_SETTINGS

@@ -23,12 +23,12 @@ def watch_launcher() -> None:
 
 
 def is_launched() -> bool:
-    """Whether a launcher has started this process as one of several."""
+    """Return whether a launcher has started this process as one of several."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that prints."""
+    """Return whether this process is the one that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -47,7 +47,7 @@ class Processes:
         return self.per_node * self.nodes
 
     def check(self) -> None:
-        """Refuses numbers that no launcher can start processes with."""
+        """Refuse numbers that no launcher can start processes with."""
         for flag, value, low, high in (
             ("nproc", self.per_node, 1, None),
             ("nnodes", self.nodes, 1, None),
@@ -65,7 +65,7 @@ class Processes:
 
 
 def launch(arguments: Sequence[str], processes: Processes) -> int:
-    """Starts the processes of this machine and waits for them.
+    """Start the processes of this machine and wait for them.
 
     Args:
         arguments: The flags of `attendrop train` for each process.
@@ -102,7 +102,7 @@ def _launch_on_gpus(words: Sequence[str], processes: Processes) -> int:
 
 
 def _launch_on_cpu(words: Sequence[str], processes: Processes) -> int:
-    """Uses torch's launcher: without MPI, accelerate's starts only one process on a CPU."""
+    """Use torch's launcher: without MPI, accelerate's starts only one process on a CPU."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

@@ -57,7 +57,7 @@ class RunRow:
         ]  # fmt: skip
 
     def line(self) -> str:
-        """The row as a line of text."""
+        """Return the row as a line of text."""
         parts = [f"epoch {self.epoch:.0f}/{self.epochs}"]
         for name, value in (("loss", self.loss), ("dev accuracy", self.accuracy), ("dev loss", self.dev_loss)):
             if value is not None:
@@ -82,7 +82,7 @@ class LiveTable:
         self.is_live = console.is_interactive
 
     def shown(self) -> AbstractContextManager[Any]:
-        """Shows and updates the table inside the context."""
+        """Show and update the table inside the context."""
         return Live(get_renderable=self.table, console=console, refresh_per_second=4) if self.is_live else nullcontext()
 
     def table(self) -> Table:
@@ -96,7 +96,7 @@ class LiveTable:
         return table
 
     def print_line(self, row: RunRow) -> None:
-        """Prints the row as a line, where the table cannot be shown."""
+        """Print the row as a line, where the table cannot be shown."""
         if not self.is_live:
             console.print(row.line(), soft_wrap=True)
 

@@ -50,7 +50,7 @@ def _show_fields(name: str) -> None:
 
 
 def with_bounds(cls: type, field: dataclasses.Field[Any], description: str) -> str:
-    """The description of a field, and what it allows where neither this nor the first line of the class says so."""
+    """Return the description of a field, with its bounds if neither it nor the first line of the class has them."""
     bounds, stated = hyper_of(field), f"{(inspect.getdoc(cls) or '').partition('Args:')[0]}{description}"
     if bounds is None or "number" in stated or any(f'"{choice}"' in stated for choice in bounds.choices):
         return description
@@ -58,7 +58,7 @@ def with_bounds(cls: type, field: dataclasses.Field[Any], description: str) -> s
 
 
 def description_of(name: str) -> str:
-    """What a method does, in one line: the first paragraph of its module, which is "Name: what it does."."""
+    """Return what a method does, in one line: the first paragraph of its module, which is "Name: what it does."."""
     folder = Path(methods.__path__[0])
     module, package = folder / f"{name}.py", folder / name / "method.py"
     source = (module if module.is_file() else package).read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def description_of(name: str) -> str:
 
 
 def field_descriptions(cls: type) -> dict[str, str]:
-    """What the docstring of a method says about each field, below `Args:`.
+    """Return what the docstring of a method says about each field, below `Args:`.
 
     A description is a line `field: text`, continued on lines with more indentation.
     """

@@ -63,13 +63,13 @@ def check_packages(command: str, arguments: Sequence[str]) -> None:
 
 
 def missing_program() -> str | None:
-    """What the program needs to read its command line and lacks, as a sentence; None if nothing is missing."""
+    """Return what the program needs to read its command line and lacks, as a sentence; None if nothing is missing."""
     missing = _missing(_PROGRAM)
     return f"the command line needs {sentence_about(missing)}" if missing else None
 
 
 def _of_flags(arguments: Sequence[str]) -> list[str]:
-    """The modules that the flags of a command line need."""
+    """Return the modules that the flags of a command line need."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
     return [
         module
@@ -91,7 +91,7 @@ def _is_installed(module: str) -> bool:
 
 
 def sentence_about(missing: Sequence[str]) -> str:
-    """What is missing and what to type, as the end of a sentence.
+    """Return what is missing and what to type, as the end of a sentence.
 
     Args:
         missing: The names of modules.

@@ -73,7 +73,7 @@ def command(
 
 
 def _lines(texts: list[str]) -> list[str]:
-    """The texts; `-` stands for the lines of the standard input, whose pairs of texts are separated by tabs."""
+    """Return the texts; `-` stands for the lines of the standard input, whose pairs of texts are separated by tabs."""
     if texts != ["-"]:
         return texts
     lines = [line.rstrip("\n") for line in sys.stdin]

@@ -19,7 +19,7 @@ defaults in **bold** are ours.
 
 
 def reference() -> str:
-    """The page, in Markdown."""
+    """Return the page, in Markdown."""
     settings = list(all_settings().values())
     parts = [_HEAD]
     for panel in dict.fromkeys(setting.panel for setting in settings):

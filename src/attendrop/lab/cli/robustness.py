@@ -73,7 +73,7 @@ def _watched(batches: Iterable[Any]) -> Iterable[Any]:
 
 
 def _print(result: Any) -> None:
-    """Prints the scores of each layer at the middle rate, where the orders differ most visibly."""
+    """Print the scores of each layer at the middle rate, where the orders differ most visibly."""
     rates = sorted({point.rate for point in result.points if point.rate > 0} or {0.0})
     rate = rates[(len(rates) - 1) // 2]
     table = plain_table(f"{result.metric}, {rate:g} dropped", *result.orders, align_right=True)

@@ -32,7 +32,7 @@ def command(
 
 
 def _next_step(status: Status) -> str:
-    """What the user can do now."""
+    """Return what the user can do now."""
     if status.is_active:
         return "the study is running"
     failed = " (with --retry-failed for the runs that have failed)" if status.of("failed") else ""

@@ -42,7 +42,7 @@ class StudyView(Watcher):
 
 
 def study_view(status: Status) -> RenderableType:
-    """How far a study is: the counts and the remaining time, what runs, the last results, what has failed."""
+    """Return how far a study is: the counts and the remaining time, what runs, the last results, what has failed."""
     parts: list[RenderableType] = [_headline(status)]
     if status.running:
         parts += ["", _running(status)]
@@ -57,7 +57,7 @@ def study_view(status: Status) -> RenderableType:
 
 
 def counts(status: Status) -> str:
-    """How many runs are done, of how many; how many have failed; when the study ends."""
+    """Return how many runs are done, of how many; how many have failed; when the study ends."""
     done = str(status.done) if status.total is None else f"{status.done}/{status.total}"
     failed = len(status.of("failed"))
     parts = [f"{done} done", *([f"{failed} failed"] if failed else [])]
@@ -67,12 +67,12 @@ def counts(status: Status) -> str:
 
 
 def run_name(run: Mapping[str, Any]) -> str:
-    """A run in a few words: its method, its seed, and its task and amount of data."""
+    """Return a run in a few words: its method, its seed, and its task and amount of data."""
     return _run_name(run["method"], run["seed"], run["task"], run["size"])
 
 
 def record_name(record: StudyRecord) -> str:
-    """The same for the record of a run."""
+    """Return the same for the record of a run."""
     return _run_name(record.method, record.seed, record.task, record.size)
 
 
@@ -81,7 +81,7 @@ def _run_name(method: str, seed: int, task: str, size: str) -> str:
 
 
 def result_of(record: StudyRecord) -> str:
-    """How a run ended: its score, or why it failed."""
+    """Return how a run ended: its score, or why it failed."""
     if record.error is not None:
         return f"failed: {record.error.type}: {record.error.message}"
     score = _score(record)
@@ -134,7 +134,7 @@ def _failures(records: list[StudyRecord]) -> Table:
 
 
 def _span(seconds: float) -> str:
-    """A length of time in words: `40 s`, `3 min`, `2 h 5 min`."""
+    """Return a length of time in words: `40 s`, `3 min`, `2 h 5 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

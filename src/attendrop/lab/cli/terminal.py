@@ -91,7 +91,7 @@ class ProgressBar(TrainerCallback):
         self.stop()
 
     def stop(self) -> None:
-        """Removes the bar."""
+        """Remove the bar."""
         if self.progress is not None:
             self.progress.stop()
             self.progress = None
@@ -102,7 +102,7 @@ class ProgressBar(TrainerCallback):
 
 
 def print_scores(scores: Scores, evaluation: Mapping[str, SplitEvaluation], console: Console) -> None:
-    """Prints every score with its interval and its baseline, then the classes of the first split.
+    """Print every score with its interval and its baseline, then the classes of the first split.
 
     Args:
         scores: Part of the data -> metric -> value.
@@ -122,7 +122,7 @@ def print_scores(scores: Scores, evaluation: Mapping[str, SplitEvaluation], cons
 
 
 def classes_table(classes: Sequence[ClassScores], most: int = 12) -> Table:
-    """Precision, recall and F1 of each class; of more than `most` classes, the most frequent."""
+    """Return the precision, recall and F1 of each class; of more than `most` classes, the most frequent."""
     table = plain_table("class", "precision", "recall", "F1", "examples", "predicted", align_right=True)
     largest = sorted(classes, key=lambda row: -row.examples)[:most]
     for row in (row for row in classes if row in largest):
@@ -134,7 +134,7 @@ def classes_table(classes: Sequence[ClassScores], most: int = 12) -> Table:
 
 
 def print_summary(result: Result, console: Console) -> None:
-    """Prints the scores of a finished run, where its files are, and what to do next."""
+    """Print the scores of a finished run, where its files are, and what to do next."""
     record = result.record
     assert record is not None  # the run is finished
     evaluation = record.evaluation

@@ -31,7 +31,7 @@ def train_command(
     main_address: Annotated[str | None, typer.Option(help="Address of machine 0.", rich_help_panel=_PROCESSES)] = None,
     main_port: Annotated[int, typer.Option(help="Port on machine 0.", rich_help_panel=_PROCESSES)] = 29500,
 ) -> None:
-    """Trains with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
+    """Train with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     watch_launcher()
     settings = {**(read_yaml(config) if config else {}), **settings}
     resolved = make_config(settings)
@@ -51,7 +51,7 @@ command = with_flags(
 
 
 def _train(config: RunConfig) -> None:
-    """Trains and shows the run in the terminal. Exits with code 130 if Ctrl-C stops it."""
+    """Train and show the run in the terminal. Exits with code 130 if Ctrl-C stops it."""
     terminal = Terminal(is_main_process())
     resume = shlex.join(["attendrop", "train", "--config", str(config.output_dir / "run.yaml"), "--resume"])
     try:

@@ -83,7 +83,7 @@ def tune_command(
     executor: EngineOptions = LOCAL,
     retry_failed: RetryFailed = False,
 ) -> None:
-    """Tunes with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
+    """Tune with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     settings = {**(read_yaml(config) if config else {}), **settings}
     options = {"repeats": repeats, "sampler": sampler, "protocol": protocol, "final_seeds": final_seeds}
     search = make_tune_config(settings, space or (), trials, **options)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def _say(text: str) -> None:
 
 
 def _announce(config: TuneConfig, folder: Path) -> None:
-    """Says what is searched, and how."""
+    """Say what is searched, and how."""
     samplers = {
         "grid": "all points of a grid",
         "random": "random points",
@@ -167,7 +167,7 @@ class Lines(TuneListener):
 
 
 def print_result(tuner: Tuner, folder: Path) -> None:
-    """Prints the chosen settings, their scores, and the commands to train with them.
+    """Print the chosen settings, their scores, and the commands to train with them.
 
     Args:
         tuner: The search, which has ended.
@@ -217,7 +217,7 @@ def _spread(dev: Mapping[str, Any]) -> str:
 
 
 def train_command(settings: Mapping[str, Any]) -> str:
-    """The command that trains with chosen settings.
+    """Return the command that trains with chosen settings.
 
     Args:
         settings: The settings of a trial.

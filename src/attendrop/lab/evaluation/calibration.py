@@ -20,7 +20,7 @@ LEAST_FOR_TEMPERATURE = 50  # items; with fewer the fit says more about them tha
 
 
 def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
-    """How well the probabilities fit, as the model gives them (`raw`) and with the temperature (`scaled`).
+    """Return how well the probabilities fit, as the model gives them (`raw`) and with the temperature (`scaled`).
 
     Args:
         answers: What a model predicted on a split, with what is right.
@@ -42,7 +42,7 @@ def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
 
 
 def choose_temperature(answers: Answers) -> tuple[float, str]:
-    """The temperature with the smallest log loss on validation data, and what was done, as a sentence.
+    """Return the temperature with the smallest log loss on validation data, and what was done, as a sentence.
 
     Args:
         answers: The predictions on the validation data.

@@ -27,7 +27,7 @@ PREDICTIONS_FOLDER = "predictions"
 
 
 def outputs_of(task: tasks.Task, prepared: tasks.Prepared, prediction: Any) -> Outputs | None:
-    """What the model predicted in an evaluation; None for a kind of task that cannot be ensembled.
+    """Return what the model predicted in an evaluation; None for a kind of task that cannot be ensembled.
 
     Args:
         task: The task.
@@ -47,7 +47,7 @@ def outputs_of(task: tasks.Task, prepared: tasks.Prepared, prediction: Any) -> O
 
 
 def pack(parts: Mapping[str, Outputs]) -> bytes:
-    """The content of the file of a run: a compressed `.npz`.
+    """Return the content of the file of a run: a compressed `.npz`.
 
     Args:
         parts: What the model answered on each part.
@@ -59,7 +59,7 @@ def pack(parts: Mapping[str, Outputs]) -> bytes:
 
 
 def as_text(parts: Mapping[str, Outputs]) -> str | None:
-    """The same as text, in which a worker hands it to its driver; None if there is nothing."""
+    """Return the same as text, in which a worker hands it to its driver; None if there is nothing."""
     return base64.b64encode(pack(parts)).decode() if parts else None
 
 
@@ -77,7 +77,7 @@ def write_outputs(folder: str | Path, run_id: str, text: str) -> None:
 
 
 def read_outputs(folder: str | Path, run_id: str) -> dict[str, Outputs]:
-    """What the model of a run predicted on each part; empty if that was not stored, or the file is broken.
+    """Return what the model of a run predicted on each part; empty if that was not stored, or the file is broken.
 
     Args:
         folder: The folder of the study.

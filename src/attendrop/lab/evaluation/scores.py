@@ -52,7 +52,7 @@ def _score(name: str, answers: Answers, constant: Any) -> dict[str, float | None
 
 
 def _classes(answers: Answers) -> list[dict[str, Any]]:
-    """Precision, recall and F1 of each class."""
+    """Return the precision, recall and F1 of each class."""
     true_positives, predicted, support = answers.class_counts()
     columns = {
         "precision": true_positives / np.maximum(predicted, 1),

@@ -29,7 +29,7 @@ def prediction_columns(
     word_starts: Sequence[Sequence[int]] | None = None,
     taken: Sequence[str] = (),
 ) -> Columns:
-    """The columns that a prediction adds to an example: `prediction`, and `probability_<class>` for each class.
+    """Return the columns that a prediction adds to an example: `prediction`, and `probability_<class>` for each class.
 
     In tagging they are lists with one entry for each word.
 
@@ -46,7 +46,7 @@ def prediction_columns(
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
-    """A name that no column has yet."""
+    """Return a name that no column has yet."""
     number, free = 2, name
     while free in taken:
         free, number = f"{name}_{number}", number + 1
@@ -54,13 +54,13 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 
 def labels_as_names(task: tasks.Task, split: Any) -> list[Any]:
-    """The labels of a split by name: a name, a number, or a list of names."""
+    """Return the labels of a split by name: a name, a number, or a list of names."""
     kind = tasks.kind_of(task)
     return [kind.label_name(task, value) for value in split[task.label][:]]
 
 
 def split_columns(task: tasks.Task, split: Any) -> Columns:
-    """The columns of a split of the task, with labels by name."""
+    """Return the columns of a split of the task, with labels by name."""
     columns = {name: list(split[name]) for name in task.text if name in split.column_names}
     if task.label is not None and task.label in split.column_names:
         columns[task.label] = labels_as_names(task, split)
@@ -68,7 +68,7 @@ def split_columns(task: tasks.Task, split: Any) -> Columns:
 
 
 def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: float, decimals: int) -> Columns:
-    """The examples of a split with their predictions and losses, the largest loss first."""
+    """Return the examples of a split with their predictions and losses, the largest loss first."""
     task = answers.task
     columns = split_columns(task, split)
     columns |= prediction_columns(

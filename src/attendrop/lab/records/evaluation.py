@@ -99,7 +99,7 @@ class SplitEvaluation:
 
 
 def typed_evaluations(evaluation: Mapping[str, Any]) -> dict[str, SplitEvaluation]:
-    """The judgements of `evaluation.judgement.judge`, by part of the data, as dataclasses.
+    """Return the judgements of `evaluation.judgement.judge`, by part of the data, as dataclasses.
 
     Args:
         evaluation: Part of the data -> its judgement as dictionaries.

@@ -23,7 +23,7 @@ Scores = dict[str, dict[str, float]]  # part of the data -> metric -> value
 
 
 def flat_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The scores by `<part>/<metric>`, as `metrics.json` and tables have them.
+    """Return the scores by `<part>/<metric>`, as `metrics.json` and tables have them.
 
     Args:
         scores: Part of the data -> metric -> value.
@@ -146,7 +146,7 @@ class RunRecord:
     cost: Cost = field(default_factory=Cost)
 
     def to_json(self) -> dict[str, Any]:
-        """The record as values that JSON has, with the number of the schema."""
+        """Return the record as values that JSON has, with the number of the schema."""
         return {"schema": SCHEMA, **to_json(self, keeps_nan=True)}
 
     @classmethod
@@ -174,7 +174,7 @@ class RunRecord:
         raise NotImplementedError
 
     def score(self, part: str, metric: str | None = None) -> float | None:
-        """A score; None if the run has none.
+        """Return a score; None if the run has none.
 
         Args:
             part: The part of the data.

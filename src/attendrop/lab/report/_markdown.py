@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _one_line(text: Any) -> str:
-    """The text on one line. Bytes of a file name that are not UTF-8 are written as escapes."""
+    """Return the text on one line. Bytes of a file name that are not UTF-8 are written as escapes."""
     return " ".join(str(text).encode("utf-8", "backslashreplace").decode().split())
 
 

@@ -282,7 +282,7 @@ class Analysis:
     notes: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, for JSON; None instead of numbers that are not finite."""
+        """Return the fields, for JSON; None instead of numbers that are not finite."""
         fields: dict[str, Any] = to_json(self)
         return fields
 
@@ -316,7 +316,7 @@ def checked_analysis(analysis: Analysis | Mapping[str, Any]) -> Analysis:
 
 
 def _all_methods(analysis: Analysis) -> list[Method]:
-    """The methods, with the baseline and those that were only tuned, of which no run may have been scored yet."""
+    """Return the methods, including the baseline and those that were only tuned and may have no scored run yet."""
     tuned = [curve["method"] for curve in (analysis.tuning or {}).get("curves", [])]
     known = {method.name: method for method in analysis.methods}
     names = list(dict.fromkeys([analysis.baseline, *known, *tuned]))
@@ -325,7 +325,7 @@ def _all_methods(analysis: Analysis) -> list[Method]:
 
 
 def _label(method: Method, names: list[str]) -> str:
-    """The label of a method; of `addrop:p=0.3` without a label of its own it is `addrop`, if no other is called so."""
+    """Return the label of a method; without its own label, `addrop:p=0.3` is `addrop` if no other method is."""
     if method.label not in ("", method.name):
         return method.label
     short = method.name.partition(":")[0]

@@ -113,7 +113,7 @@ One seed says little on a small data set. Repeat the run with several values of 
 
 
 def _runs(record: FolderRecord, settings_file: Path) -> str:
-    """The run that trained the model, or the runs whose weights were averaged."""
+    """Return the run that trained the model, or the runs whose weights were averaged."""
     if record.soup is not None:
         return _bullets(map(markdown_text, record.soup.sentences))
     kept, cost = _bullets(map(markdown_text, record.kept.sentences)), record.cost
@@ -181,7 +181,7 @@ def _bullets(items: Iterable[str]) -> str:
 
 
 def _pictures(record: FolderRecord) -> str:
-    """The figures and tables of the validation data that the run wrote."""
+    """Return the figures and tables of the validation data that the run wrote."""
     evaluation = record.evaluation.get("validation")
     if evaluation is None:
         return ""

@@ -84,7 +84,7 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = N
 
 
 def score_rows(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> list[tuple[str, str, str, str]]:
-    """Every score of a run: its name, its value, its 95 % interval, and the score of the most frequent answer.
+    """Return every score of a run: its name, its value, its 95 % interval, and the score of the most frequent answer.
 
     Args:
         scores: Part of the data -> metric -> value.
@@ -119,7 +119,7 @@ def _number(value: Any) -> str:
 
 
 def scores_in_card(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> str:
-    """The tables of scores and classes of a model card, in Markdown.
+    """Return the tables of scores and classes of a model card, in Markdown.
 
     Args:
         scores: Part of the data -> metric -> value.

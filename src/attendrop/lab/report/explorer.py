@@ -131,7 +131,7 @@ def _example(
 
 
 def _identities(sites: Sequence[Site]) -> dict[int, tuple[str, int]]:
-    """What names a site in a model and in its pruned copy, whose sites are fewer: its module, and the call of it."""
+    """Return a key of a site that is the same in a model and in its pruned copy: its module, and the call of it."""
     seen: Counter[str] = Counter()
     identities = {}
     for site in sites:
@@ -141,7 +141,7 @@ def _identities(sites: Sequence[Site]) -> dict[int, tuple[str, int]]:
 
 
 def _layer_numbers(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[tuple[str, int], int]:
-    """The layer number of each attention over the input, by the identity of its site."""
+    """Return the layer number of each attention over the input, by the identity of its site."""
     with bound(model) as seams:
         identities = _identities(seams.sites)
         return {identities[s.index]: s.layer for s in seams.sites if s.is_over_input(seams.sites)}
@@ -173,7 +173,7 @@ def _head(maps: SiteMaps, head: int) -> dict[str, Any]:
 
 
 def _prediction(model: Any, batch: Mapping[str, Tensor]) -> str | float | None:
-    """The predicted label of a classifier, or the value of a regression; None for other heads."""
+    """Return the predicted label of a classifier, or the value of a regression; None for other heads."""
     with evaluating(model), torch.no_grad():
         logits = getattr(model(**batch), "logits", None)
     if logits is None or logits.dim() != 2:
@@ -185,7 +185,7 @@ def _prediction(model: Any, batch: Mapping[str, Tensor]) -> str | float | None:
 
 
 def _readable(tokenizer: Any, token: str) -> str:
-    """A token without the marks that a tokenizer uses for spaces; a piece of a word keeps its `##`."""
+    """Return a token without the marks that a tokenizer uses for spaces; a piece of a word keeps its `##`."""
     if token.startswith("##"):
         return token
     return tokenizer.convert_tokens_to_string([token]).strip() or token

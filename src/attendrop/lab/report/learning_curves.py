@@ -105,7 +105,7 @@ def _plot(
 
 
 def _draw_marks(panels: Sequence[Any], marks: Marks) -> None:
-    """The kept epoch and the epochs of the method in all panels, the baseline in the last one, which has the labels."""
+    """Mark the kept epoch and the epochs of the method in all panels, and the baseline in the last, labelled one."""
     for axes in panels:
         is_last = axes is panels[-1]
         for number, epoch in enumerate(marks.method_epochs):
@@ -129,7 +129,7 @@ def _draw_training(axes: Any, series: tuple[list[float], list[float]], color: st
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """The moving average of `values`, centred, over fewer values at both ends.
+    """Return the moving average of `values`, centred, over fewer values at both ends.
 
     Args:
         values: The values, in order.
@@ -148,7 +148,7 @@ def _add_legend(figure: Any, axes: Any) -> None:
 
 
 def _series(history: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    """The epochs and values of one key."""
+    """Return the epochs and values of one key."""
     points: dict[float, float] = {}
     for entry in history:
         if key in entry and "epoch" in entry:

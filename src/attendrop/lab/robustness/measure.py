@@ -84,7 +84,7 @@ class Robustness:
         return list(dict.fromkeys(point.order for point in self.points))
 
     def curve(self, layer: str, order: str) -> list[DropScore]:
-        """The scores of one layer and order, by rising rate.
+        """Return the scores of one layer and order, by rising rate.
 
         Args:
             layer: One of `layers`.
@@ -93,7 +93,7 @@ class Robustness:
         return [point for point in self.points if (point.layer, point.order) == (layer, order)]
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers as plain values, ready for JSON."""
+        """Return all numbers as plain values, ready for JSON."""
         return {**asdict(self), "points": [asdict(point) for point in self.points]}
 
     def write_csv(self, path: str | Path) -> Path:
@@ -123,7 +123,7 @@ def measure_robustness(
     compute_metrics: Callable[[EvalPrediction], Mapping[str, float]] | None = None,
     metric: str | None = None,
 ) -> Robustness:
-    """Score a model in eval mode while attention positions are dropped, by layer, rate and order.
+    """Return the score a model in eval mode while attention positions are dropped, by layer, rate and order.
 
     Each layer is measured by itself, in one forward for each rate and order. Random positions depend on the seed, the
     layer and the place of an example among all examples, and not on the size of the batches. The model is not changed.
@@ -186,7 +186,7 @@ class _Tally:
         self.labels = labels if self.labels is None else nested_concat(self.labels, labels)
 
     def scored(self, compute_metrics: Callable[[EvalPrediction], Mapping[str, float]]) -> Mapping[str, float]:
-        """The metrics of all logits and labels, given as the Trainer gives them: alone, or several as a tuple."""
+        """Return the metrics of all logits and labels in the Trainer's format: alone, or several as a tuple."""
         arrays = [tuple(tensor.float().numpy() for tensor in self.predictions), tuple(x.numpy() for x in self.labels)]
         predictions, labels = (values[0] if len(values) == 1 else values for values in arrays)
         return compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
@@ -273,7 +273,7 @@ class _Runs:
 
 
 def _ordered(order: str, score: Tensor, key: int, positions: Tensor) -> Tensor:
-    """A map whose highest entries are the positions that are dropped first: [B, H, Q, K]"""
+    """Return a map whose highest entries are the positions that are dropped first: [B, H, Q, K]."""
     if order == "random":
         return uniform(key, positions, tuple(score.shape[1:]), score.device)
     return score if order == "high" else -score

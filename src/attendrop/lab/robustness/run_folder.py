@@ -78,7 +78,7 @@ def robustness_of_run(
 
 
 def _evaluated_data(folder: str | Path, record: FolderRecord, file: str | Path | None) -> tasks.Data:
-    """The examples to evaluate, as `Data.test`: those of the file, or the validation data of the run."""
+    """Return the examples to evaluate, as `Data.test`: those of the file, or the validation data of the run."""
     task = tasks.Task.from_dict(record.task_definition)
     if file is not None:
         return tasks.load_inputs(file, task)

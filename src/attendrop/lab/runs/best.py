@@ -14,7 +14,7 @@ _MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their n
 
 
 def is_better(metrics: Mapping[str, Any], best: Mapping[str, Any], arguments: Any) -> bool:
-    """Whether an evaluation has a better score than another one, or the same score and a smaller loss.
+    """Return whether an evaluation has a better score than another one, or the same score and a smaller loss.
 
     Args:
         metrics: What the evaluation gave.
@@ -28,17 +28,17 @@ def is_better(metrics: Mapping[str, Any], best: Mapping[str, Any], arguments: An
 
 
 def score_key(arguments: Any) -> str:
-    """The name in the history of the score that chooses the best model."""
+    """Return the name in the history of the score that chooses the best model."""
     return f"eval_{(arguments.metric_for_best_model or 'loss').removeprefix('eval_')}"
 
 
 def evaluation_at(history: Sequence[Mapping[str, Any]], step: int | None) -> Mapping[str, Any] | None:
-    """The evaluation of the model after a step; None if there was none."""
+    """Return the evaluation of the model after a step; None if there was none."""
     return next((entry for entry in history if entry.get("step") == step and "eval_loss" in entry), None)
 
 
 def kept_epoch(trainer: Any, patience: int | None) -> Kept:
-    """Which epoch's model a finished run keeps, with sentences for the user and what methods chose.
+    """Return which epoch's model a finished run keeps, with sentences for the user and what methods chose.
 
     Args:
         trainer: The Trainer after training.
@@ -81,7 +81,7 @@ def _place(epoch: float | None) -> str:
 
 
 def method_epochs(regularizers: Sequence[Any], epochs: int) -> list[int]:
-    """The epochs, from 0, in which a method with cross-tuning acts; empty if there is none.
+    """Return the epochs, from 0, in which a method with cross-tuning acts; empty if there is none.
 
     Args:
         regularizers: The methods of the run.

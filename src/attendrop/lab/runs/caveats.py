@@ -11,7 +11,7 @@ from .settings import RunConfig
 
 
 def caveats_of(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[str]:
-    """The sentences for the model card.
+    """Return the sentences for the model card.
 
     Args:
         config: The configuration of the run.
@@ -24,7 +24,7 @@ def caveats_of(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[s
 
 
 def optimistic_scores(regularizers: Sequence[Regularizer]) -> list[str]:
-    """One sentence, without its full stop, for each method that learns or chooses from validation examples.
+    """Return one sentence, without its full stop, for each method that learns or chooses from validation examples.
 
     Args:
         regularizers: The methods of a run.

@@ -122,7 +122,7 @@ def _check_values(config: RunConfig) -> None:
 
 
 def _choices() -> dict[str, list[str]]:
-    """The allowed values of each training argument whose type is an enumeration."""
+    """Return the allowed values of each training argument whose type is an enumeration."""
     from transformers import Seq2SeqTrainingArguments
 
     found = {}

@@ -50,7 +50,7 @@ def _common_metric(records: Mapping[Path, FolderRecord]) -> str:
 
 
 def _names(records: Mapping[Path, FolderRecord]) -> dict[Path, str]:
-    """The name of each run in the legend: its methods, with the name of the folder where that is not unique."""
+    """Return the name of each run in the legend: its methods, with the name of the folder where that is not unique."""
     methods = {
         folder: " + ".join(method["method"] for method in record.regularizers) or "plain"
         for folder, record in records.items()

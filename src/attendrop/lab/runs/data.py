@@ -60,5 +60,5 @@ def load_other_tasks(
 
 
 def _first(split: Any, count: int | None) -> Any:
-    """The first `count` examples of a split; all of them without a count."""
+    """Return the first `count` examples of a split; all of them without a count."""
     return split if split is None or count is None else split.select(range(min(count, len(split))))

@@ -99,5 +99,5 @@ def evaluate_file(
 
 
 def has_labels(data: tasks.Data) -> bool:
-    """Whether `data.test` has labels, or the targets of a translation."""
+    """Return whether `data.test` has labels, or the targets of a translation."""
     return data.test is not None and tasks.kind_of(data.task).target(data.task) in data.test.column_names

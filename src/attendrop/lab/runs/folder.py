@@ -113,7 +113,7 @@ def _check_checkpoint(config: RunConfig) -> None:
 
 
 def is_written_by_a_run(name: str) -> bool:
-    """Whether a run writes a file or folder of this name into its output folder."""
+    """Return whether a run writes a file or folder of this name into its output folder."""
     return any(re.fullmatch(pattern, name) for pattern in _WRITTEN)
 
 

@@ -13,7 +13,10 @@ VARIABLE = "HF_TOKEN"  # `huggingface_hub` reads it, and so do the processes tha
 
 @contextmanager
 def token_in_environment(config: RunConfig) -> Iterator[None]:
-    """Inside, the token that the user set is in the environment. The training arguments would be written to a file."""
+    """Put the user's token into the environment for the block.
+
+    The training arguments would be written to a file.
+    """
     token = next(iter(config.secrets.values()), None)
     before = os.environ.get(VARIABLE)
     if token is None:

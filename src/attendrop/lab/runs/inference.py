@@ -38,7 +38,7 @@ class Rows:
 
     @classmethod
     def of_split(cls, split: Any, tokenizer: Any, has_endings: bool = False) -> Rows:
-        """The rows of a split.
+        """Return the rows of a split.
 
         Args:
             split: The tokenised split.
@@ -56,14 +56,14 @@ class Rows:
         return cls(columns, lengths, endings, tokenizer.padding_side == "left")
 
     def length(self, examples: np.ndarray) -> int:
-        """The length of the longest of some examples."""
+        """Return the length of the longest of some examples."""
         return int(self.lengths[self._rows(examples)].max())
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
         return (examples[:, None] * self.endings + np.arange(self.endings)).reshape(-1)
 
     def batch(self, examples: np.ndarray, width: int) -> dict[str, torch.Tensor]:
-        """The padded inputs of some examples.
+        """Return the padded inputs of some examples.
 
         Args:
             examples: Their numbers.
@@ -98,11 +98,11 @@ class CollatedRows:
         self.order = np.argsort(-self.lengths, kind="stable")  # the longest first
 
     def length(self, examples: np.ndarray) -> int:
-        """The length of the longest of some examples."""
+        """Return the length of the longest of some examples."""
         return int(self.lengths[examples].max())
 
     def batch(self, examples: np.ndarray, width: int) -> dict[str, torch.Tensor]:
-        """The inputs of some examples, as wide as the collator makes them.
+        """Return the inputs of some examples, as wide as the collator makes them.
 
         Args:
             examples: Their numbers.
@@ -123,7 +123,7 @@ def run_model(
     word_starts: list[list[int]] | None = None,
     graphs: Graphs | None = None,
 ) -> Any:
-    """The outputs of a model for every example of a split, in the order of the split.
+    """Return the outputs of a model for every example of a split, in the order of the split.
 
     On a GPU the forward passes are replayed as CUDA graphs, where enough batches have about the same length.
 

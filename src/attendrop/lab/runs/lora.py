@@ -87,7 +87,7 @@ def merged(model: Any, config: RunConfig, task: tasks.Task) -> Any:
 
 
 def _quantization(config: RunConfig) -> Any:
-    """How transformers loads the frozen weights; None = as they are."""
+    """Return how transformers loads the frozen weights; None = as they are."""
     if config.quantize is None:
         return None
     import torch
@@ -130,7 +130,7 @@ def _with_adapters(model: Any, config: RunConfig, task: tasks.Task, notes: list[
 
 
 def _targets(model: Any, heads: list[str], wanted: list[str]) -> list[str]:
-    """The names of the linear layers that get an adapter."""
+    """Return the names of the linear layers that get an adapter."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 

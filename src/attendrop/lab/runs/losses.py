@@ -46,7 +46,7 @@ class LabelLoss:
         self.has_several_labels = has_several_labels
 
     def __call__(self, outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
-        """The loss of a micro-batch.
+        """Return the loss of a micro-batch.
 
         Args:
             outputs: The outputs of the model.
@@ -66,7 +66,7 @@ class LabelLoss:
         return losses.sum() / num_items_in_batch
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each label, [N]; 0 where it is ignored."""
+        """Return the loss of each label, [N]; 0 where it is ignored."""
         losses = functional.cross_entropy(
             logits, labels, reduction="none", ignore_index=IGNORED, label_smoothing=self.smoothing
         )
@@ -128,7 +128,7 @@ def _any_of(kinds: Sequence[str]) -> str:
 
 
 def class_weights(given: Sequence[str], data: tasks.Data) -> list[float]:
-    """The weight of each class.
+    """Return the weight of each class.
 
     Args:
         given: `["balanced"]`, for weights that are inversely proportional to the number of training labels; or pairs

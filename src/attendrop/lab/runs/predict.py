@@ -112,7 +112,7 @@ class Outputs:
     word_starts: Sequence[Sequence[int]] | None
 
     def columns(self, taken: Sequence[str] = ()) -> dict[str, list[Any]]:
-        """The columns that the predictions add to those in `taken`."""
+        """Return the columns that the predictions add to those in `taken`."""
         run = self.run
         return prediction_columns(
             run.task, self.values, temperature=run.temperature, decimals=run.decimals, word_starts=self.word_starts,
@@ -120,7 +120,7 @@ class Outputs:
         )  # fmt: skip
 
     def answers(self) -> Answers | None:
-        """The predictions and what is right; None if the file has no labels."""
+        """Return the predictions and what is right; None if the file has no labels."""
         split, task = self.data.test, self.run.task
         kind = tasks.kind_of(task)
         if split is None or kind.target(task) not in split.column_names:
@@ -146,7 +146,7 @@ def predict_texts(
 
 
 def _added(columns: dict[str, list[Any]], task: tasks.Task) -> str:
-    """The name of the column with the predictions: the first one after the texts."""
+    """Return the name of the column with the predictions: the first one after the texts."""
     return next(name for name in columns if name not in task.text)
 
 

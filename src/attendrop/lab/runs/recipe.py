@@ -69,7 +69,7 @@ class Recipe:
 
 
 def epochs_for(examples: int, batch: int) -> int:
-    """The number of epochs for an amount of training data.
+    """Return the number of epochs for an amount of training data.
 
     Args:
         examples: The number of training examples.
@@ -80,7 +80,7 @@ def epochs_for(examples: int, batch: int) -> int:
 
 
 def preset_epochs_for(examples: int, epochs: float) -> float:
-    """The number of epochs of a preset: fewer for more examples, so that the number of steps stays about the same.
+    """Return the number of epochs of a preset: fewer for more examples, so that the number of steps stays similar.
 
     Args:
         examples: The number of training examples.
@@ -90,7 +90,7 @@ def preset_epochs_for(examples: int, epochs: float) -> float:
 
 
 def rate_for(width: int, kind: str = "classification", is_lora: bool = False) -> float:
-    """The learning rate for a model.
+    """Return the learning rate for a model.
 
     Args:
         width: The size of its hidden states.
@@ -140,7 +140,7 @@ def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: An
 
 
 def width_of(config: Any) -> int:
-    """The size of the hidden states of a model.
+    """Return the size of the hidden states of a model.
 
     Args:
         config: The configuration of the model.

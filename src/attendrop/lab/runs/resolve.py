@@ -89,7 +89,7 @@ def _make_regularizers(config: RunConfig) -> list[Regularizer]:
 
 
 def _dependent_defaults(config: RunConfig) -> dict[str, Any]:
-    """The defaults of training arguments that depend on other settings."""
+    """Return the defaults of training arguments that depend on other settings."""
     training, found = config.training, dict[str, Any]()
     if "save_strategy" not in config.explicit:
         # The best model can only be loaded from a step at which it was evaluated and saved.

@@ -54,7 +54,7 @@ class Result:
         return flat_scores(self.scores)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the scores, the warnings, and `curves.png` if the run has written it."""
+        """Return what a notebook shows: the scores, the warnings, and `curves.png` if the run has written it."""
         if not self.finished:
             return f"<p>{escape(repr(self))}</p>"
         scores = score_rows(self.scores, self.record.evaluation if self.record else {})

@@ -71,13 +71,13 @@ class Listener:
     """
 
     def note(self, text: str) -> None:
-        """Called for each note: what was guessed, split off, truncated or initialised at random."""
+        """Handle a note: what was guessed, split off, truncated or initialised at random."""
 
     def described(self, description: tasks.Description) -> None:
-        """Called with the statistics of the data, before training."""
+        """Handle the statistics of the data, before training."""
 
     def interrupted(self) -> None:
-        """Called on Ctrl-C. The run finishes its step and stops."""
+        """Handle Ctrl-C. The run finishes its step and stops."""
 
     def callbacks(self) -> Sequence[TrainerCallback]:
         """Return callbacks to add to the Trainer."""
@@ -297,7 +297,7 @@ class Run:
         return record
 
     def scored_parts(self) -> Iterator[Part]:
-        """The validation split, the other splits that have labels, and the tasks of --also-eval."""
+        """Yield the validation split, the other splits that have labels, and the tasks of --also-eval."""
         for name, split in self._encoded().items():
             if name == "validation" or self.is_masked or self._has_labels(name):
                 yield Part(name, split, self.data, self.prepared, name)
@@ -314,7 +314,7 @@ class Run:
         return evaluator
 
     def _encoded(self) -> dict[str, Any]:
-        """The tokenised splits for evaluation and prediction."""
+        """Return the tokenised splits for evaluation and prediction."""
         splits = {"validation": self.prepared.validation, **self.prepared.others, "test": self.prepared.test}
         return {name: split for name, split in splits.items() if split is not None}
 

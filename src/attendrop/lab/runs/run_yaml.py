@@ -76,7 +76,7 @@ def write_yaml(
 
 
 def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:
-    """The values of all settings that can be written and read again, those without a value as null."""
+    """Return the values of all settings that can be written and read again, those without a value as null."""
     found = {}
     for name, setting in all_settings().items():
         if name in (*INVOCATION_ONLY, *MACHINE_SPECIFIC) or is_secret(name):

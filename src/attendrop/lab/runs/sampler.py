@@ -62,7 +62,7 @@ class LengthGroupedSampler(Sampler[int]):
                 yield from batches[i].tolist()
 
     def _order(self, generator: torch.Generator) -> Tensor:
-        """The examples of an epoch in random order.
+        """Return the examples of an epoch in random order.
 
         Of each class as many are drawn, and in total as many as there are examples. All examples of a rare class come
         once before any of them comes again.

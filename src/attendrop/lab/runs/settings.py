@@ -205,7 +205,7 @@ class RunConfig:
         return dataclasses.replace(self, **own, training={**self.training, **training})
 
     def read_options(self) -> ReadOptions:
-        """How the user's files are read."""
+        """Return how the user's files are read."""
         return ReadOptions(self.encoding, self.separator, self.drop_bad_rows, self.label_separator, tuple(self.columns))
 
     def settings(self) -> dict[str, Any]:
@@ -298,7 +298,7 @@ _PARSERS: dict[type, tuple[Callable[[Any], Any], str]] = {
 
 
 def _setting_type(annotation: Any) -> type:
-    """The type that a flag of this annotation accepts."""
+    """Return the type that a flag of this annotation accepts."""
     options = [annotation]
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(annotation) if option is not type(None)]
@@ -398,7 +398,7 @@ OTHER_NAMES = {
 
 
 def _suggestion(name: str) -> str:
-    """The end of the sentence about an unknown setting: the nearest known one, or where they are listed."""
+    """Return the end of the sentence about an unknown setting: the nearest known one, or where they are listed."""
     nearest = [OTHER_NAMES[name]] if name in OTHER_NAMES else difflib.get_close_matches(name, all_settings(), n=1)
     return f"; did you mean {nearest[0]!r}?" if nearest else "; `attendrop train --help-all` lists them."
 

@@ -74,7 +74,7 @@ class RunTrainerMixin(RegularizerMixin):
         return LengthGroupedSampler(lengths, batch_size, seed, classes, grouped)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        """The examples in their order. The Trainer would group them by length, and mix the predictions up."""
+        """Return the examples in their order. The Trainer would group them by length, and mix the predictions up."""
         if eval_dataset is None or self.args.world_size > 1:  # accelerate divides batches among the processes
             return None
         return SequentialSampler(eval_dataset)

@@ -33,7 +33,7 @@ class Reliability(NamedTuple):
 
 
 def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
-    """Probabilities of the classes.
+    """Return probabilities of the classes.
 
     Args:
         logits: One row for each example, one column for each class.
@@ -45,7 +45,7 @@ def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
 
 
 def log_loss(probabilities: npt.ArrayLike, labels: Labels) -> float:
-    """Mean of -log p of the right class; a probability of 0 counts as 1e-15.
+    """Return the mean of -log p of the right class; a probability of 0 counts as 1e-15.
 
     Args:
         probabilities: One row for each example, one column for each class.
@@ -56,7 +56,7 @@ def log_loss(probabilities: npt.ArrayLike, labels: Labels) -> float:
 
 
 def brier_score(probabilities: npt.ArrayLike, labels: Labels) -> float:
-    """Mean squared distance from the probabilities to the right answer, summed over the classes: from 0 to 2.
+    """Return the mean squared distance from the probabilities to the right answer, summed over classes: 0 to 2.
 
     Args:
         probabilities: One row for each example, one column for each class.
@@ -70,7 +70,7 @@ def brier_score(probabilities: npt.ArrayLike, labels: Labels) -> float:
 def calibration_error(
     probabilities: npt.ArrayLike, labels: Labels, bins: int = BINS, equal_mass: bool = False
 ) -> float:
-    """Expected calibration error (ECE): mean distance from confidence to accuracy over the bins, from 0 to 1.
+    """Return the expected calibration error (ECE): mean distance from confidence to accuracy over the bins, 0 to 1.
 
     Args:
         probabilities: One row for each example, one column for each class.
@@ -86,7 +86,7 @@ def calibration_error(
 def reliability(
     probabilities: npt.ArrayLike, labels: Labels, bins: int = BINS, equal_mass: bool = False
 ) -> Reliability:
-    """Confidence and accuracy by bins of the confidence.
+    """Return confidence and accuracy by bins of the confidence.
 
     Args:
         probabilities: One row for each example, one column for each class.
@@ -115,7 +115,7 @@ def reliability(
 
 
 def fit_temperature(logits: npt.ArrayLike, labels: Labels) -> float:
-    """The temperature between 0.01 and 100 with the smallest log loss; above 1 if the classifier is too sure of itself.
+    """Return the temperature between 0.01 and 100 with the smallest log loss; above 1 if it is overconfident.
 
     Args:
         logits: One row for each example, one column for each class.
@@ -133,7 +133,7 @@ def fit_temperature(logits: npt.ArrayLike, labels: Labels) -> float:
 
 
 def scaled_probabilities(logits: npt.ArrayLike, labels: Labels) -> Floats:
-    """Probabilities after temperature scaling, cross-fitted: each half of the examples by the temperature of the other.
+    """Return probabilities after cross-fitted temperature scaling: each half uses the temperature of the other.
 
     They show what is left of a difference in loss or calibration when every classifier is scaled afterwards.
 
@@ -153,7 +153,7 @@ def scaled_probabilities(logits: npt.ArrayLike, labels: Labels) -> Floats:
 def score_interval(
     score: Callable[..., float], *columns: npt.ArrayLike, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Bootstrap interval of a score over the examples of one evaluation: what other examples would have given.
+    """Return the bootstrap interval of a score over the examples of one evaluation: the variation with other examples.
 
     It says nothing about other seeds.
 

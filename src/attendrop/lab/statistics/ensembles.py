@@ -58,7 +58,7 @@ def judge_gain(
 
 
 def jackknife_values(whole: float, without: Sequence[float], members: Sequence[float]) -> Floats:
-    """One value for each member, whose mean is the gain and whose standard error is that of the jackknife.
+    """Return one value for each member, whose mean is the gain and whose standard error is that of the jackknife.
 
     They are Tukey's pseudo-values, moved so that their mean is the gain itself: the usual jackknife would correct its
     mean to that of an ensemble without end.

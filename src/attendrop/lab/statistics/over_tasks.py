@@ -61,7 +61,7 @@ class TaskSummary(TaskFigures):
     sentence: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, for JSON; the interval is a list."""
+        """Return the fields for JSON; the interval is a list."""
         return plain_fields(self)
 
 
@@ -151,7 +151,7 @@ def _estimate(tasks: list[Floats], draws: int, seed: int, only_these: bool) -> _
 
 
 def hierarchical_bootstrap(tasks: list[Floats], draws: int = 4000, seed: int = 0) -> Floats:
-    """Bootstrap samples of the mean over tasks: tasks are drawn, and then seeds within each drawn task.
+    """Return bootstrap samples of the mean over tasks: tasks are drawn, and then seeds within each drawn task.
 
     Args:
         tasks: The paired differences of each task, at least two of at least two.

@@ -70,7 +70,7 @@ def _is_finite(value: float | None) -> bool:
 
 
 def find_resolution(values: Floats) -> float:
-    """The step in which values move: the smallest gap between two of them if all gaps are multiples of it, or 0.
+    """Return the step in which values move: the smallest gap between two of them if all gaps are multiples of it, or 0.
 
     Args:
         values: The values, of both methods.
@@ -88,7 +88,7 @@ def find_resolution(values: Floats) -> float:
 
 
 def deviation_of(differences: Floats, resolution: float = 0.0) -> float:
-    """Standard deviation of the differences (with n - 1), and at least half a step.
+    """Return the standard deviation of the differences (with n - 1), and at least half a step.
 
     Args:
         differences: At least two differences.
@@ -98,7 +98,7 @@ def deviation_of(differences: Floats, resolution: float = 0.0) -> float:
 
 
 def t_interval(differences: Floats, confidence: float = 0.95, resolution: float = 0.0) -> Interval:
-    """Confidence interval of the mean difference by Student's t.
+    """Return the confidence interval of the mean difference by Student's t.
 
     It is the interval of the verdicts: of those tried, it alone covers the true difference as often as it says at 5, 10
     and 20 seeds (docs/statistics.md).
@@ -129,7 +129,10 @@ def t_test(differences: Floats, against: float = 0.0, resolution: float = 0.0) -
 
 
 def _tail(distance: float, differences: Floats, resolution: float) -> float:
-    """Probability of a t value above `distance` in standard errors. Differences without deviation give 0, 1/2 or 1."""
+    """Return the probability of a t value above `distance` in standard errors.
+
+    Differences without deviation give 0, 1/2 or 1.
+    """
     error = _standard_error(differences, resolution)
     if error <= 1e-12 * abs(distance) or error == 0:
         return 0.5 * (1 - math.copysign(1.0, distance)) if distance else 0.5
@@ -176,14 +179,17 @@ def _sign_flip_test(differences: tuple[float, ...], draws: int, seed: int) -> fl
 
 
 def _share_of_sums(size: Floats, least: float) -> float:
-    """Share of all choices of signs whose sum is at least `least`. The sums of two halves are enumerated and joined."""
+    """Return the share of all choices of signs whose sum is at least `least`.
+
+    The sums of two halves are enumerated and joined.
+    """
     one, other = _signed_sums(size[::2]), _signed_sums(size[1::2])
     below = np.searchsorted(other, least - one, side="left")
     return float((len(other) - below).sum()) / (len(one) * len(other))
 
 
 def _signed_sums(size: Floats) -> Floats:
-    """The sums of all choices of signs, sorted."""
+    """Return the sums of all choices of signs, sorted."""
     sums = np.zeros(1)
     for value in size:
         sums = np.sort(np.concatenate([sums - value, sums + value]), kind="stable")  # merges two sorted halves
@@ -227,7 +233,7 @@ def bca_interval(values: Floats, confidence: float = 0.95, resamples: int = 2000
 
 
 def probability_of_improvement(improvements: Floats, confidence: float = 0.95) -> tuple[float, Interval]:
-    """Probability that the method is better than the baseline in a new seed, with its Wilson interval.
+    """Return the probability that the method is better than the baseline in a new seed, with its Wilson interval.
 
     Args:
         improvements: By how much the method is better, for each seed. 0 counts as half.
@@ -245,7 +251,7 @@ def probability_of_improvement(improvements: Floats, confidence: float = 0.95) -
 
 
 def power_of(effect: float, deviation: float, pairs: int, alpha: float = 0.05) -> float:
-    """Probability that the two-sided t test finds a true difference, by the noncentral t distribution.
+    """Return the probability that the two-sided t test finds a true difference, by the noncentral t distribution.
 
     Args:
         effect: The true mean difference.
@@ -259,7 +265,7 @@ def power_of(effect: float, deviation: float, pairs: int, alpha: float = 0.05) -
 
 
 def _above(limit: float, pairs: int, shift: float) -> float:
-    """Probability that a noncentral t value is above `limit`: the mean of Φ(shift - limit s) over the deviation s.
+    """Return the probability that a noncentral t value is above `limit`: the mean of Φ(shift - limit s) over s.
 
     `scipy.special.nctdtr` does the same, but returns NaN for few pairs or a large shift.
     """
@@ -269,7 +275,7 @@ def _above(limit: float, pairs: int, shift: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _deviations(degrees: int) -> tuple[Floats, Floats]:
-    """Standard deviations of samples from a normal distribution with deviation 1, and the weights of a quadrature."""
+    """Return standard deviations of standard normal samples, and the weights of a quadrature."""
     nodes, weights = np.polynomial.legendre.leggauss(200)
     angles = math.pi / 4 * (1 + nodes)  # more nodes at both ends of the distribution
     quantiles, weights = np.sin(angles) ** 2, weights * math.pi / 4 * np.sin(2 * angles)
@@ -277,7 +283,7 @@ def _deviations(degrees: int) -> tuple[Floats, Floats]:
 
 
 def equivalence_power_of(delta: float, deviation: float, pairs: int, alpha: float = 0.05) -> float:
-    """Probability that a method with no effect is found to be within ±delta (a lower bound, close for large powers).
+    """Return the probability that a method without effect is found within ±delta: a lower bound, tight at high power.
 
     Args:
         delta: The smallest difference that matters.
@@ -290,7 +296,7 @@ def equivalence_power_of(delta: float, deviation: float, pairs: int, alpha: floa
 
 
 def minimum_detectable_effect(deviation: float, pairs: int, power: float = POWER, alpha: float = 0.05) -> float:
-    """The true difference that the t test finds with the given power.
+    """Return the true difference that the t test finds with the given power.
 
     Args:
         deviation: Standard deviation of the differences.
@@ -308,7 +314,9 @@ def minimum_detectable_effect(deviation: float, pairs: int, power: float = POWER
 
 
 def seeds_to_detect(effect: float, deviation: float, power: float = POWER, alpha: float = 0.05) -> int | None:
-    """Number of seeds with which the t test finds a true difference with the given power. None = more than 100,000.
+    """Return the number of seeds with which the t test finds a true difference with the given power.
+
+    None = more than 100,000.
 
     Args:
         effect: The true mean difference.
@@ -322,7 +330,9 @@ def seeds_to_detect(effect: float, deviation: float, power: float = POWER, alpha
 
 
 def seeds_for_equivalence(delta: float, deviation: float, power: float = POWER, alpha: float = 0.05) -> int | None:
-    """Number of seeds with which a method with no effect is found to be within ±delta. None = more than 100,000.
+    """Return the number of seeds with which a method with no effect is found to be within ±delta.
+
+    None = more than 100,000.
 
     Args:
         delta: The smallest difference that matters.
@@ -336,7 +346,7 @@ def seeds_for_equivalence(delta: float, deviation: float, power: float = POWER, 
 
 
 def _fewest(is_enough: Callable[[int], bool]) -> int | None:
-    """The smallest number of seeds from 2 on that is enough, by bisection."""
+    """Return the smallest number of seeds from 2 on that is enough, by bisection."""
     high = 2
     while not is_enough(high):
         high *= 2

@@ -20,7 +20,7 @@ def explain(
     methods: int,
     design: SequentialDesign | None,
 ) -> str:
-    """The verdict and its reasons.
+    """Return the verdict and its reasons.
 
     Args:
         name: Name of the method.
@@ -40,7 +40,7 @@ def explain(
 
 
 def explain_too_few(name: str, question: Question, figures: Figures, fewest: int) -> str:
-    """Why there is no verdict.
+    """Return why there is no verdict.
 
     Args:
         name: Name of the method.
@@ -59,7 +59,7 @@ def explain_too_few(name: str, question: Question, figures: Figures, fewest: int
 def explain_over_tasks(
     name: str, question: Question, figures: TaskFigures, verdict: Verdict, methods: int, is_about_these: bool
 ) -> str:
-    """The verdict over all tasks and its reasons.
+    """Return the verdict over all tasks and its reasons.
 
     Args:
         name: Name of the method.
@@ -90,7 +90,7 @@ def _outcome(
     corrected: str,
     sample: str,
 ) -> str:
-    """The verdict with its figures."""
+    """Return the verdict with its figures."""
     assert figures.difference is not None
     assert figures.interval is not None
     difference = figures.difference

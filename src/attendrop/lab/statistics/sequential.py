@@ -57,7 +57,7 @@ class SequentialDesign:
         return float(np.exp(np.interp(math.log(alpha), np.log(_ALPHAS), np.log(self._levels(seeds)))))
 
     def repeated_p(self, p: float, seeds: int) -> float:
-        """The smallest error rate of all looks together at which the test of this look is significant.
+        """Return the smallest error rate of all looks together at which the test of this look is significant.
 
         Args:
             p: Two-sided p of the test at this look.
@@ -71,7 +71,7 @@ class SequentialDesign:
         return float(np.exp(np.interp(math.log(p), np.log(levels), np.log(_ALPHAS))))
 
     def power_at_least(self, effect: float, deviation: float, alpha: float = 0.05) -> float:
-        """Probability that a true difference is found, at least: that of the last look alone.
+        """Return the probability that a true difference is found, at least: that of the last look alone.
 
         Args:
             effect: The true mean difference.
@@ -81,7 +81,7 @@ class SequentialDesign:
         return power_of(effect, deviation, self.max_seeds, self.level(self.max_seeds, alpha))
 
     def _levels(self, seeds: int) -> Floats:
-        """The levels of a look, for each of `_ALPHAS`."""
+        """Return the levels of a look, for each of `_ALPHAS`."""
         if not self.first <= seeds <= self.max_seeds:
             raise ValueError(f"a look after {seeds} seeds is outside of the plan, {self.first} to {self.max_seeds}.")
         return _table(self)[:, seeds - self.first]
@@ -89,12 +89,12 @@ class SequentialDesign:
 
 @lru_cache(maxsize=8)
 def _table(design: SequentialDesign) -> Floats:
-    """Levels: one row for each of `_ALPHAS`, one column for each look."""
+    """Return levels: one row for each of `_ALPHAS`, one column for each look."""
     return np.array([_levels_of(design, alpha) for alpha in _ALPHAS])
 
 
 def _levels_of(design: SequentialDesign, alpha: float) -> list[float]:
-    """The level of each look, by recursion over the distribution of the paths that have not stopped.
+    """Return the level of each look, by recursion over the distribution of the paths that have not stopped.
 
     Let u be the cosine of the angle between the n differences and the vector of ones, so that t = u √(n-1) / √(1-u²).
     For normal differences with mean 0, u is a Markov chain (`_at_most`). A path stops when |u| is above the bound of
@@ -127,7 +127,7 @@ def _cosine(t: Floats | float, n: int) -> Floats:
 
 
 def _at_most(bounds: Floats, places: Floats, n: int) -> Floats:
-    """Probability that |u| of n differences is at most a bound (rows), for each |u| of n - 1 differences (columns).
+    """Return P(|u| of n differences is at most a bound) (rows), for each |u| of n - 1 differences (columns).
 
     The length of the vector of n - 1 normal values does not depend on its direction. The next value turns the vector by
     an angle φ with density ∝ cos^(n-2) φ, and √n u' = √(n-1) u cos φ + sin φ = r sin(φ + ψ).
@@ -145,7 +145,7 @@ def _angle(angle: Floats, n: int) -> Floats:
 
 
 def _bound(places: Floats, shares: Floats, n: int, share: float) -> float:
-    """The bound that a `share` of all paths does not exceed at the look after n differences."""
+    """Return the bound that a `share` of all paths does not exceed at the look after n differences."""
     from scipy.optimize import brentq
 
     return float(brentq(lambda bound: float(_at_most(bound, places, n) @ shares) - share, 0.0, 1.0, xtol=1e-12))

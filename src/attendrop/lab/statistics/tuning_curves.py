@@ -36,7 +36,7 @@ class TuningCurve:
     high: list[float]
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)
 
 
@@ -46,7 +46,7 @@ def tuning_curve(
     support: Interval = (0.0, 1.0),
     confidence: float = 0.95,
 ) -> TuningCurve:
-    """The tuning curve of random trials.
+    """Return the tuning curve of random trials.
 
     Args:
         scores: The scores of the trials. A failed trial counts with the score of a useless model; left out, it would
@@ -74,7 +74,7 @@ def tuning_curve(
 
 
 def expected_best(scores: Floats) -> Floats:
-    """Mean of the largest of k scores over all choices of k of the n scores, for k from 1 to n.
+    """Return the mean of the largest of k scores over all choices of k of the n scores, for k from 1 to n.
 
     Args:
         scores: The scores of the trials.
@@ -95,7 +95,7 @@ def _log_choose(n: Any, k: Any) -> Floats:
 
 
 def _expected_maximum(values: Floats, distribution: Floats, trials: Any) -> Floats:
-    """Mean of the largest of k draws of a discrete distribution, given by its values and its distribution function."""
+    """Return the mean of the largest of k draws of a discrete distribution, from its values and its CDF."""
     powers = distribution ** trials[:, None]
     return np.asarray(np.diff(powers, axis=1, prepend=0.0) @ values)
 

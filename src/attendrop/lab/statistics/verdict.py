@@ -114,12 +114,12 @@ class Comparison(Figures):
     seeds_needed: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, for JSON; intervals are lists."""
+        """Return the fields for JSON; intervals are lists."""
         return plain_fields(self)
 
 
 def plain_fields(figures: Any) -> dict[str, Any]:
-    """The fields of a dataclass of figures, for JSON: tuples become lists.
+    """Return the fields of a dataclass of figures, for JSON: tuples become lists.
 
     Args:
         figures: The dataclass.
@@ -207,7 +207,7 @@ def _figures(
     power_level: float,
     corrected: tuple[float, float] | tuple[None, None],
 ) -> Figures:
-    """The figures of the pairs, with an interval of confidence 1 - `level`, and the effect found at `power_level`."""
+    """Return the figures of the pairs, with an interval of confidence 1 - `level` and the effect at `power_level`."""
     differences, resolution, n = pairs.differences, pairs.resolution, len(pairs)
     sign = 1 if question.greater_is_better else -1
     improvement = probability_of_improvement(sign * differences, question.confidence) if n else (None, None)
@@ -259,7 +259,7 @@ def _judge_pairs(
 
 
 def verdict_of(difference: float, p: float, p_equivalence: float, question: Question) -> Verdict:
-    """The verdict from p values that are corrected already.
+    """Return the verdict from p values that are corrected already.
 
     Args:
         difference: Mean of method minus baseline.
@@ -276,7 +276,7 @@ def verdict_of(difference: float, p: float, p_equivalence: float, question: Ques
 
 
 def _more_seeds(figures: Figures, deviation: float, question: Question, alpha: float) -> int | None:
-    """How many more seeds show the observed difference, or that a smaller one than delta does not matter."""
+    """Return how many more seeds show the observed difference, or that a smaller one than delta does not matter."""
     assert figures.difference is not None
     if abs(figures.difference) >= question.delta:
         needed = seeds_to_detect(figures.difference, deviation, alpha=alpha)

@@ -36,7 +36,7 @@ class FixedSeeds:
         self.total: int | None = len(self._waiting)
 
     def next_run(self) -> RunSpec | None:
-        """The next run; None when all have been returned."""
+        """Return the next run; None when all have been returned."""
         return self._waiting.popleft() if self._waiting else None
 
     def add(self, record: StudyRecord) -> None:
@@ -67,7 +67,7 @@ class UntilDecided:
         self._open = set(design.methods[1:])  # methods of the present cell that are not decided
 
     def next_run(self) -> RunSpec | None:
-        """The next run; None where the next one depends on runs that have not ended, or where all are decided."""
+        """Return the next run; None if it depends on unfinished runs, or if all methods are decided."""
         while not self._waiting and self._cells:
             if not self._open or self._seeds == self._looks.max_seeds:
                 if self._missing and self._open:
@@ -84,7 +84,7 @@ class UntilDecided:
         return self._waiting.popleft() if self._waiting else None
 
     def _is_behind(self) -> bool:
-        """Whether so many runs have not ended that the next look may well make a further seed needless."""
+        """Return whether so many runs have not ended that the next look may well make a further seed needless."""
         return len(self._missing) > 2 * len(self._design.methods)
 
     def _begin_next_cell(self) -> None:

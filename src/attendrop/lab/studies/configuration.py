@@ -52,7 +52,7 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
 
 
 def read_configuration(folder: str | Path) -> dict[str, Any]:
-    """Reads study.json.
+    """Read study.json.
 
     Args:
         folder: The folder of the study.
@@ -78,7 +78,7 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
 
 
 def _of_this_schema(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration of schema 1, which called the schema `format`, with the number of the present schema."""
+    """Return a configuration of schema 1, which called the schema `format`, with the number of the present schema."""
     return {"schema": SCHEMA, **{name: value for name, value in configuration.items() if name != "format"}}
 
 
@@ -89,7 +89,7 @@ def _without_secrets(value: Any) -> Any:
 
 
 def has_grown(old: Any, new: Any) -> bool:
-    """Whether the new value contains the old one: a longer list, or a greater number."""
+    """Return whether the new value contains the old one: a longer list, or a greater number."""
     if isinstance(old, list) and isinstance(new, list):
         return all(value in new for value in old)
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (old, new))
@@ -97,7 +97,7 @@ def has_grown(old: Any, new: Any) -> bool:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The fields in which two configurations differ, with both values."""
+    """Yield the fields in which two configurations differ, with both values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             inner = f"{name}.{key}" if name else key

@@ -99,7 +99,7 @@ class Design:
         return [cell for cell in self.cells if cell[1] == self.sizes[0]]
 
     def runs(self, cell: tuple[str, str], seed: int) -> list[RunSpec]:
-        """The runs of one seed on one task and amount of data: one for each method.
+        """Return the runs of one seed on one task and amount of data: one for each method.
 
         Args:
             cell: Task and size, one of `cells`.
@@ -108,8 +108,10 @@ class Design:
         return [self._run(cell, self.first_seed + seed, parse_contender(method)) for method in self.methods]
 
     def all_runs(self, seeds: int) -> list[RunSpec]:
-        """All runs with this number of seeds. Those of one task come together, so that workers change their model
-        rarely; those of one seed come together, so that complete pairs come early."""
+        """Return all runs with this number of seeds.
+
+        Runs are grouped by task, so that workers rarely change their model, then by seed, so that pairs complete early.
+        """
         return [run for cell in self.cells for seed in range(seeds) for run in self.runs(cell, seed)]
 
     def _run(self, cell: tuple[str, str], seed: int, contender: Contender) -> RunSpec:
@@ -126,7 +128,7 @@ class Design:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """The design as values that JSON can hold."""
+        """Return the design as values that JSON can hold."""
         values = asdict(self)
         if not self.same_head:
             del values["same_head"]  # studies that were begun before this field existed go on

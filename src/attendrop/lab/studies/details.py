@@ -19,7 +19,7 @@ _POOL = 200  # texts of which the shortest ones are taken
 
 
 def texts_of(data: tasks.Data, count: int) -> list[str]:
-    """The beginnings of the first validation texts, for a report that shows single examples.
+    """Return the beginnings of the first validation texts, for a report that shows single examples.
 
     Args:
         data: The data of the run.
@@ -31,7 +31,7 @@ def texts_of(data: tasks.Data, count: int) -> list[str]:
 def explorer_of(
     data: tasks.Data, model: Any, tokenizer: Any, regularizers: Sequence[Regularizer]
 ) -> dict[str, Any] | None:
-    """The attention explorer of a trained classifier; None for other models, and where no method is AD-DROP.
+    """Return the attention explorer of a trained classifier; None for other models, and where no method is AD-DROP.
 
     Args:
         data: The data of the run.
@@ -55,7 +55,7 @@ def explorer_of(
 
 
 def _half_pruned(model: Any, tokenizer: Any, texts: Sequence[Any]) -> Any:
-    """A copy of the model with half of its attention layers pruned; None where that is not possible."""
+    """Return a copy of the model with half of its attention layers pruned; None where that is not possible."""
     pairs = [text if isinstance(text, tuple) else (text,) for text in texts]
     batch = tokenizer(*map(list, zip(*pairs, strict=True)), padding=True, truncation=True, return_tensors="pt")
     pruned = copy.deepcopy(model)

@@ -47,10 +47,10 @@ class Watcher:
         return nullcontext()
 
     def note(self, text: str) -> None:
-        """Called with a sentence for the user."""
+        """Show a sentence to the user."""
 
     def ended(self, record: StudyRecord, status: Status) -> None:
-        """Called with the record of each run that has ended."""
+        """Handle the record of a run that has ended."""
 
 
 class Study:
@@ -111,7 +111,7 @@ class Study:
         self._context.__exit__(*error)
 
     def status(self) -> Status:
-        """The progress of the study."""
+        """Return the progress of the study."""
         running = [dict(run) for run in list(self._running.values())]
         kind = str(self.configuration.get("kind", "study"))
         return Status(self.folder, kind, self.total, dict(self.records), running, True)
@@ -188,7 +188,7 @@ class Study:
         return None
 
     def has_result(self, run_id: str) -> bool:
-        """Whether a run has ended, and not failed."""
+        """Return whether a run has ended, and not failed."""
         record = self.records.get(run_id)
         return record is not None and not record.has_failed
 

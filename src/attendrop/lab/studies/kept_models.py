@@ -17,7 +17,7 @@ MODELS_FOLDER = "models"
 
 
 def size_of(model: Any) -> int:
-    """The bytes that the weights of a model take on the disk.
+    """Return the bytes that the weights of a model take on the disk.
 
     Args:
         model: The model.

@@ -31,17 +31,17 @@ _RESULT_FIELDS = ("model", "data", "versions", "scores")
 
 
 def now() -> str:
-    """The time, as records have it."""
+    """Return the current time in the format of the records."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def record_path(folder: str | Path, run_id: str) -> Path:
-    """The file of a run's record."""
+    """Return the file of a run's record."""
     return Path(folder, RUNS_FOLDER, f"{run_id}.json")
 
 
 def write_record(folder: str | Path, record: StudyRecord) -> Path:
-    """Writes a record, whole or not at all, with a checksum of its content.
+    """Write a record atomically, with a checksum of its content.
 
     Args:
         folder: The folder of the study.
@@ -61,7 +61,7 @@ def write_record(folder: str | Path, record: StudyRecord) -> Path:
 
 
 def read_record(path: Path) -> StudyRecord:
-    """Reads and checks one record. One of an earlier schema is converted.
+    """Read and check one record. One of an earlier schema is converted.
 
     Raises:
         UserError: The file is not a whole record.
@@ -86,7 +86,7 @@ def _not_whole(path: Path, problem: str) -> UserError:
 
 
 def read_records(folder: str | Path, on_broken: Callable[[str], None] | None = None) -> dict[str, StudyRecord]:
-    """Reads all records of a study, by the id of their run.
+    """Read all records of a study, by the id of their run.
 
     Args:
         folder: The folder of the study.
@@ -118,7 +118,7 @@ def remove_unfinished(folder: str | Path) -> None:
 
 
 def describe(spec: RunSpec, status: str, **fields: Any) -> StudyRecord:
-    """The record of a run, however it ends. Its settings have no tokens and passwords.
+    """Return the record of a run, however it ends. Its settings have no tokens and passwords.
 
     Args:
         spec: The run.
@@ -132,7 +132,7 @@ def describe(spec: RunSpec, status: str, **fields: Any) -> StudyRecord:
 
 
 def failed_record(spec: RunSpec, kind: str, message: str, *, started: str, worker: str, trace: str = "") -> StudyRecord:
-    """The record of a run that has failed.
+    """Return the record of a run that has failed.
 
     Args:
         spec: The run.
@@ -147,12 +147,12 @@ def failed_record(spec: RunSpec, kind: str, message: str, *, started: str, worke
 
 
 def worker_name(device: str) -> str:
-    """Names this process in a record."""
+    """Return a name for this process in a record."""
     return f"{socket.gethostname()}/{os.getpid()}/{device}"
 
 
 def _find_problem(record: StudyRecord, run_id: str) -> str | None:
-    """Why a record is invalid; None if it is valid."""
+    """Return why a record is invalid; None if it is valid."""
     if not re.fullmatch(r"[\w.-]+", run_id) or record.id != run_id:
         return f"its id is {record.id!r}"
     if record.status not in STATUSES:
@@ -178,7 +178,7 @@ class SameStudy:
             self.add(record)
 
     def add(self, record: StudyRecord) -> None:
-        """Compares a record with those before it.
+        """Compare a record with those before it.
 
         Raises:
             UserError: It differs. The sentence names the difference.
@@ -197,7 +197,7 @@ class SameStudy:
 
 
 def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What records must have in common: the name of a fact, where it holds, and its value."""
+    """Yield what records must have in common: the name of a fact, where it holds, and its value."""
     task = record.task
     if record.model is not None:
         yield ("model",), record.model.name

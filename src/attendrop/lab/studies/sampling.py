@@ -24,7 +24,7 @@ Point = dict[str, Any]
 
 
 def choose_sampler(sampler: str, trials: int) -> str:
-    """The sampler that "auto" stands for: QMC for few trials, TPE for many.
+    """Return the sampler that "auto" stands for: QMC for few trials, TPE for many.
 
     Args:
         sampler: One of `SAMPLERS`.
@@ -36,12 +36,12 @@ def choose_sampler(sampler: str, trials: int) -> str:
 
 
 def grid_size(space: Space) -> int:
-    """The number of points of the grid of a space."""
+    """Return the number of points of the grid of a space."""
     return math.prod(len(dimension.grid()) for dimension in space.values())
 
 
 def points(space: Space, sampler: str, trials: int, seed: int) -> list[Point]:
-    """The points of the first trials.
+    """Return the points of the first trials.
 
     Args:
         space: The search space.
@@ -76,7 +76,7 @@ def _sobol(dimensions: int, count: int, seed: int) -> np.ndarray:
 
 
 def make_sampler(space: Space, sampler: str, trials: int, seed: int) -> Any:
-    """A sampler of Optuna that tries `points`, and lets TPE choose the trials after them.
+    """Return a sampler of Optuna that tries `points`, and lets TPE choose the trials after them.
 
     Args:
         space: The search space.

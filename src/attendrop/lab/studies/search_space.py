@@ -56,7 +56,7 @@ class Range:
     is_whole: bool = False
 
     def at(self, share: float) -> float:
-        """The number at a share of the range.
+        """Return the number at a share of the range.
 
         Args:
             share: From 0 to 1; equal shares of this interval are equally likely.
@@ -72,7 +72,7 @@ class Range:
         return round(value) if self.is_whole else value
 
     def grid(self) -> list[float]:
-        """The numbers of a grid: those of the steps, all whole numbers, or five at equal distances."""
+        """Return the numbers of a grid: those of the steps, all whole numbers, or five at equal distances."""
         step = self.step or (1 if self.is_whole and not self.is_log else None)
         if step is None:
             values = [self.at(i / (_GRID_POINTS - 1)) for i in range(_GRID_POINTS)]
@@ -81,7 +81,7 @@ class Range:
         return [self.low + round(i * step) if self.is_whole else rounded(self.low + i * step) for i in range(count)]
 
     def suggest(self, trial: Any, name: str) -> float:
-        """The value of a trial of Optuna.
+        """Return the value of a trial of Optuna.
 
         Args:
             trial: The trial.
@@ -108,15 +108,15 @@ class Choices:
     values: tuple[str, ...]
 
     def at(self, share: float) -> str:
-        """The value at a share of the list, from 0 to 1."""
+        """Return the value at a share of the list, from 0 to 1."""
         return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
 
     def grid(self) -> list[str]:
-        """All values."""
+        """Return all values."""
         return list(self.values)
 
     def suggest(self, trial: Any, name: str) -> str:
-        """The value of a trial of Optuna, as for a `Range`."""
+        """Return the value of a trial of Optuna, as for a `Range`."""
         return str(trial.suggest_categorical(name, self.values))
 
     def __str__(self) -> str:
@@ -128,12 +128,12 @@ Space = Mapping[str, Dimension]
 
 
 def rounded(number: float) -> float:
-    """A number with four digits, which a user can read and copy."""
+    """Return a number with four digits, which a user can read and copy."""
     return float(f"{number:.4g}")
 
 
 def parse_dimension(text: str, is_whole: bool = False) -> Dimension:
-    """A dimension from what stands behind the equals sign.
+    """Return a dimension from what stands behind the equals sign.
 
     Args:
         text: `low..high`, `low..high:step`, `log:low..high`, or values separated by commas.
@@ -166,12 +166,12 @@ def parse_dimension(text: str, is_whole: bool = False) -> Dimension:
 
 
 def method_name(method: str) -> str:
-    """The name of a method that the user wrote with or without fields."""
+    """Return the name of a method that the user wrote with or without fields."""
     return method.partition(":")[0].strip()
 
 
 def with_fields(method: str, values: Mapping[str, Any]) -> str:
-    """A method with more fields.
+    """Return a method with more fields.
 
     Args:
         method: "name" or "name:field=value,…".
@@ -186,7 +186,7 @@ def _text(value: Any) -> str:
 
 
 def apply_point(settings: Mapping[str, Any], contender: Contender, point: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run with one point of the space.
+    """Return the settings of a run with one point of the space.
 
     Args:
         settings: The settings that all runs share.
@@ -209,7 +209,7 @@ def _number(value: Any) -> Any:
 def make_spaces(
     contenders: Sequence[Contender], settings: Mapping[str, Any], texts: Iterable[str] = (), is_paper: bool = False
 ) -> dict[str, dict[str, Dimension]]:
-    """The search space of each contender: the defaults, and what the user wrote instead. Everything is checked.
+    """Return the search space of each contender: the defaults, and what the user wrote instead. Everything is checked.
 
     Args:
         contenders: What is tuned. Fields and settings that have a value there are not searched.
@@ -227,18 +227,18 @@ def make_spaces(
 
 
 def method_space(name: str) -> dict[str, str]:
-    """What is searched by default, for each field of a method: the `search` of its `hyper`."""
+    """Return what is searched by default, for each field of a method: the `search` of its `hyper`."""
     texts = {field.name: bounds.search for field, bounds in _bounds(name) if bounds.search}
     return dict(sorted(texts.items(), key=lambda item: f"{name}.{item[0]}" in _LAST))
 
 
 def paper_grid(name: str) -> dict[str, str]:
-    """The grid of the paper, for `--protocol paper`; empty where the default space is searched instead."""
+    """Return the grid of the paper, for `--protocol paper`; empty where the default space is searched instead."""
     return {field.name: bounds.paper for field, bounds in _bounds(name) if bounds.paper}
 
 
 def _bounds(name: str) -> list[tuple[dataclasses.Field[Any], Hyper]]:
-    """The fields of a method that were made with `hyper`."""
+    """Return the fields of a method that were made with `hyper`."""
     fields = ((field, hyper_of(field)) for field in dataclasses.fields(method_class(name)))
     return [(field, bounds) for field, bounds in fields if bounds is not None]
 
@@ -258,12 +258,12 @@ def _default_space(contender: Contender, settings: Mapping[str, Any], is_paper: 
 
 
 def _fixed_fields(method: str) -> set[str]:
-    """The fields that have a value in what the user wrote."""
+    """Return the fields that have a value in what the user wrote."""
     return set(re.findall(r"(?:^|,)\s*(\w+)\s*=", method.partition(":")[2]))
 
 
 def _is_whole(name: str, field: str) -> bool:
-    """Whether a field of a method holds a whole number."""
+    """Return whether a field of a method holds a whole number."""
     defaults = {f.name: f.default for f in dataclasses.fields(method_class(name))}
     return type(defaults[field]) is int
 
@@ -271,7 +271,7 @@ def _is_whole(name: str, field: str) -> bool:
 def _parse_space(
     text: str, contenders: Sequence[Contender], settings: Mapping[str, Any]
 ) -> list[tuple[str, str, Dimension]]:
-    """What one `--space` means: (contender, name of the dimension, dimension) for all that it concerns."""
+    """Return what one `--space` means: (contender, name of the dimension, dimension) for all that it concerns."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name or not value:
         raise UserError(f"space is {text!r}; it must be written name=values, such as addrop.p=0.1..0.9.")
@@ -284,7 +284,7 @@ def _parse_space(
 
 
 def searched_settings() -> list[str]:
-    """The settings that can be searched: the training arguments, and a few of attendrop's own."""
+    """Return the settings that can be searched: the training arguments, and a few of attendrop's own."""
     return [
         setting.name
         for setting in all_settings().values()
@@ -324,7 +324,7 @@ def _field_space(name: str, value: str, contenders: Sequence[Contender]) -> list
 
 
 def _check_space(contender: Contender, space: Space, settings: Mapping[str, Any]) -> None:
-    """Makes the configuration of a run with both ends of each range and with each choice."""
+    """Make the configuration of a run with both ends of each range and with each choice."""
     make_config(apply_point(settings, contender, {}))
     for name, dimension in space.items():
         ends = dimension.values if isinstance(dimension, Choices) else (dimension.at(0), dimension.at(1))

@@ -73,7 +73,7 @@ def make_soup(
     size: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Soup:
-    """Average the models of one method of a comparison, evaluate the result, and write it as a model folder.
+    """Return the average the models of one method of a comparison, evaluate the result, and write it as a model folder.
 
     Args:
         study: The folder of the comparison, which was run with `keep_models`.
@@ -132,7 +132,7 @@ def _conclude(run: Run, trainer: Any, soup: Averaged) -> None:
 
 
 def choose_records(study: str | Path, method: str | None, task: str | None, size: str | None) -> list[StudyRecord]:
-    """The finished runs of one method, by seed, whose models are there.
+    """Return the finished runs of one method, by seed, whose models are there.
 
     Args:
         study: The folder of the comparison.
@@ -182,7 +182,7 @@ class _Averager:
         self._count = 0
 
     def score_members(self) -> dict[int, Scores]:
-        """The scores of every run by itself."""
+        """Return the scores of every run by itself."""
         members = {}
         for seed in self.paths:
             self._total, self._count = {}, 0
@@ -192,7 +192,7 @@ class _Averager:
         return members
 
     def uniform(self) -> list[int]:
-        """Average all runs, and return their seeds."""
+        """Return the average all runs, and return their seeds."""
         self._total, self._count = {}, 0
         for seed in self.paths:
             self.add(seed)
@@ -232,7 +232,7 @@ class _Averager:
         self._write()
 
     def _load(self, seed: int) -> Weights:
-        """The weights of a run in double precision, so that the order of the sum does not matter."""
+        """Return the weights of a run in double precision, so that the order of the sum does not matter."""
         model = tasks.load_model(self.paths[seed], self.run.data.task)
         weights = {name: tensor.detach().double() for name, tensor in named_tensors(model)}
         expected = {name: tensor.shape for name, tensor in self._tensors()}
@@ -252,7 +252,7 @@ class _Averager:
             tensor.copy_(self._total[name] / self._count)
 
     def score(self, only: Sequence[str] | None = None) -> Scores:
-        """The scores of the average on all parts that have labels, or on some of them."""
+        """Return the scores of the average on all parts that have labels, or on some of them."""
         scores: Scores = {}
         for part in self.run.scored_parts():
             if only is None or part.name in only:
@@ -274,7 +274,7 @@ def _sentences(
     scores: Scores,
     has_new_weights: bool,
 ) -> list[str]:
-    """What the reader of the scores must know."""
+    """Return what the reader of the scores must know."""
     method, listed = records[0].method, ", ".join(map(str, seeds))
     sentences = [
         f"The weights are the {kind} average (model soup) of {len(seeds)} of {len(records)} runs of {method}: "

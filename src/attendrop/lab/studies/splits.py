@@ -25,7 +25,7 @@ def load_split_data(spec: RunSpec, config: RunConfig) -> tasks.Data:
 
 
 def sample_seed(spec: RunSpec) -> int:
-    """The seed that decides which examples a run is trained on, where it is trained on some of them."""
+    """Return the seed that decides which examples a run is trained on, where it is trained on some of them."""
     return spec.seed if spec.resample else DATA_SEED
 
 

@@ -46,7 +46,7 @@ class Status:
     broken: Sequence[str] = field(default_factory=list)
 
     def of(self, status: str) -> list[StudyRecord]:
-        """The records of the runs that ended with this status, in the order of their ends."""
+        """Return the records of the runs that ended with this status, in the order of their ends."""
         records = [record for record in self.records.values() if record.status == status]
         return sorted(records, key=lambda record: record.ended)
 
@@ -74,7 +74,7 @@ class Status:
 
 
 def duration(record: StudyRecord) -> float | None:
-    """How many seconds a run took, everything included."""
+    """Return how many seconds a run took, everything included."""
     try:
         begin, end = (time.strptime(moment, "%Y-%m-%dT%H:%M:%SZ") for moment in (record.started, record.ended))
     except ValueError:
@@ -104,7 +104,7 @@ def read_status(folder: str | Path) -> Status:
 
 
 def _is_alive(progress: Mapping[str, Any]) -> bool:
-    """Whether the driver that wrote the progress is still running."""
+    """Return whether the driver that wrote the progress is still running."""
     if not progress.get("pid"):
         return False
     if progress.get("host") != socket.gethostname():

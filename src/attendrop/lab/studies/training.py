@@ -28,7 +28,7 @@ Progress = Callable[[dict[str, Any]], bool]
 
 
 def named_tensors(model: Any) -> list[tuple[str, Tensor]]:
-    """All weights and buffers of a model by name."""
+    """Return all weights and buffers of a model by name."""
     return [*model.named_parameters(), *model.named_buffers()]
 
 
@@ -106,7 +106,7 @@ class Training(TrainerCallback):
 
     @torch.no_grad()
     def scores(self) -> tuple[Scores, dict[str, ClassPredictions]]:
-        """The scores of the kept epoch on every part, and its predictions on the validation data."""
+        """Return the scores of the kept epoch on every part, and its predictions on the validation data."""
         last = self._validation[-1] if self._validation else None
         has_networks = any(isinstance(method, TrainsNetworks) for method in self.trainer.regularizers)
         is_current = last is not None and last["step"] == self.trainer.state.global_step and not has_networks
@@ -138,12 +138,12 @@ class Training(TrainerCallback):
             self.outputs[part] = scorer.outputs
 
     def kept(self) -> Kept:
-        """Which epoch the study keeps, by which rule, and what methods chose in it."""
+        """Return which epoch the study keeps, by which rule, and what methods chose in it."""
         chosen = chosen_at(self.trainer.state.log_history, "epoch", self.kept_epoch)
         return Kept(epoch=self.kept_epoch, rule=self.spec.keep, chosen=chosen)
 
     def curves(self) -> list[dict[str, Any]]:
-        """The scores of each evaluation, and the mean training loss since the one before it."""
+        """Return the scores of each evaluation, and the mean training loss since the one before it."""
         losses = [(entry["step"], entry["loss"]) for entry in self.trainer.state.log_history if "loss" in entry]
         rows, before = [], 0
         for row in self._validation:
@@ -153,7 +153,7 @@ class Training(TrainerCallback):
         return rows
 
     def method_metrics(self) -> dict[str, list[list[float]]]:
-        """What the methods logged: name -> [step, value] pairs."""
+        """Return what the methods logged: name -> [step, value] pairs."""
         usual = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
         metrics: dict[str, list[list[float]]] = {}
         for entry in self.trainer.state.log_history:
@@ -164,12 +164,12 @@ class Training(TrainerCallback):
         return metrics
 
     def _time_of_evaluations(self) -> float:
-        """The seconds that all evaluations took so far."""
+        """Return the seconds that all evaluations took so far."""
         values = (pair for entry in self.trainer.state.log_history for pair in entry.items())
         return sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
 
     def cost(self, device: torch.device) -> Cost:
-        """What the run took so far."""
+        """Return what the run took so far."""
         after = self._time_of_evaluations() - self._evaluating  # of the kept epoch, once it is trained
         is_gpu = device.type == "cuda"
         return Cost(

@@ -39,7 +39,7 @@ def load_optuna() -> Any:
 
 
 def open_storage(folder: Path, url: str | None) -> Any:
-    """The storage of the trials.
+    """Return the storage of the trials.
 
     Args:
         folder: The folder of the study, which this process has locked.
@@ -69,7 +69,7 @@ def open_storage(folder: Path, url: str | None) -> Any:
 
 
 def without_password(url: str) -> str:
-    """A URL that can be shown."""
+    """Return a URL that can be shown."""
     return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:…@", url)
 
 
@@ -111,19 +111,19 @@ class MethodTrials:
         )
 
     def all(self) -> list[Any]:
-        """The trials of the budget, in the order of their numbers."""
+        """Return the trials of the budget, in the order of their numbers."""
         return [trial for trial in self.study.get_trials(deepcopy=False) if trial.number < self.budget]
 
     def finished(self) -> list[Any]:
-        """The trials that have a score."""
+        """Return the trials that have a score."""
         return [trial for trial in self.all() if trial.state == self.states.COMPLETE]
 
     def running_elsewhere(self) -> int:
-        """The number of trials that other drivers have not finished."""
+        """Return the number of trials that other drivers have not finished."""
         return sum(trial.state == self.states.RUNNING and not self._is_own(trial) for trial in self.all())
 
     def interrupted(self) -> list[Any]:
-        """The trials that an earlier process of this driver has begun and not finished."""
+        """Return the trials that an earlier process of this driver has begun and not finished."""
         return [
             self._suggested(self._make_trial(self.study, trial._trial_id))
             for trial in self.all()
@@ -138,7 +138,7 @@ class MethodTrials:
         return bool(owner == self.owner)
 
     def ask(self) -> Any | None:
-        """A new trial, or None if the study has all of them."""
+        """Return a new trial, or None if the study has all of them."""
         if len(self.study.get_trials(deepcopy=False)) >= self.budget:
             return None
         trial = self.study.ask()
@@ -148,14 +148,14 @@ class MethodTrials:
         return self._suggested(trial)
 
     def _suggested(self, trial: Any) -> Any:
-        """The trial with a value for each dimension."""
+        """Return the trial with a value for each dimension."""
         trial.set_user_attr("owner", self.owner)
         for name, dimension in self.space.items():
             dimension.suggest(trial, name)
         return trial
 
     def report(self, trial: Any, step: int, value: float) -> bool:
-        """Reports the score of an evaluation, and returns whether the trial should be stopped.
+        """Report the score of an evaluation, and return whether the trial should be stopped.
 
         Args:
             trial: The trial.
@@ -167,7 +167,7 @@ class MethodTrials:
         return bool(trial.should_prune())
 
     def end(self, trial: Any, value: float | None, facts: Mapping[str, Any], is_pruned: bool = False) -> None:
-        """Ends a trial.
+        """End a trial.
 
         Args:
             trial: The trial.

@@ -74,10 +74,10 @@ class TuneListener:
     """Receives the events of a search. The methods do nothing here."""
 
     def trial_ended(self, method: str, number: int, state: str, score: float | None) -> None:
-        """Called when a trial has ended; `state` is "finished", "pruned" or "failed"."""
+        """Handle the end of a trial; `state` is "finished", "pruned" or "failed"."""
 
     def search_ended(self, settings: Sequence[Setting]) -> None:
-        """Called before the development set is used for the first time, with the settings that will be run on it."""
+        """Act before the development set is used for the first time, with the settings that will be run on it."""
 
 
 class Tuner:
@@ -128,7 +128,7 @@ class Tuner:
     # ---- the next run ------------------------------------------------------------------------------------------
 
     def next_spec(self) -> RunSpec | None:
-        """The run that should come next; None = nothing until a run has ended, or nothing at all."""
+        """Return the run that should come next; None = nothing until a run has ended, or nothing at all."""
         while self._queue or self._fill():
             run = self._queue.popleft()
             if isinstance(run.owner, _RunningTrial) and run.owner.is_over:
@@ -143,7 +143,7 @@ class Tuner:
         return None
 
     def _fill(self) -> bool:
-        """Adds runs to the queue: those of a new trial, or those on the development set when all trials have ended."""
+        """Add runs to the queue: those of a new trial, or those on the development set when all trials have ended."""
         if self.settings:
             return False
         for method in sorted(self.searches, key=lambda m: len(self.searches[m].all())):
@@ -188,7 +188,7 @@ class Tuner:
         return self.config.final_specs(setting.method, setting.trial.params, role)
 
     def best(self, method: str) -> Any | None:
-        """The trial with the best score; of equal ones the first."""
+        """Return the trial with the best score; of equal ones the first."""
         return max(self.searches[method].finished(), key=lambda trial: (trial.value, -trial.number), default=None)
 
     def median_random(self, method: str) -> Any | None:
@@ -232,11 +232,11 @@ class Tuner:
                 search.study.set_user_attr("greater_is_better", self.greater_is_better)
 
     def _signed(self, score: float) -> float:
-        """The score, or its negative where smaller is better: Optuna maximises. The same turns it back."""
+        """Return the score, or its negative where smaller is better: Optuna maximises. The same turns it back."""
         return score if self.greater_is_better else -score
 
     def shown_score(self, trial: Any) -> float | None:
-        """The score of a trial as the metric has it."""
+        """Return the score of a trial with the sign of the metric."""
         return None if trial.value is None else self._signed(trial.value)
 
     def _take(self, run: _Run, record: StudyRecord) -> None:
@@ -249,7 +249,7 @@ class Tuner:
             self._take_part(run.owner, run.number, record)
 
     def _take_part(self, running: _RunningTrial, number: int, record: StudyRecord) -> None:
-        """Adds one of its runs to a trial, and ends the trial after the last one."""
+        """Add one of its runs to a trial, and end the trial after the last one."""
         running.records[number] = record
         if record.has_failed:
             self._end(running, None, error=_message(record))
@@ -264,7 +264,7 @@ class Tuner:
             self._queue.extendleft(reversed(following))
 
     def _is_worse(self, running: _RunningTrial, record: StudyRecord) -> bool:
-        """Whether the first split is enough to see that a trial is worse than most."""
+        """Return whether the first split is enough to see that a trial is worse than most."""
         if not self.config.prunes:
             return False
         values = [value for row in record.curves if (value := row.get(str(record.metric))) is not None]
@@ -284,7 +284,7 @@ class Tuner:
         self.listener.trial_ended(running.method, running.trial.number, state, score)
 
     def _facts(self, running: _RunningTrial, error: str | None) -> dict[str, Any]:
-        """What is stored with a trial, so that it can be repeated."""
+        """Return what is stored with a trial, so that it can be repeated."""
         record = next(iter(running.records.values()))
         finished = {number: r for number, r in sorted(running.records.items()) if r.is_finished}
         settings = {name: value for name, value in running.specs[0].settings.items() if name != "seed"}
@@ -327,7 +327,7 @@ class _LabelledExecutor:
 
 @contextmanager
 def _removed_if_refused(folder: Path) -> Iterator[None]:
-    """Removes a new study whose first run shows a mistake in the input, so that the user can correct it."""
+    """Remove a new study whose first run shows a mistake in the input, so that the user can correct it."""
     is_new = not (folder / STUDY_FILE).exists()
     with empty_folders_removed(folder):
         try:

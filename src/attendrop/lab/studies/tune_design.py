@@ -64,7 +64,7 @@ class TuneConfig:
         return self.sampler == "tpe"
 
     def description(self) -> dict[str, Any]:
-        """What the study is, for `study.json`. Methods, trials and final seeds may be added later."""
+        """Return what the study is, for `study.json`. Methods, trials and final seeds may be added later."""
         spaces = [f"{method}: {name}={dimension}" for method, s in self.spaces.items() for name, dimension in s.items()]
         return {
             "kind": "tune", "protocol": self.protocol, "settings": dict(self.settings), "methods": list(self.spaces),
@@ -73,7 +73,7 @@ class TuneConfig:
         }  # fmt: skip
 
     def study_name(self, method: str) -> str:
-        """The name of the search in Optuna's storage. The same command on another machine has the same one.
+        """Return the name of the search in Optuna's storage. The same command on another machine has the same one.
 
         Args:
             method: One of the methods.
@@ -84,7 +84,7 @@ class TuneConfig:
         return f"attendrop {method} {digest}"
 
     def _spec(self, method: str, point: Mapping[str, Any], seed: int, role: str = "", **fields: Any) -> RunSpec:
-        """A run with one point of the search space. Runs of different roles are not compared with each other."""
+        """Return a run with one point of the search space. Runs of different roles are not compared with each other."""
         settings = self.settings
         axis = next((name for name in ("fraction", "shots") if settings.get(name) is not None), None)
         return RunSpec(
@@ -97,7 +97,7 @@ class TuneConfig:
         )
 
     def trial_specs(self, method: str, point: Mapping[str, Any], number: int) -> list[RunSpec]:
-        """The runs of a trial. A grid that is repeated has other seeds in each repetition.
+        """Return the runs of a trial. A repeated grid has other seeds in each repetition.
 
         Args:
             method: One of the methods.
@@ -112,7 +112,7 @@ class TuneConfig:
         return [self._spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
 
     def examples(self) -> list[RunSpec]:
-        """Runs of the first trials of each method, to check whether the method works at all."""
+        """Return runs of the first trials of each method, to check whether the method works at all."""
         specs = {}
         for method, space in self.spaces.items():
             for number, point in enumerate(points(space, self.sampler, min(self.trials, _EXAMPLES), self.seed)):
@@ -121,7 +121,7 @@ class TuneConfig:
         return list(specs.values())
 
     def final_specs(self, method: str, point: Mapping[str, Any], role: str = "") -> list[RunSpec]:
-        """The runs of a setting on the development set.
+        """Return the runs of a setting on the development set.
 
         Args:
             method: One of the methods.
@@ -141,7 +141,7 @@ def make_tune_config(
     protocol: str = "honest",
     final_seeds: int = 5,
 ) -> TuneConfig:
-    """Makes and checks a configuration; a `UserError` names the first mistake.
+    """Make and check a configuration; a `UserError` names the first mistake.
 
     Args:
         settings: The settings of `attendrop train`; `method` lists what is tuned. `plain` is always tuned too.
@@ -179,7 +179,7 @@ def make_tune_config(
 
 
 def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as a run has them: a flag, a YAML file and a keyword give the same values. Tokens are left out."""
+    """Return the settings in the form of a run, without tokens: a flag, a YAML file and a keyword give equal values."""
     known, parsed = all_settings(), {}
     for key, value in settings.items():
         name = str(key).replace("-", "_")
@@ -189,7 +189,7 @@ def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_plain(methods: Sequence[str]) -> list[Contender]:
-    """What is tuned, `plain` first."""
+    """Return what is tuned, `plain` first."""
     contenders = [parse_contender(method) for method in methods]
     names = [contender.name for contender in contenders]
     for name in names:

@@ -48,7 +48,7 @@ def summarize(tuner: Tuner) -> dict[str, Any]:
 
 
 def write_result(tuner: Tuner, folder: Path) -> dict[str, Any]:
-    """Writes `tuning.json`, whole or not at all, and returns its content.
+    """Write `tuning.json` atomically, and return its content.
 
     Args:
         tuner: The search.
@@ -89,7 +89,7 @@ def _dev(tuner: Tuner, setting: Setting) -> dict[str, Any]:
 
 
 def _curves(tuner: Tuner) -> list[dict[str, Any]]:
-    """The expected best score after k random trials, for each method that has any."""
+    """Return the expected best score after k random trials, for each method that has any."""
     curves = []
     for method in tuner.searches:
         scores = _random_scores(tuner, method)
@@ -100,7 +100,10 @@ def _curves(tuner: Tuner) -> list[dict[str, Any]]:
 
 
 def _random_scores(tuner: Tuner, method: str) -> list[float]:
-    """The scores of the trials whose settings were drawn at random. A failed trial has the worst score of all."""
+    """Return the scores of the trials whose settings were drawn at random.
+
+    A failed trial has the worst score of all.
+    """
     drawn = tuner.searches[method].all()[: tuner.random_trials[method]]
     scores = [score for trial in drawn if (score := tuner.shown_score(trial)) is not None]
     failed = sum(trial.state.name == "FAIL" for trial in drawn)
@@ -109,8 +112,7 @@ def _random_scores(tuner: Tuner, method: str) -> list[float]:
 
 
 def _support(scores: Sequence[float]) -> tuple[float, float]:
-    """The smallest and the largest score that is possible, for metrics from 0 or -1 to 1 or 100; others by what is
-    seen."""
+    """Return the smallest and the largest possible score of metrics from 0 or -1 to 1 or 100, or the observed range."""
     low = next((limit for limit in (0.0, -1.0) if limit <= min(scores)), min(scores))
     high = next((limit for limit in (1.0, 100.0) if limit >= max(scores)), max(scores))
     return low, high

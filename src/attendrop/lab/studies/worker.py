@@ -87,7 +87,7 @@ class Worker:
         return record
 
     def _fixed_settings(self, spec: RunSpec, folder: str) -> dict[str, Any]:
-        """Settings that the worker decides: nothing is saved, and the study chooses the epoch."""
+        """Return the settings that the worker decides: nothing is saved, and the study chooses the epoch."""
         fixed = {"output_dir": folder, "seed": spec.seed, "save_strategy": "no", "load_best_model_at_end": False}
         return {**fixed, "use_cpu": True} if self._on_cpu else fixed
 
@@ -148,7 +148,7 @@ class Worker:
     # ---- caches --------------------------------------------------------------------------------------------------
 
     def _describe_model(self, config: RunConfig) -> Any:
-        """The configuration of the model of a run."""
+        """Return the configuration of the model of a run."""
         key = (config.model, config.trust_remote_code)
         if key not in self._described:
             _keep_newest(self._described, 8)
@@ -156,7 +156,7 @@ class Worker:
         return self._described[key]
 
     def _load_data(self, spec: RunSpec, config: RunConfig) -> tuple[tasks.Data, dict[str, str | None]]:
-        """The data of a run, and the fingerprint of each split."""
+        """Return the data of a run, and the fingerprint of each split."""
         settings = tuple(repr(getattr(config, name)) for name in _DATA_SETTINGS)
         key = (settings, sample_seed(spec), spec.fold, spec.keep == "split")
         if key not in self._data:
@@ -262,7 +262,7 @@ class _ModelOnDevice:
         self.model.train(fresh.training)
 
     def optimizer(self, key: Any, learning_rate: float) -> torch.optim.Optimizer | None:
-        """The optimizer of earlier runs with the same settings, its state set to zero in place; None at first."""
+        """Return the optimizer of earlier runs with these settings, its state zeroed in place; None at first."""
         optimizer = self._optimizers.get(key)
         if optimizer is None:
             return None
@@ -287,7 +287,7 @@ class _ModelOnDevice:
 
 
 def _settings_key(config: RunConfig) -> tuple[tuple[str, str], ...]:
-    """The settings besides the training arguments that are fixed in a captured graph: the methods, the loss."""
+    """Return the settings besides the training arguments that are fixed in a captured graph: the methods, the loss."""
     own = (name for name in RUN_SETTINGS if name not in _AMOUNTS)
     return tuple((name, repr(getattr(config, name))) for name in own)
 

@@ -60,18 +60,18 @@ _CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])"
 
 
 def looks_like_text(values: Sequence[Any]) -> bool:
-    """Whether most of the first 1,000 values are strings of more than one word."""
+    """Return whether most of the first 1,000 values are strings of more than one word."""
     present = [value for value in values[:1000] if value is not None]
     return sum(isinstance(value, str) and " " in value.strip() for value in present) * 2 > len(present)
 
 
 def likely_texts(table: Table) -> list[str]:
-    """The columns that hold texts."""
+    """Return the columns that hold texts."""
     return [name for name, values in table.columns.items() if looks_like_text(values)]
 
 
 def likely_label(table: Table, texts: Collection[str]) -> str | None:
-    """The column beside the `texts` with the fewest different values; None if there is no other column."""
+    """Return the column beside the `texts` with the fewest different values; None if there is no other column."""
     others = [name for name in table.columns if name not in texts]
     return min(others, key=lambda name: len(set(map(str, table.columns[name]))), default=None)
 
@@ -81,12 +81,12 @@ def _header(table: Table) -> str:
 
 
 def _named(column: str) -> str:
-    """A column in a note. The first line of a file may be data, and its names whole texts."""
+    """Return a column in a note. The first line of a file may be data, and its names whole texts."""
     return f"column {shortened(column)!r}"
 
 
 def _one_column(table: Table) -> str:
-    """The error for a file without a column for the label; its header may be several names that were not split."""
+    """Return the error for a file without a label column; its header may be several names that were not split."""
     (name,) = table.columns
     may_be_several = table.has_header and re.search(r"\w[^\w]+\w", name)
     hint = "; if it holds several columns, name the sign between them with --separator" if may_be_several else ""
@@ -143,7 +143,7 @@ def find_text(table: Table, text: str | None) -> tuple[str, list[str]]:
 
 
 def split_lists(table: Table) -> Table:
-    """Give each answer of a multiple choice a column of its own: a list in `choices` becomes choices_0, choices_1 …"""
+    """Give each answer of a multiple choice its own column: a list in `choices` becomes choices_0, choices_1, …."""
     columns: dict[str, list[Any]] = {}
     for name, values in table.columns.items():
         lengths = {len(value) if isinstance(value, list) else 0 for value in values}
@@ -199,7 +199,7 @@ def find_choices(
 
 
 def _answers_named(table: Table, given: str) -> list[str]:
-    """The columns that one value of --choices names: itself, or those of a column of lists."""
+    """Return the columns that one value of --choices names: itself, or those of a column of lists."""
     if given in table.columns:
         return [given]
     parts = [name for name in table.columns if re.fullmatch(re.escape(given) + "_[0-9]+", name)]
@@ -221,7 +221,7 @@ def _check_names(table: Table, text: str | None, text_pair: str | None, label: s
 
 
 def _guess_of_two(table: Table) -> tuple[str, str] | None:
-    """Text and label of a file of two columns, neither of which has the usual name of a label; None if unclear."""
+    """Return text and label of a file of two columns without a usual label name; None if unclear."""
     names = list(table.columns)
     if len(names) != 2 or any(name.lower() in LABEL_NAMES for name in names):
         return None
@@ -233,7 +233,7 @@ def _guess_of_two(table: Table) -> tuple[str, str] | None:
 
 
 def _guess_label(table: Table, texts: Sequence[str]) -> str:
-    """The label column, which is none of the `texts` that are already known."""
+    """Return the label column, which is none of the `texts` that are already known."""
     free = [name for name in table.columns if name not in texts]
     candidates = _with_usual_name(table, LABEL_NAMES, free)
     if len(candidates) == 1 or (candidates and candidates[0].lower() == "label"):
@@ -248,7 +248,7 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
 
 
 def _missing_columns(table: Table, texts: Sequence[str]) -> str:
-    """What the user has to name, the flags for it, and the columns that it may be."""
+    """Return what the user has to name, the flags for it, and the columns that it may be."""
     if not texts and _has_choices(table.columns):
         return "the label; use --kind multiple_choice if they are answers to choose from, or name it with --label"
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
@@ -264,7 +264,7 @@ def _missing_columns(table: Table, texts: Sequence[str]) -> str:
 
 
 def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
-    """The one or two text columns of a table whose label is known."""
+    """Return the one or two text columns of a table whose label is known."""
     free = [name for name in table.columns if name != label]
     pairs = [pair for names in PAIR_NAMES if len(pair := tuple(_with_usual_name(table, names, free))) == 2]
     singles = [name for name in _with_usual_name(table, TEXT_NAMES, free) if not any(name in pair for pair in pairs)]
@@ -281,12 +281,12 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
 
 
 def _has_choices(free: Iterable[str]) -> bool:
-    """Whether several columns are called like the answers of a multiple choice."""
+    """Return whether several columns are called like the answers of a multiple choice."""
     return sum(_CHOICE_NAME.fullmatch(name) is not None for name in free) > 1
 
 
 def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) -> list[str]:
-    """The `free` columns that have one of the `names`, in upper or lower case, in the order of `names`."""
+    """Return the `free` columns that have one of the `names`, in upper or lower case, in the order of `names`."""
     by_lower = {name.lower(): name for name in table.columns}
     return [by_lower[name] for name in names if by_lower.get(name) in free]
 
@@ -311,7 +311,7 @@ def guess_kind(table: Table, texts: Sequence[str], label: str, label_separator: 
 
 
 def _are_tags(texts: Sequence[Any], labels: Sequence[Any]) -> bool:
-    """Whether lists of labels are one tag for each word, and not the labels of a whole text."""
+    """Return whether lists of labels are one tag for each word, and not the labels of a whole text."""
     if any(isinstance(text, list) for text in texts):
         return True
     pairs = [(t, v) for t, v in zip(texts, labels, strict=True) if isinstance(t, str) and isinstance(v, list)]

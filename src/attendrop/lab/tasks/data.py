@@ -137,7 +137,7 @@ def _from_folder(task: Task, root: Path, notes: list[str]) -> dict[str, Dataset]
 
 
 def _parquet_files(folder: Path, name: str) -> list[Path]:
-    """The files of a split: one file, or its shards, or a subset."""
+    """Return the files of a split: one file, or its shards, or a subset."""
     whole, subset = folder / f"{name}.parquet", folder / f"{name}_subset.parquet"
     if whole.is_file():
         return [whole]
@@ -157,7 +157,7 @@ def _with_task_columns(task: Task, split: str, dataset: Dataset) -> Dataset:
 
 
 def _declared_labels(dataset: Dataset, column: str) -> list[str]:
-    """The label names that the data set declares for a column; empty if it declares none."""
+    """Return the label names that the data set declares for a column; empty if it declares none."""
     feature = dataset.features[column]
     return list(getattr(getattr(feature, "feature", feature), "names", None) or [])
 
@@ -174,7 +174,7 @@ def _labels_in(task: Task, splits: dict[str, Dataset]) -> tuple[str, ...]:
 
 
 def _flat(task: Task, values: list[Any]) -> list[Any]:
-    """All labels: the label of each example, or the tags of all its words."""
+    """Return all labels: the label of each example, or the tags of all its words."""
     return list(chain.from_iterable(values)) if kind_of(task).labels_are_lists else values
 
 
@@ -205,7 +205,7 @@ def _with_label_indices(task: Task, split: str, dataset: Dataset) -> Dataset:
 
 
 def _index_of(labels: Sequence[str], order: Sequence[str]) -> dict[Any, int]:
-    """The index in `labels` of each name, and of each number of a data set that numbers its labels in `order`."""
+    """Return the index in `labels` of each name, and of each number of a data set with labels in `order`."""
     index: dict[Any, int] = {name: labels.index(name) for name in order}
     index.update({number: labels.index(name) for number, name in enumerate(order)})
     return index

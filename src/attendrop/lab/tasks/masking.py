@@ -134,7 +134,7 @@ def _padded(rows: Sequence[Sequence[int]], length: int, fill: int) -> Tensor:
 
 
 def log_likelihoods(outputs: Any, labels: Tensor) -> Tensor:
-    """The log-likelihood of each label, `[B, L]`, for the Trainer's `preprocess_logits_for_metrics`.
+    """Return the log-likelihood of each label, `[B, L]`, for the Trainer's `preprocess_logits_for_metrics`.
 
     The logits of a whole vocabulary for every token of a data set would fill the memory.
 

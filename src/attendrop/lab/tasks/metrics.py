@@ -63,7 +63,7 @@ class Metric:
         return self.function(predictions, references)
 
     def statistic(self, predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
-        """The metric as a function of columns with one row for each example, for the bootstrap.
+        """Return the metric as a function of columns with one row for each example, for the bootstrap.
 
         Args:
             predictions: The predictions, as `function` takes them.
@@ -83,13 +83,13 @@ def _rows(column: Any, rows: np.ndarray) -> Any:
 
 
 def metric_label(name: str) -> str:
-    """The name of a metric in sentences and on pages."""
+    """Return the name of a metric in sentences and on pages."""
     metric = METRICS.get(name)
     return (metric and metric.label) or name.replace("_", " ")
 
 
 def is_share(name: str) -> bool:
-    """Whether a metric moves in steps of one example."""
+    """Return whether a metric moves in steps of one example."""
     return name in METRICS and METRICS[name].is_share
 
 

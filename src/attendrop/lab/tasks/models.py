@@ -121,7 +121,7 @@ def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def head_modules(model: Any) -> list[str]:
-    """The modules on top of the pretrained model that have weights.
+    """Return the modules on top of the pretrained model that have weights.
 
     Args:
         model: A model with a head.
@@ -214,7 +214,7 @@ def load_model(
 def _loading_notes(
     name: str | Path, report: dict[str, Any], old_labels: dict[int, str], labels: tuple[str, ...]
 ) -> list[str]:
-    """The loading report of transformers as sentences."""
+    """Return the loading report of transformers as sentences."""
     notes = []
     resized = sorted(key for key, *_ in report["mismatched_keys"])
     if resized:
@@ -308,7 +308,7 @@ def _suggestion(name: str) -> str:
 
 
 def _unreadable_file(name: str) -> Path:
-    """The safetensors file of the folder that cannot be opened."""
+    """Return the safetensors file of the folder that cannot be opened."""
     from safetensors import SafetensorError, safe_open
 
     folder = Path(name).expanduser()

@@ -72,7 +72,7 @@ class Outcome:
         return metric_label(metric) if self.name == "score" else self.label
 
     def is_better_if_greater(self, metric_is: bool) -> bool:
-        """Whether a larger value is better, where `metric_is` says it for the metric of the task."""
+        """Return whether a larger value is better, where `metric_is` says it for the metric of the task."""
         return metric_is if self.greater_is_better is None else self.greater_is_better
 
     @property
@@ -117,12 +117,12 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 def compared_outcomes() -> list[Outcome]:
-    """The outcomes that studies compare, in the order in which they are shown."""
+    """Return the outcomes that studies compare, in the order in which they are shown."""
     return [outcome for outcome in OUTCOMES.values() if outcome.is_compared]
 
 
 def measured_outcomes(probabilities: np.ndarray, gold: np.ndarray, is_scaled: bool = False) -> dict[str, float]:
-    """The outcomes that are measured on the probabilities of a classifier.
+    """Return the outcomes that are measured on the probabilities of a classifier.
 
     Args:
         probabilities: The probability of each class of each example.
@@ -134,7 +134,7 @@ def measured_outcomes(probabilities: np.ndarray, gold: np.ndarray, is_scaled: bo
 
 
 def all_deltas(given: Mapping[str, float] | None = None) -> dict[str, float]:
-    """The smallest difference of each outcome that matters.
+    """Return the smallest difference of each outcome that matters.
 
     Args:
         given: Those of the user, which take precedence.

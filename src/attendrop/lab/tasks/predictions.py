@@ -23,7 +23,9 @@ _FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cell(value: Any) -> Any:
-    """The value of a cell. A text that a spreadsheet would run as a formula gets a single quotation mark before it.
+    """Return the value of a cell.
+
+    A text that a spreadsheet would run as a formula gets a single quotation mark before it.
 
     This is the advice of OWASP against "CSV injection". Numbers stay as they are.
     """
@@ -61,12 +63,12 @@ def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], 
 
 
 def _label_names(task: Task, value: Any) -> Any:
-    """The label of an example by name, as in the predictions."""
+    """Return the label of an example by name, as in the predictions."""
     return as_text(task, kind_of(task).label_name(task, value))
 
 
 def as_text(task: Task, prediction: Any) -> Any:
-    """A list of tags or labels as one text; other predictions as they are.
+    """Return a list of tags or labels as one text; other predictions as they are.
 
     Args:
         task: The task of the prediction.

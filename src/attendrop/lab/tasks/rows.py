@@ -34,5 +34,5 @@ def row_problems(table: Table, task: Task, with_labels: bool) -> dict[int, Probl
 
 
 def label_names(table: Table, task: Task) -> list[Any]:
-    """The name of the label of each row; a list of names for tags and for several labels."""
+    """Return the name of the label of each row; a list of names for tags and for several labels."""
     return kind_of(task).reading.label_names(table, task)

@@ -33,7 +33,7 @@ def _training_split(data: Data) -> Dataset:
 
 
 def _groups(data: Data) -> list[np.ndarray]:
-    """The indices of the training examples of each class; of all examples in one group if there are no classes."""
+    """Return the indices of the training examples of each class; one group of all if there are no classes."""
     train = _training_split(data)
     if not kind_of(data.task).has_one_class:
         return [np.arange(len(train))]
@@ -42,7 +42,7 @@ def _groups(data: Data) -> list[np.ndarray]:
 
 
 def _quotas(sizes: list[int], share: float, lowest: list[int], highest: list[int]) -> list[int]:
-    """The number of examples to draw from each group so that they are `share` of all examples together.
+    """Return the number of examples to draw from each group so that they are `share` of all examples together.
 
     The largest remainders are rounded up. Each number stays between `lowest` and `highest` of its group.
     """
@@ -105,7 +105,7 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
 
 
 def _texts(data: Data, train: Dataset) -> list[tuple[Hashable, ...]]:
-    """What each example is known by: its texts, or its file."""
+    """Return what each example is known by: its texts, or its file."""
     modality = modality_of(data.task)
     return list(zip(*(modality.keys(data.task, train[name][:]) for name in data.task.text), strict=True))
 

@@ -187,7 +187,7 @@ class _Inspector:
         return dataclasses.replace(task, labels=labels, metrics=kind.default_metrics(labels))
 
     def _usable(self, task: Task) -> dict[str, Table]:
-        """The tables; of a test file without labels, only the texts."""
+        """Return the tables; of a test file without labels, only the texts."""
         hidden = [n for n, t in self.tables.items() if n == "test" and not _labels_count(task, t, False)]
         return {
             name: dataclasses.replace(table, columns={n: v for n, v in table.columns.items() if n != task.label})
@@ -204,7 +204,7 @@ def _check_kind(kind: str | None) -> None:
 
 
 def plan_task(table: Table, request: Request) -> tuple[Task, list[str]]:
-    """The task of a training file, without its labels, and a note for each guess."""
+    """Return the task of a training file, without its labels, and a note for each guess."""
     found_media = find_media(table, request.text, request.kind)
     reading = _reading_of(request.kind)
     reading.check_request(request)
@@ -220,12 +220,12 @@ def plan_task(table: Table, request: Request) -> tuple[Task, list[str]]:
 
 
 def _reading_of(kind: str | None) -> Reading:
-    """How files of a kind are read; `Reading` itself where the kind is to be guessed, or is one of images or sounds."""
+    """Return how files of a kind are read; `Reading` itself for a kind that is guessed, or of images or sounds."""
     return KINDS[kind].reading if kind in KINDS else Reading()
 
 
 def _plan_media(table: Table, request: Request, media: Media, column: str) -> tuple[Task, list[str]]:
-    """The task of a table of paths of images or sounds."""
+    """Return the task of a table of paths of images or sounds."""
     if request.text_pair is not None:
         raise UserError(f"--text-pair is {request.text_pair!r}, but an example has one {media.noun}.")
     if table.path.is_dir() and len(table.columns) == 1:
@@ -288,7 +288,7 @@ def load_rows(
 
 
 def _present(task: Task, table: Table) -> Task:
-    """The task without the text that the model learns to write if a file has none."""
+    """Return the task without the text that the model learns to write if a file has none."""
     kind = kind_of(task)
     if kind.is_generated and kind.target(task) not in table.columns:
         return dataclasses.replace(task, text=kind.inputs(task))
@@ -296,7 +296,7 @@ def _present(task: Task, table: Table) -> Task:
 
 
 def _labels_count(task: Task, table: Table, needs_labels: bool) -> bool:
-    """Whether the labels of a file are read: a test file may have none."""
+    """Return whether the labels of a file are read: a test file may have none."""
     return task.label is not None and (needs_labels or values.has_labels(table, task.label, task.labels))
 
 
@@ -332,7 +332,7 @@ def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dat
 
 
 def _read_labels(task: Task, column: str, table: Table) -> list[Any]:
-    """The labels of a file as numbers: floats for a regression, otherwise indices of `task.labels`."""
+    """Return the labels of a file as numbers: floats for a regression, otherwise indices of `task.labels`."""
     if kind_of(task).has_numbers:
         return [values.as_number(value) for value in table.columns[column]]
     # A file in the Hub's format holds the indices of the labels and not their names.

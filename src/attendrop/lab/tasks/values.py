@@ -16,6 +16,7 @@ MOST_CLASSES = 1000
 
 
 def is_missing(value: Any) -> bool:
+    """Return whether a cell is empty."""
     if isinstance(value, str):
         return value.strip().lower() in ("", "nan")
     return value is None or (isinstance(value, float) and math.isnan(value))
@@ -35,7 +36,7 @@ def as_number(value: Any) -> float | None:
 
 
 def class_name(value: Any) -> str:
-    """The name of a class. `3`, `3.0`, `"3"` and `"03"` are the same class."""
+    """Return the name of a class. `3`, `3.0`, `"3"` and `"03"` are the same class."""
     number = as_number(value)
     if number is not None and number.is_integer():
         return str(int(number))
@@ -43,7 +44,7 @@ def class_name(value: Any) -> str:
 
 
 def folded(name: str) -> str:
-    """The name of a class without its spaces and the case of its letters."""
+    """Return the name of a class without its spaces and the case of its letters."""
     return "".join(name.split()).casefold()
 
 
@@ -51,12 +52,12 @@ def folded(name: str) -> str:
 
 
 def missing(what: str, column: str) -> Problem:
-    """Why a row cannot be used that lacks a value."""
+    """Return why a row cannot be used that lacks a value."""
     return Problem(f"has no {what} in column {column!r}", "fill it in or remove the row")
 
 
 def problem_of_text(column: str, value: Any) -> Problem | None:
-    """Why a row cannot be used whose text is this value."""
+    """Return why a row cannot be used whose text is this value."""
     if isinstance(value, str):
         return None if value.strip() else missing("text", column)
     if is_missing(value):
@@ -65,7 +66,7 @@ def problem_of_text(column: str, value: Any) -> Problem | None:
 
 
 def problem_of_words(column: str, value: Any) -> Problem | None:
-    """Why a row cannot be used whose words are this value."""
+    """Return why a row cannot be used whose words are this value."""
     words = words_of(value)
     if not words:
         return missing("words", column)
@@ -76,7 +77,10 @@ def problem_of_words(column: str, value: Any) -> Problem | None:
 
 
 def has_labels(table: Table, column: str, labels: Sequence[str]) -> bool:
-    """Whether any row has a label. A test file may have no label column, an empty one, or -1 in all rows as in GLUE."""
+    """Return whether any row has a label.
+
+    A test file may have no label column, an empty one, or -1 in all rows as in GLUE.
+    """
     minus_one_is_missing = "-1" not in labels
     return not all(
         is_missing(value) or (minus_one_is_missing and class_name(value) == "-1")
@@ -88,17 +92,17 @@ def has_labels(table: Table, column: str, labels: Sequence[str]) -> bool:
 
 
 def words_of(value: Any) -> Any:
-    """The words or tags of a sentence: a list, or a string that is split at white space."""
+    """Return the words or tags of a sentence: a list, or a string that is split at white space."""
     return value.split() if isinstance(value, str) else value
 
 
 def declared_name(names: Sequence[str], value: Any) -> str | None:
-    """The name of a label that a file declares by number; None where there is none."""
+    """Return the name of a label that a file declares by number; None where there is none."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
 
 
 def split_labels(value: Any, task: Task) -> list[Any]:
-    """The labels of one example, without the spaces around them in a text; an empty text has none."""
+    """Return the labels of one example, stripped; an empty text has none."""
     if isinstance(value, str):
         return [name.strip() for name in value.split(task.label_separator) if name.strip()]
     return list(value)
@@ -125,7 +129,7 @@ def check_classes(table: Table, column: str, names: Sequence[str]) -> None:
 
 
 def choice_names(table: Table, column: str, names: set[str], count: int) -> tuple[tuple[str, ...], str]:
-    """What the answers of a multiple choice are called in the label column: their names, in order, and a note.
+    """Return what the answers of a multiple choice are called in the label column: their names, in order, and a note.
 
     They are counted from 0 or from 1, or called A, B, C and so on, in upper or lower case.
     """

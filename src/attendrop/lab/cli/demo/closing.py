@@ -17,7 +17,7 @@ from .options import RUNS, DemoOptions
 
 
 def print_conclusions(options: DemoOptions, results: dict[str, Result], dev_reviews: Reviews) -> None:
-    """Compares the accuracies with their standard error, and says what the comparison leaves open."""
+    """Compare the accuracies with their standard error, and say what the comparison leaves open."""
     accuracy = {name: result.scores["validation"]["accuracy"] for name, result in results.items()}
     plain, count = accuracy["plain"], len(dev_reviews)
     error = 100 * standard_error(plain, count)
@@ -47,12 +47,12 @@ def print_conclusions(options: DemoOptions, results: dict[str, Result], dev_revi
 
 
 def standard_error(accuracy: float, count: int) -> float:
-    """The standard error of an accuracy that was measured on `count` independent examples."""
+    """Return the standard error of an accuracy that was measured on `count` independent examples."""
     return math.sqrt(accuracy * (1 - accuracy) / count)
 
 
 def print_next_steps(options: DemoOptions, model: Path, page: Path) -> None:
-    """Prints commands that can be copied: training, prediction and comparison with the user's own file.
+    """Print commands that can be copied: training, prediction and comparison with the user's own file.
 
     Args:
         options: The options of the demo.
@@ -77,7 +77,7 @@ def print_next_steps(options: DemoOptions, model: Path, page: Path) -> None:
 
 
 def _program() -> str:
-    """How this program was called, for commands that can be copied."""
+    """Return how this program was called, for commands that can be copied."""
     called = Path(sys.argv[0])
     if called.name != "attendrop":
         return f"{shlex.quote(sys.executable)} -m attendrop"

@@ -23,7 +23,7 @@ _SHARE = 0.5  # of the training reviews, to save time
 
 
 def compare_seeds(options: DemoOptions, model: Path) -> Path:
-    """Compares AD-DROP with plain fine-tuning over a few seeds, and returns the path of the report.
+    """Compare AD-DROP with plain fine-tuning over a few seeds, and return the path of the report.
 
     Args:
         options: The options of the demo.

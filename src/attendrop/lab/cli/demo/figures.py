@@ -21,7 +21,7 @@ from .options import RUNS, DemoOptions, P, Q
 
 
 def draw_figures(options: DemoOptions, results: dict[str, Result], dev_reviews: Reviews) -> None:
-    """Draws the three figures and prints what each shows.
+    """Draw the three figures and print what each shows.
 
     Args:
         options: The options of the command; the figures are written to its folder.
@@ -44,7 +44,7 @@ def draw_figures(options: DemoOptions, results: dict[str, Result], dev_reviews: 
 
 
 def _draw_review(model: Any, folder: Path, dev_reviews: Reviews, seed: int) -> None:
-    """Draws the head of the first layer with the largest attribution, and prints what one word cannot attend to."""
+    """Draw the head of the first layer with the largest attribution, and print what one word cannot attend to."""
     model = model.cpu().eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "addrop")
     batch, label, prediction = _choose_review(model, tokenizer, dev_reviews)
@@ -69,7 +69,7 @@ def _draw_review(model: Any, folder: Path, dev_reviews: Reviews, seed: int) -> N
 
 
 def _choose_review(model: Any, tokenizer: Any, dev_reviews: Reviews) -> tuple[dict[str, Any], str, str]:
-    """A review of ten or more words that is predicted correctly, if there is one: inputs, label and prediction."""
+    """Return inputs, label and prediction of a correctly predicted review of ten or more words, if there is one."""
     for text, label in [review for review in dev_reviews if len(review[0].split()) >= 10] or dev_reviews:
         batch = dict(tokenizer(text, return_tensors="pt", truncation=True, max_length=64))
         with torch.no_grad():

@@ -23,7 +23,7 @@ Reviews = list[tuple[str, str]]  # text and label
 
 
 def check_folder(options: DemoOptions) -> None:
-    """Refuses a folder that holds anything but an earlier demo that may be replaced."""
+    """Refuse a folder that holds anything but an earlier demo that may be replaced."""
     folder = options.output_dir
     check_writable(folder, "output_dir", folder, may_create=True)
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -41,7 +41,7 @@ def check_folder(options: DemoOptions) -> None:
 
 @contextmanager
 def created_folder(options: DemoOptions) -> Iterator[None]:
-    """Creates the folder, without the files of an earlier demo. If the demo fails, its files are removed."""
+    """Create the folder, without the files of an earlier demo. If the demo fails, its files are removed."""
     is_new = not options.output_dir.exists()
     _remove_demo(options.output_dir)
     options.output_dir.mkdir(parents=True, exist_ok=True)
@@ -67,13 +67,13 @@ def _remove_demo(folder: Path) -> None:
 
 
 def write_demo_file(options: DemoOptions, scores: dict[str, Any] | None = None) -> None:
-    """Writes the options, and the scores of the runs once they are known."""
+    """Write the options, and the scores of the runs once they are known."""
     settings = {**asdict(options), "output_dir": str(options.output_dir)}
     text = json.dumps({"options": settings, "scores": scores or {}}, indent=1)
     (options.output_dir / DEMO_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def write_reviews(path: Path, reviews: Reviews) -> None:
-    """Writes a CSV file with the columns text and label."""
+    """Write a CSV file with the columns text and label."""
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("text", "label"), *reviews])

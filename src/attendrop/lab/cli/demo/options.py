@@ -17,6 +17,8 @@ MAX_WORDS = 12  # of a review, to save time
 
 
 class DemoRun(NamedTuple):
+    """A run of the demo."""
+
     title: str
     method: str | None
     idea: str
@@ -43,14 +45,14 @@ class DemoOptions:
     overwrite: bool
 
     def check(self) -> None:
-        """Refuses numbers that are too small for the demo to work."""
+        """Refuse numbers that are too small for the demo to work."""
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
         check_number("seed", self.seed, 0, 2**32 - 1)
 
     def settings(self, model: Path, epochs: int, learning_rate: float) -> dict[str, Any]:
-        """The settings that all runs of the demo share.
+        """Return the settings that all runs of the demo share.
 
         Args:
             model: The folder of the pretrained model.

@@ -23,7 +23,7 @@ from .options import LEARNING_RATE, MAX_WORDS, RUNS, DemoOptions
 
 
 def run_demo(options: DemoOptions) -> None:
-    """Runs the demo. A wrong folder and downloads that fail are reported before anything is written.
+    """Run the demo. A wrong folder and downloads that fail are reported before anything is written.
 
     Args:
         options: The options of the command, checked.

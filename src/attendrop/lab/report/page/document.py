@@ -37,7 +37,7 @@ def _asset(path: str) -> str:
 
 
 def render_page(analysis: Analysis) -> str:
-    """The report as one self-contained HTML page.
+    """Return the report as one self-contained HTML page.
 
     Args:
         analysis: The analysis of a study.
@@ -83,7 +83,7 @@ def render_page(analysis: Analysis) -> str:
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Scripts with these hashes run, and no others; nothing is fetched from anywhere."""
+    """Allow only scripts with these hashes, and fetch nothing."""
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
@@ -150,7 +150,7 @@ def _origin(analysis: Analysis) -> str:
 
 
 def _settings(analysis: Analysis) -> str:
-    """The settings that all methods share."""
+    """Return the settings that all methods share."""
     each = [method.settings for method in analysis.methods if method.settings]
     if not each:
         return ""

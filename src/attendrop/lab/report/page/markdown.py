@@ -36,7 +36,7 @@ MARK = "<!-- written by attendrop report -->"
 
 
 def render_markdown(analysis: Analysis) -> str:
-    """The report as Markdown: the answer, the verdict tables, the failures, and how it was made.
+    """Return the report as Markdown: the answer, the verdict tables, the failures, and how it was made.
 
     Args:
         analysis: The analysis of a study.
@@ -58,7 +58,7 @@ def render_markdown(analysis: Analysis) -> str:
 
 
 def card_section(analysis: Analysis) -> str:
-    """A Markdown section for a model card: what the comparison of methods found.
+    """Return a Markdown section for a model card: what the comparison of methods found.
 
     Args:
         analysis: The analysis of a study.

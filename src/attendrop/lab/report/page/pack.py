@@ -23,7 +23,7 @@ PER_EXAMPLE_LIMIT = 2000
 
 
 def page_data(analysis: Analysis) -> str:
-    """The analysis as JSON that can stand inside a script element: it contains no `<`.
+    """Return the analysis as JSON that can stand inside a script element: it contains no `<`.
 
     Args:
         analysis: A checked analysis.
@@ -44,7 +44,7 @@ def page_data(analysis: Analysis) -> str:
 
 
 def packed_explorer(explorer: Mapping[str, Any]) -> dict[str, Any]:
-    """The examples of the explorer in compact form, as many as fit into the page.
+    """Return the examples of the explorer in compact form, as many as fit into the page.
 
     Args:
         explorer: The part `explorer` of an analysis.

@@ -18,7 +18,7 @@ COMPARISON_COLUMNS = (
 
 
 def runs_csv(analysis: Analysis) -> str:
-    """A long table of the runs: one row for each score of each run, and one for a run without scores.
+    """Return a long table of the runs: one row for each score of each run, and one for a run without scores.
 
     Args:
         analysis: A checked analysis.
@@ -42,7 +42,7 @@ def _scores(scores: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def comparisons_csv(analysis: Analysis) -> str:
-    """One row for each outcome of each method on each task, size and part, with its comparison to the baseline.
+    """Return one row for each outcome of each method on each task, size and part, with its comparison to the baseline.
 
     Args:
         analysis: A checked analysis.
@@ -74,5 +74,5 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """A text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """Return a text that a spreadsheet would run as a formula gets an apostrophe in front."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -35,7 +35,7 @@ _MANY = 12  # rows of a table, from which on it scrolls
 
 
 def verdict_blocks(analysis: Analysis) -> str:
-    """All verdict tables: over the tasks, where there are several, and for each task, size and part.
+    """Return all verdict tables: over the tasks, where there are several, and for each task, size and part.
 
     The scripts of the page show one of the latter at a time; without scripts all are shown.
 
@@ -97,7 +97,7 @@ def _block(
 
 
 def _ensemble_row(analysis: Analysis, ensemble: Ensemble, label: str, outcomes: list[str]) -> str:
-    """The ensemble of the seeds of a method: its values, and by how much its score is above the mean of the seeds."""
+    """Return the ensemble of a method's seeds: its values, and the gain of its score over the mean of the seeds."""
     cells = []
     for outcome in outcomes:
         value = ensemble.outcomes.get(outcome)
@@ -136,7 +136,7 @@ def _cell(analysis: Analysis, outcome: str, entry: Entry | None, label: str, dom
 
 
 def _domain(analysis: Analysis, results: Entries) -> tuple[float, float]:
-    """The range of score differences that the drawn intervals of one table share."""
+    """Return the range of score differences that the drawn intervals of one table share."""
     comparisons = [result["score"][1] for result in results.values() if "score" in result]
     bounds = [bound for of in comparisons if of for bound in of.interval or () if bound is not None]
     delta = analysis.delta.get("score") or 0.0
@@ -145,7 +145,7 @@ def _domain(analysis: Analysis, results: Entries) -> tuple[float, float]:
 
 
 def _forest(analysis: Analysis, comparison: Verdicts, label: str, domain: tuple[float, float]) -> str:
-    """The difference and its interval as a small drawing; the band in its middle is ±δ."""
+    """Draw the difference and its interval; the band in the middle is ±δ."""
     bounds, middle = comparison.interval, comparison.difference
     if not bounds or None in bounds or middle is None:
         return ""
@@ -188,7 +188,7 @@ def _sentences(
     outcomes: list[str],
     ensembles: Mapping[str, Ensemble],
 ) -> Iterator[str]:
-    """The verdicts as sentences: those on the score in sight, the others below a line that opens."""
+    """Yield the verdicts as sentences: those on the score in sight, the others below a line that opens."""
     lines: dict[str, list[str]] = {"score": [], "other": []}
     for result in results.values():
         for outcome in outcomes:
@@ -209,7 +209,7 @@ def _sentences(
 
 
 def _power(outcome: str, comparison: Verdicts) -> str:
-    """What the comparison could have found, for readers who wonder about the number of seeds."""
+    """Return what the comparison could have found, for readers who wonder about the number of seeds."""
     if not isinstance(comparison, Comparison):
         return ""
     parts = []

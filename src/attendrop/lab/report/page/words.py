@@ -19,23 +19,23 @@ _TOO_FEW = "Fewer than 5 seeds are too few to estimate run-to-run noise: there a
 
 
 def protocol_label(analysis: Analysis) -> str:
-    """How settings and epochs were chosen, in words."""
+    """Return how settings and epochs were chosen, in words."""
     honest = "honest: the examples that give the scores chose neither the settings nor the epoch"
     return PAPER_LABEL if analysis.protocol == "paper" else honest
 
 
 def verdict_word(outcome: str, verdict: str) -> str:
-    """The verdict in one or two words; a cost is not helped or hurt, it is lower or higher."""
+    """Return the verdict in one or two words; a cost is lower or higher."""
     return OUTCOMES[outcome].verdicts.get(verdict, verdict)
 
 
 def outcome_name(outcome: str, metric: str) -> str:
-    """The name of an outcome; the score has the name of its metric."""
+    """Return the name of an outcome; the score has the name of its metric."""
     return OUTCOMES[outcome].title(metric)
 
 
 def number(value: Any, signed: bool = False) -> str:
-    """A number with three decimals, fewer for large ones, and a minus sign of the width of a plus sign."""
+    """Return a number with three decimals, fewer for large ones, and a minus sign of the width of a plus sign."""
     if not isinstance(value, int | float):
         return "–"
     decimals = 1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3
@@ -44,38 +44,38 @@ def number(value: Any, signed: bool = False) -> str:
 
 
 def difference(outcome: str, value: Any) -> str:
-    """A difference from the baseline; that of a relative outcome is a share of the baseline's."""
+    """Return a difference from the baseline; that of a relative outcome is a share of the baseline's."""
     if OUTCOMES[outcome].is_relative and isinstance(value, int | float):
         return f"{100 * value:+.0f} %".replace("-", "−")
     return number(value, signed=True)
 
 
 def mean_value(outcome: str, value: Any) -> str:
-    """The mean of an outcome; that of a relative one is a multiple of the baseline's."""
+    """Return the mean of an outcome; that of a relative one is a multiple of the baseline's."""
     return f"{number(value)} ×" if OUTCOMES[outcome].is_relative and value is not None else number(value)
 
 
 def interval(outcome: str, bounds: Sequence[Any] | None) -> str:
-    """An interval of differences, in square brackets."""
+    """Return an interval of differences, in square brackets."""
     if not bounds or None in bounds:
         return "–"
     return f"[{difference(outcome, bounds[0])}, {difference(outcome, bounds[1])}]"
 
 
 def p_value(value: Any) -> str:
-    """A p value with three decimals, or that it is smaller than they can show."""
+    """Return a p value with three decimals, or that it is smaller than they can show."""
     if not isinstance(value, int | float):
         return "–"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def labels_of(analysis: Analysis) -> dict[str, str]:
-    """The label of each method by its name."""
+    """Return the label of each method by its name."""
     return {method.name: method.label for method in analysis.methods}
 
 
 def settings_of_cells(analysis: Analysis) -> list[Setting]:
-    """The combinations of task, size and part that the cells have, the most important first."""
+    """Return the combinations of task, size and part that the cells have, the most important first."""
     settings = dict.fromkeys(_setting(cell) for cell in analysis.cells)
     tasks = list(dict.fromkeys(task for task, _, _ in settings))
     return sorted(settings, key=lambda key: (tasks.index(key[0]), key[1] != "all", key[2] != "validation"))
@@ -86,28 +86,28 @@ def _setting(entry: Cell | Ensemble) -> Setting:
 
 
 def cells_of(analysis: Analysis, setting: Setting) -> dict[str, Cell]:
-    """The cells of one combination by method."""
+    """Return the cells of one combination by method."""
     return {cell.method: cell for cell in analysis.cells if _setting(cell) == setting}
 
 
 def ensembles_of(analysis: Analysis, setting: Setting) -> dict[str, Ensemble]:
-    """The ensembles of the seeds of one combination by method."""
+    """Return the ensembles of the seeds of one combination by method."""
     return {ensemble.method: ensemble for ensemble in analysis.ensembles if _setting(ensemble) == setting}
 
 
 def seeds_of(analysis: Analysis) -> int:
-    """The largest number of seeds that a method has finished in a cell."""
+    """Return the largest number of seeds that a method has finished in a cell."""
     values = [result.values for cell in analysis.cells for result in cell.outcomes.values()]
     return max((sum(value is not None for value in of.values()) for of in values), default=0)
 
 
 def has_summary(analysis: Analysis) -> bool:
-    """Whether there are verdicts over several tasks or amounts of data."""
+    """Return whether there are verdicts over several tasks or amounts of data."""
     return bool(analysis.summary)
 
 
 def summary_title(analysis: Analysis) -> str:
-    """What the verdicts over several tasks or amounts of data are about."""
+    """Return what the verdicts over several tasks or amounts of data are about."""
     tasks, sizes = ({getattr(cell, axis) for cell in analysis.cells} for axis in ("task", "size"))
     parts = [f"{len(tasks)} tasks"] if len(tasks) > 1 else []
     parts += [f"{len(sizes)} amounts of data"] if len(sizes) > 1 else []
@@ -115,7 +115,7 @@ def summary_title(analysis: Analysis) -> str:
 
 
 def results_of(analysis: Analysis, outcome: str = "score") -> dict[str, Verdicts]:
-    """The comparison that answers the reader's question for each method: over all tasks, or on the only one."""
+    """Return the comparison that answers the reader's question for each method: over all tasks, or on the only one."""
     if has_summary(analysis):
         return {entry.method: entry for entry in analysis.summary if entry.outcome == outcome}
     settings = settings_of_cells(analysis)
@@ -124,13 +124,13 @@ def results_of(analysis: Analysis, outcome: str = "score") -> dict[str, Verdicts
 
 
 def _comparison(cells: Mapping[str, Cell], method: str, outcome: str) -> Comparison | None:
-    """The comparison of a method in the cells of one combination; None without one."""
+    """Return the comparison of a method in the cells of one combination; None without one."""
     result = cells[method].outcomes.get(outcome) if method in cells else None
     return result.comparison if result else None
 
 
 def headline(analysis: Analysis) -> str:
-    """The answer in one or two sentences: which methods help, which hurt, and about which nothing can be said.
+    """Return the answer in one or two sentences: which methods help, which hurt, and about which nothing can be said.
 
     Args:
         analysis: A checked analysis.
@@ -177,7 +177,7 @@ def other_outcomes(analysis: Analysis) -> str:
 
 
 def _on_each_task(analysis: Analysis) -> list[str]:
-    """What is undecided about other tasks, and the same on each task by itself; one sentence or none."""
+    """Return what is undecided about other tasks, and the same on each task by itself; one sentence or none."""
     if not has_summary(analysis):
         return []
     labels = labels_of(analysis)
@@ -199,7 +199,7 @@ def _in_headline() -> list[Outcome]:
 
 
 def _named(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    """The labels of methods, or how many they are if there are more than a sentence can hold."""
+    """Return the labels of methods, or how many they are if there are more than a sentence can hold."""
     if len(names) > MOST_NAMED:
         return f"{len(names)} methods"
     return _listed([labels.get(name, name) for name in names])
@@ -220,12 +220,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def explanation(comparison: Verdicts) -> str:
-    """The sentence of a comparison; where there are too few seeds, also why that prevents a verdict."""
+    """Return the sentence of a comparison; where there are too few seeds, also why that prevents a verdict."""
     return comparison.sentence or (_TOO_FEW if comparison.verdict == "too few seeds" else "")
 
 
 def facts(analysis: Analysis) -> list[tuple[str, str]]:
-    """What the study consists of, as names and values."""
+    """Return what the study consists of, as names and values."""
     runs = analysis.runs
     failed = sum(run.status == "failed" for run in runs) or len(analysis.failures)
     tasks = list(dict.fromkeys(cell.task for cell in analysis.cells))

@@ -138,7 +138,7 @@ def _cells(
 def _ensembles(
     groups: Sequence[Group], folder: str | Path | None, delta: float, confidence: float
 ) -> tuple[list[Ensemble], list[str]]:
-    """The ensembles of all groups, and sentences about those that cannot be made."""
+    """Return the ensembles of all groups, and sentences about those that cannot be made."""
     from ...evaluation.outputs import read_outputs
     from .ensembles import ensembles_of
 
@@ -221,7 +221,7 @@ def _title(study: Mapping[str, Any], example: StudyRecord | None) -> str:
 
 
 def _model_name(example: StudyRecord | None) -> str:
-    """The name of the model without its folder."""
+    """Return the name of the model without its folder."""
     return Path(example.model.name).name if example and example.model else ""
 
 
@@ -254,7 +254,7 @@ def _run(record: StudyRecord) -> Run:
 
 
 def _notes(records: Sequence[StudyRecord]) -> list[str]:
-    """The notes of all runs. Those that differ in the number of the seed alone are one."""
+    """Return the notes of all runs. Those that differ in the number of the seed alone are one."""
     notes = (note for record in records for note in record.notes)
     return list(dict.fromkeys(re.sub(r",? seed \d+$", "", note) for note in notes))
 

@@ -14,7 +14,7 @@ from .outcomes import Group
 
 
 def curves_of(group: Group, method: str, confidence: float) -> Curves:
-    """Scores and losses of a method after each evaluation: epoch, mean, and the limits of the mean's interval."""
+    """Return score and losses of a method after each evaluation: epoch, mean, and the limits of the mean's interval."""
     runs = [record.curves for record in group.runs[method].values() if record.is_finished]
     epochs = sorted({row["epoch"] for rows in runs for row in rows})
     names = list(dict.fromkeys(name for rows in runs for row in rows for name in row))
@@ -28,7 +28,7 @@ def curves_of(group: Group, method: str, confidence: float) -> Curves:
 
 
 def method_metrics_of(records: Iterable[StudyRecord], confidence: float) -> dict[str, Series]:
-    """What a method logged, by name: step, mean, and the limits of the mean's interval over its runs."""
+    """Return what a method logged, by name: step, mean, and the limits of the mean's interval over its runs."""
     series: dict[str, dict[int, list[float]]] = {}
     for record in records:
         for name, points in record.method_metrics.items():
@@ -41,7 +41,10 @@ def method_metrics_of(records: Iterable[StudyRecord], confidence: float) -> dict
 
 
 def band(columns: Iterable[Iterable[Any]], confidence: float) -> tuple[Numbers, Numbers, Numbers]:
-    """Mean, low and high of each column. A column with one number has no interval, one without numbers no mean."""
+    """Return the mean, low and high of each column.
+
+    A column with one number has no interval, one without numbers no mean.
+    """
     means: Numbers = []
     lows: Numbers = []
     highs: Numbers = []

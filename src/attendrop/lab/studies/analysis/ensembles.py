@@ -27,7 +27,7 @@ Read = Callable[[str], Mapping[str, Outputs]]  # id of a run -> what its model a
 
 
 def evidence(outputs: Outputs, place: int = 0) -> Array:
-    """What one member adds to the ensemble: probabilities, a vote for the class of each word, or numbers.
+    """Return what one member adds to the ensemble: probabilities, a vote for the class of each word, or numbers.
 
     Args:
         outputs: What the member predicted.
@@ -37,7 +37,7 @@ def evidence(outputs: Outputs, place: int = 0) -> Array:
 
 
 def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
-    """The metric of an ensemble.
+    """Return the metric of an ensemble.
 
     Args:
         mean: The mean evidence of its members.
@@ -64,7 +64,7 @@ def _members(outputs: Outputs) -> Members:
 
 
 def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> tuple[list[Ensemble], list[str]]:
-    """The ensemble of each method on each part, and sentences about those that cannot be made.
+    """Return the ensemble of each method on each part, and sentences about those that cannot be made.
 
     Args:
         group: The runs.
@@ -104,7 +104,7 @@ def _ensemble(
     metric: str,
     question: Question,
 ) -> Ensemble:
-    """The ensemble of one method, task, size and part."""
+    """Return the ensemble of one method, task, size and part."""
     total = np.sum([evidence(member, number) for number, member in enumerate(members)], axis=0)
     n, example = len(members), members[0]
     whole = score_of(total / n, example, metric)
@@ -128,7 +128,7 @@ def _ensemble(
 
 
 def _sentence(made: Ensemble, metric: str, confidence: float) -> str:
-    """The ensemble in words: what it has, what it gains, and what it costs."""
+    """Return the ensemble in words: what it has, what it gains, and what it costs."""
     names = {name: OUTCOMES[name].short or OUTCOMES[name].title(metric) for name in made.outcomes}
     figures = ", ".join(f"{names[name]} {value:.4f}" for name, value in made.outcomes.items())
     verdict = {

@@ -21,7 +21,7 @@ def predictions_of(group: Group, method: str) -> tuple[npt.NDArray[np.int_], npt
 
 
 def agreement_of(group: Group, method: str) -> Agreement | None:
-    """Share of equal predictions of two seeds, on average; and the share of seeds that are right on each example."""
+    """Return the mean share of equal predictions of two seeds, and the share of correct seeds for each example."""
     known = predictions_of(group, method)
     if known is None or len(known[0]) < 2:
         return None
@@ -34,7 +34,7 @@ def agreement_of(group: Group, method: str) -> Agreement | None:
 
 
 def disagreements_of(group: Group) -> list[Disagreement]:
-    """The examples on which the share of right seeds differs most between methods."""
+    """Return the examples on which the share of right seeds differs most between methods."""
     texts = next((r.texts for r in group.finished if r.texts), None)
     known = {method: of for method in group.runs if (of := predictions_of(group, method)) is not None}
     if texts is None or len(known) < 2 or len({len(gold) for _, gold in known.values()}) > 1:

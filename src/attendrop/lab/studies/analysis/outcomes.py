@@ -64,13 +64,13 @@ def group_records(records: Sequence[StudyRecord], methods: Sequence[str]) -> lis
 
 
 def values_of(group: Group, method: str, part: str, outcome: Outcome) -> Values:
-    """The value of each run; None where it failed."""
+    """Return the value of each run; None where it failed."""
     runs = group.runs[method].items()
     return {seed: outcome.read(record, part) if record.is_finished else None for seed, record in runs}
 
 
 def outcomes_of(group: Group, part: str) -> list[Outcome]:
-    """The outcomes that the runs have on a part of the data; the score, and others unless they are the metric."""
+    """Return the outcomes of the runs on a part of the data: the score, and others unless they are the metric."""
     metric = group.finished[0].metric
     known = [of for of in compared_outcomes() if any(of.read(run, part) is not None for run in group.finished)]
     return [OUTCOMES["score"], *(outcome for outcome in known if outcome.name not in ("score", metric))]
@@ -132,7 +132,7 @@ def _judge(
     resolution: float | None,
     looks: SequentialDesign | None,
 ) -> dict[str, Comparison]:
-    """The comparison of each method. With looks it is that of the first look at which the method was decided."""
+    """Return the comparison of each method. With looks it is that of the first look at which the method was decided."""
     if looks is None:
         return judge_family(methods, baseline, question, resolution)
     seeds = list(baseline)  # in ascending order
@@ -148,14 +148,14 @@ def _judge(
 
 
 def is_decided(verdict: str) -> bool:
-    """Whether more seeds are not needed."""
+    """Return whether more seeds are not needed."""
     return verdict in ("helps", "hurts", "no difference")
 
 
 def verdicts_of(
     group: Group, baseline: str, delta: float, confidence: float, looks: SequentialDesign | None = None
 ) -> dict[str, str]:
-    """The verdict on the validation score of each method.
+    """Return the verdict on the validation score of each method.
 
     Args:
         group: The runs.
@@ -169,7 +169,7 @@ def verdicts_of(
 
 
 def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
-    """Seconds as multiples of the baseline's mean."""
+    """Return seconds as multiples of the baseline's mean."""
     known = [value for value in values[baseline].values() if value is not None]
     unit = float(np.mean(known)) if known else 1.0
     return {
@@ -179,7 +179,7 @@ def _relative(values: dict[str, Values], baseline: str) -> dict[str, Values]:
 
 
 def _mean(values: Values, confidence: float) -> tuple[float | None, Interval | None]:
-    """The mean of the values that are known, and its interval."""
+    """Return the mean of the values that are known, and its interval."""
     known = np.array([value for value in values.values() if value is not None and np.isfinite(value)], float)
     if not len(known):
         return None, None

@@ -103,6 +103,6 @@ def make_executor(
 
 
 def make_engine(*args: Any, **kwargs: Any) -> Executor:
-    """Deprecated: use `make_executor`."""
+    """Call `make_executor`; this name is deprecated."""
     warn_renamed("make_engine", "make_executor")
     return make_executor(*args, **kwargs)

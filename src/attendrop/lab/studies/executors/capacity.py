@@ -65,7 +65,7 @@ class Device:
 
 
 def find_devices(workers: int | None, device: str | None) -> tuple[list[Device], int]:
-    """Finds the devices of this machine.
+    """Find the devices of this machine.
 
     Args:
         workers: How many workers the user wants; None = as many as fit.
@@ -102,7 +102,7 @@ def gpu_memory(device: str) -> dict[str, int] | None:
 
 
 def _visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
     count = torch.cuda.device_count()
@@ -129,6 +129,6 @@ def _threads(cores: int, workers: int) -> int:
 
 
 def _given_threads(default: int) -> int:
-    """What the user set with OMP_NUM_THREADS."""
+    """Return what the user set with OMP_NUM_THREADS."""
     given: Any = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) > 0 else default

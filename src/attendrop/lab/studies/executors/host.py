@@ -56,11 +56,14 @@ def run_spec(
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the process must be replaced after this error."""
+    """Return whether the process must be replaced after this error."""
     return bool(_FATAL & {cls.__name__ for cls in type(error).__mro__}) or "CUDA error" in str(error)
 
 
 def _kind(error: BaseException) -> str:
-    """The type of an error. A `UserError` keeps its name, whatever its subclass: it is a mistake in the input."""
+    """Return the type of an error.
+
+    A `UserError` keeps its name, whatever its subclass: it is a mistake in the input.
+    """
     names = [cls.__name__ for cls in type(error).__mro__]
     return "UserError" if "UserError" in names else names[0]

@@ -110,7 +110,7 @@ class ProcessHandle(WorkerHandle):
         self.events.put((self, {"lost": self._reason(code), "memory_full": code == -signal.SIGKILL}))
 
     def _reason(self, code: int) -> str:
-        """The exit reason of the process, with the last line of its output."""
+        """Return the exit reason of the process, with the last line of its output."""
         if code < 0:
             names = {member.value: member.name for member in signal.Signals}
             reason = f"the worker process was killed by {names.get(-code, f'signal {-code}')}"
@@ -124,7 +124,7 @@ class ProcessHandle(WorkerHandle):
 
 
 def _environment(device: Device, threads: int) -> dict[str, str]:
-    """The environment variables of a worker: the same import path, one device, its share of the CPU cores."""
+    """Return the environment variables of a worker: the same import path, one device, its share of the CPU cores."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     chosen = {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     return {**os.environ, **chosen, "CUDA_VISIBLE_DEVICES": device.visible or ""}

@@ -75,7 +75,7 @@ class _Source:
         self.is_dry = False  # it had no run; polled again after the next result
 
     def has(self, count: int) -> bool:
-        """Whether at least `count` runs are waiting; fetches more if needed."""
+        """Return whether at least `count` runs are waiting; fetches more if needed."""
         while len(self.waiting) < count and not self.is_dry:
             spec = self.next_spec()
             if spec is None:
@@ -101,19 +101,19 @@ class Pool(ABC):
 
     @abstractmethod
     def may_start(self) -> bool:
-        """Whether one more worker fits."""
+        """Return whether one more worker fits."""
 
     @abstractmethod
     def start(self) -> WorkerHandle:
         """Start a worker."""
 
     def may_stay(self, worker: WorkerHandle, message: Message) -> bool:
-        """Whether a worker may get another run. Called with the message that ended its last one."""
+        """Return whether a worker may get another run. Called with the message that ended its last one."""
         return True
 
     @abstractmethod
     def lost_memory(self, worker: WorkerHandle) -> None:
-        """Called when a worker probably ran out of memory, or failed to start."""
+        """Note that a worker probably ran out of memory, or failed to start."""
 
     def results(self, next_spec: NextSpec, on_progress: OnProgress | None = None) -> Iterator[StudyRecord]:
         source = _Source(next_spec)
@@ -150,7 +150,7 @@ class Pool(ABC):
                 return self.events.get(timeout=self.patience / 10)
 
     def _silent_worker(self, patience: float) -> WorkerHandle | None:
-        """A starting or busy worker whose last message is older than the timeout; None if there is none."""
+        """Return a starting or busy worker whose last message is older than the timeout; None if there is none."""
         for worker in self.handles:
             limit = patience if worker.is_ready else max(patience, _START)
             if (worker.job is not None or not worker.is_ready) and time.monotonic() - worker.heard > limit:

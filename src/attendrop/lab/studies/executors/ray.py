@@ -77,7 +77,7 @@ class RayExecutor(Pool):
             self.ray.shutdown()
 
     def _most(self, resources: dict[str, float]) -> int:
-        """The number of workers that fit into the cluster now, at most `workers`."""
+        """Return the number of workers that fit into the cluster now, at most `workers`."""
         fits = [resources.get(name, 0.0) / share for name, share in (("CPU", self.cpus), ("GPU", self.gpus)) if share]
         most = int(min(fits, default=1) + 1e-9)
         return most if self.workers is None else min(self.workers, most)

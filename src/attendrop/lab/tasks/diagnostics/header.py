@@ -41,7 +41,7 @@ def examine_header(table: Table) -> list[Finding]:
 
 
 def _suggested(table: Table) -> list[str]:
-    """Names for the columns: `text` for texts, `label` for the column with the fewest different values."""
+    """Return names for the columns: `text` for texts, `label` for the column with the fewest different values."""
     texts = likely_texts(table)
     names = dict(zip(texts, ("text", "text_pair"), strict=False))
     if (label := likely_label(table, texts)) is not None:

@@ -40,7 +40,7 @@ def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    """Labels that differ by case or spaces only. They would be learned as two classes."""
+    """Return labels that differ by case or spaces only. They would be learned as two classes."""
     groups: dict[str, list[str]] = {}
     for name in sorted(counts):
         groups.setdefault(folded(name), []).append(name)
@@ -54,12 +54,12 @@ def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
 
 
 def _unit(task: Task) -> str:
-    """What has a label."""
+    """Return what has a label."""
     return "word" if kind_of(task).is_per_word else "row"
 
 
 def _merged(task: Task, table: Table) -> list[Finding]:
-    """Spellings that are read as one label: spaces around a name are ignored, and 1.0 is 1."""
+    """Return a spelling-independent form of a label: spaces around a name are ignored, and 1.0 is 1."""
     if task.label in table.names:
         return []
     spellings: dict[str, dict[str, int]] = {}
@@ -76,7 +76,7 @@ def _merged(task: Task, table: Table) -> list[Finding]:
 
 
 def _joined(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    """Labels such as `a, b`, of which each part is also a label by itself: texts may have several labels."""
+    """Return labels such as `a, b`, of which each part is also a label by itself: texts may have several labels."""
     for sign in _SIGNS:
         joined = [name for name in counts if sign in name and all(part.strip() in counts for part in name.split(sign))]
         if joined:
@@ -111,7 +111,7 @@ def _balance(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
 
 
 def _absent(task: Task, tables: Mapping[str, Table], counts: Counter[str]) -> list[Finding]:
-    """Labels of the training data that the validation data do not have."""
+    """Return labels of the training data that the validation data do not have."""
     table = tables.get("validation")
     if table is None:
         return []

@@ -29,7 +29,7 @@ def examine_tags(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def _are_entities(rows: list[list[str]]) -> bool:
-    """Whether most tags besides O are written B-…, I-… and so on."""
+    """Return whether most tags besides O are written B-…, I-… and so on."""
     counts = Counter(tag for tags in rows for tag in tags if tag != "O")
     matching = sum(count for tag, count in counts.items() if _ENTITY_TAG.fullmatch(tag))
     return matching * 2 > counts.total()
@@ -50,7 +50,7 @@ def _malformed(table: Table, rows: list[list[str]]) -> list[Finding]:
 
 
 def _broken(tags: list[str]) -> Iterator[int]:
-    """The words whose tag continues an entity of another type."""
+    """Yield the words whose tag continues an entity of another type."""
     previous = "O"
     for word, tag in enumerate(tags):
         if tag[:2] in ("I-", "E-", "L-") and previous != "O" and previous[2:] != tag[2:]:

@@ -33,7 +33,7 @@ def examine_texts(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def text_keys(task: Task, table: Table) -> list[Hashable]:
-    """What makes a row the same as another one: its texts, or the content of its file."""
+    """Return what makes a row the same as another one: its texts, or the content of its file."""
     columns = [table.columns[name] for name in task.text if name in table.columns]
     return list(zip(*(modality_of(task).keys(task, values) for values in columns), strict=True))
 
@@ -45,7 +45,7 @@ def _label_keys(task: Task, table: Table) -> list[Any]:
 
 
 def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
-    """Rows that repeat an earlier row, and texts that have different labels."""
+    """Return rows that repeat an earlier row, and texts that have different labels."""
     first: dict[Hashable, int] = {}
     labels = _label_keys(task, table)
     repeats: list[tuple[int, int]] = []
@@ -76,19 +76,19 @@ def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
 
 
 def _is_same(label: Any, other: Any) -> bool:
-    """Whether two rows have the same label; spellings that differ by case or spaces are an error of their own."""
+    """Return whether two rows have the same label; spellings that differ by case or spaces are a separate error."""
     return bool(folded(label) == folded(other) if isinstance(label, str) else label == other)
 
 
 def _shown(task: Task, label: Any) -> str:
-    """A label after the place of its row; the tags of a sentence are too long to be shown."""
+    """Return a label after the place of its row; the tags of a sentence are too long to be shown."""
     if kind_of(task).is_per_word:
         return ""
     return f" has {sorted(label)!r}" if isinstance(label, frozenset) else f" has {label!r}"
 
 
 def _shared(table: Table, keys: list[Hashable], train: Table, train_keys: list[Hashable], most: float) -> list[Finding]:
-    """Rows that are also in the training data: an error if their share is above `most`."""
+    """Return rows that are also in the training data: an error if their share is above `most`."""
     known = {key: row for row, key in reversed(list(enumerate(train_keys)))}
     shared = [row for row, key in enumerate(keys) if key in known]
     if not shared:

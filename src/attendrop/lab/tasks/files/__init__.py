@@ -104,7 +104,7 @@ def read_table(
 
 
 def _recognised(path: Path, raw: bytes) -> str:
-    """The suffix of the format that a content has, for a file whose name does not say it.
+    """Return the suffix of the format that a content has, for a file whose name does not say it.
 
     Args:
         path: The file, for the error message.

@@ -89,7 +89,7 @@ def _decode_utf8(source: Source) -> str:
 
 
 def _word_around(line: str, position: int) -> str:
-    """The word at a position of a line, for one of the encodings with one byte for each letter."""
+    """Return the word at a position of a line, for one of the encodings with one byte for each letter."""
     begin = max(line.rfind(sign, 0, position) for sign in " ,;\t\"'") + 1
     ends = [end for sign in " ,;\t\"'\r" if (end := line.find(sign, position)) >= 0]
     return line[begin : min(ends, default=len(line))][:40]

@@ -51,7 +51,7 @@ _ORANGE_ROLE = re.compile(r"class|meta|ignore|[cim]|\w+=\w+")
 
 
 def _without_orange_lines(source: Source, rows: list[Row]) -> list[Row]:
-    """The rows without the types and the roles of columns, which a file of Orange has in its second and third line."""
+    """Return the rows without Orange's types and roles of columns, in the second and third line of its files."""
     if len(rows) < 2 or source.options.columns:
         return rows
     (first, types), (second, roles) = rows[:2]
@@ -89,7 +89,7 @@ def _quoted_rows(source: Source, text: str, delimiter: str) -> Iterator[Row]:
 
 
 def _share_alike(text: str, separator: str) -> float:
-    """The share of the first rows that have as many fields as the first one; 0 if that has one field only."""
+    """Return the share of the first rows that have as many fields as the first one; 0 if that has one field only."""
     with _allow_long_fields():
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         widths = [len(row) for row in islice(reader, _LOOKED_AT) if row]
@@ -97,13 +97,14 @@ def _share_alike(text: str, separator: str) -> float:
 
 
 def _find_separator(text: str) -> str:
-    """The separator with which the first rows are most alike; a comma if there is none."""
+    """Return the separator with which the first rows are most alike; a comma if there is none."""
     first = text.lstrip("\r\n").split("\n", 1)[0]
     candidates = [sign for sign in SEPARATORS if sign in first]
     return max(candidates, key=lambda sign: _share_alike(text, sign), default=",")
 
 
 def read_csv(source: Source) -> Table:
+    """Read a table whose columns are separated by a comma, a semicolon, a tab or another sign."""
     text = decode(source)
     separator = source.options.separator or _find_separator(text)
     if separator != "," and source.options.separator is None:
@@ -129,8 +130,11 @@ def read_tsv(source: Source) -> Table:
 
 
 def _read_tabs(source: Source, text: str) -> Table:
-    """A quotation mark quotes fields if every field that begins with one is properly quoted, or if the rows would
-    differ in length otherwise."""
+    """Read a table with tabs.
+
+    Quotation marks quote fields if every field that begins with one is properly quoted, or if the rows would otherwise
+    differ in length.
+    """
     rows = [(n, line.rstrip("\r").split("\t")) for n, line in enumerate(text.split("\n"), 1) if line.strip("\r")]
     ragged = any(len(row) != len(rows[0][1]) for _, row in rows)
     quoted = [value for _, row in rows for value in row if value.startswith('"')]
@@ -149,7 +153,7 @@ def _read_tabs(source: Source, text: str) -> Table:
 
 
 def table_separator(text: str) -> str | None:
-    """The separator of a .txt file that is a table; None if it is none.
+    """Return the separator of a .txt file that is a table; None if it is none.
 
     In a table nearly all lines have the same number of fields, and some fields are texts of several words, which the
     columns of a CoNLL file never are.

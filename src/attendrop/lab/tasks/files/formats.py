@@ -49,7 +49,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _read_list(source: Source, text: str) -> list[dict[str, Any]]:
-    """The objects of one list."""
+    """Return the objects of one list."""
     try:
         records = _parse_json(text)
     except _Unreadable as error:
@@ -64,7 +64,7 @@ def _read_list(source: Source, text: str) -> list[dict[str, Any]]:
 
 
 def _read_object(source: Source, text: str, line: int) -> dict[str, Any] | None:
-    """The object of one line; None if the line is left out."""
+    """Return the object of one line; None if the line is left out."""
     advice = 'write one object with columns on each line, like {"text": …, "label": …}'
     try:
         value = _parse_json(text)
@@ -78,6 +78,7 @@ def _read_object(source: Source, text: str, line: int) -> dict[str, Any] | None:
 
 
 def read_json(source: Source) -> Table:
+    """Read a JSON list of objects, or one object in each line."""
     text = decode(source)
     lines: list[int] | None = None
     if text.lstrip().startswith("["):
@@ -110,6 +111,7 @@ def read_arrow(path: Path, raw: bytes | None = None) -> Any:
 
 
 def read_parquet(source: Source) -> Table:
+    """Read a Parquet file, with the names of its classes where it has them."""
     from datasets import ClassLabel, Dataset
 
     arrow = read_arrow(source.path, source.raw)
@@ -154,11 +156,15 @@ def _cell(row: list[Any], place: int) -> Any:
 
 
 def _is_comment(fields: list[str], width: int | None) -> bool:
-    """Whether a line is a comment of CoNLL-U, `# text = …`. The word `#` has as many columns as every other word."""
+    """Return whether a line is a comment of CoNLL-U, `# text = …`.
+
+    The word `#` has as many columns as every other word.
+    """
     return fields[0].startswith("#") and (len(fields) != width if width else "=" in fields)
 
 
 def read_conll(source: Source) -> Table:
+    """Read one word and its tag in each line, with an empty line between sentences."""
     return _conll_of(source, decode(source))
 
 
@@ -203,7 +209,10 @@ def read_txt(source: Source) -> Table:
 
 
 def looks_structured(raw: bytes) -> bool:
-    """Whether the content of a file without a known suffix is a table, or has words with tags. UTF-16 counts as one."""
+    """Return whether the content of a file without a known suffix is a table, or has words with tags.
+
+    UTF-16 counts as one.
+    """
     if b"\0" in raw[:1000]:
         return True  # what it is, the decoder says
     text = raw[:100_000].decode("utf-8", "replace")
@@ -217,13 +226,13 @@ _TAGGED = re.compile(r"\S+/[^\s/]+")  # a word may have slashes, and its tag has
 
 
 def _has_tagged_words(text: str) -> bool:
-    """Whether every word of the first lines has a tag after a slash."""
+    """Return whether every word of the first lines has a tag after a slash."""
     words = [line.split() for line in text.split("\n")[:50]]
     return any(len(line) > 1 for line in words) and all(_TAGGED.fullmatch(word) for line in words for word in line)
 
 
 def _read_tagged_words(source: Source, text: str) -> Table:
-    """One sentence on each line, each word followed by a slash and its tag."""
+    """Return one sentence on each line, each word followed by a slash and its tag."""
     source.findings.append(Finding(NOTE, f"{source.path} is read as sentences of words with tags, written word/TAG"))
     tokens, tags, lines = [], [], []
     for number, line in enumerate(text.split("\n"), 1):
@@ -240,6 +249,6 @@ def _read_tagged_words(source: Source, text: str) -> Table:
 
 
 def read_lines(source: Source) -> Table:
-    """One text on each line; empty lines are skipped."""
+    """Read one text from each line; empty lines are skipped."""
     numbered = [(number, line.strip()) for number, line in enumerate(decode(source).split("\n"), 1) if line.strip()]
     return source.table({"text": [line for _, line in numbered]}, [number for number, _ in numbered])

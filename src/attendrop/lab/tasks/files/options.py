@@ -43,7 +43,7 @@ class ReadOptions:
 
 
 def _names_of(given: Iterable[str]) -> tuple[str, ...]:
-    """The names that `--columns` gives, each alone or several with commas between them."""
+    """Return the names that `--columns` gives, each alone or several with commas between them."""
     names = tuple(name.strip() for text in given for name in text.split(","))
     if not all(names) or len(set(names)) < len(names):
         raise UserError(f"columns is {','.join(names)!r}; it must be different names, such as label,text.")
@@ -64,7 +64,7 @@ def _check_encoding(name: str) -> None:
 
 
 def _separator_of(name: str) -> str:
-    """The sign that `--separator` means: itself, or one of the names tab, comma, semicolon, pipe and space."""
+    """Return the sign that `--separator` means: itself, or one of the names tab, comma, semicolon, pipe and space."""
     sign = _NAMED.get(name.lower(), name)
     if len(sign) != 1 or sign in '\r\n"\0':
         raise UserError(f"separator is {name!r}; it must be one sign, or one of {', '.join(_NAMED)}.")

@@ -59,17 +59,17 @@ class Table:
         return len(next(iter(self.columns.values()), []))
 
     def place(self, row: int, word: int = 0) -> str:
-        """Where a row, or a word of it, is in the file: `line 3`."""
+        """Return where a row, or a word of it, is in the file: `line 3`."""
         if self.lines is None:
             return f"row {row + 1}"
         return f"line {self.lines[row] + (word if self.has_word_lines else 0)}"
 
     def location(self, row: int, word: int = 0) -> str:
-        """Where a row, or a word of it, is, with the name of the file, for error messages."""
+        """Return where a row, or a word of it, is, with the name of the file, for error messages."""
         return f"{self.place(row, word)} of {self.path}"
 
     def without(self, problems: Mapping[int, Problem]) -> Table:
-        """The table without the rows that have a problem, which are added to `dropped`."""
+        """Return the table without the rows that have a problem, which are added to `dropped`."""
         if not problems:
             return self
         kept = [row for row in range(len(self)) if row not in problems]
@@ -81,7 +81,7 @@ class Table:
         )
 
     def dropped_sentence(self) -> str | None:
-        """How many rows were left out, where they are and why; None if there are none."""
+        """Return how many rows were left out, where they are and why; None if there are none."""
         if not self.dropped:
             return None
         places = listed(f"{place} {problem.text}" for place, problem in self.dropped.items())
@@ -89,7 +89,7 @@ class Table:
 
 
 def refusals(path: Path, problems: Mapping[str, Problem], can_drop: bool = True) -> list[str]:
-    """One sentence for each kind of problem, without its full stop: the first such row, and how many there are.
+    """Return one sentence for each kind of problem, without its full stop: the first such row, and how many there are.
 
     Args:
         path: The file.
@@ -133,7 +133,7 @@ class Source:
         self.dropped[f"line {line}"] = problem
 
     def header_and_rows(self, rows: list[tuple[int, list[Any]]]) -> tuple[list[str], list[tuple[int, list[Any]]]]:
-        """The names of the columns, and the rows below them. With `--columns` all rows are examples.
+        """Return the names of the columns, and the rows below them. With `--columns` all rows are examples.
 
         Args:
             rows: Line number and fields of each row.
@@ -170,12 +170,12 @@ class Source:
             )
 
     def table(self, columns: dict[str, list[Any]], lines: list[int] | None = None, **fields: Any) -> Table:
-        """The table of this file."""
+        """Return the table of this file."""
         return Table(self.path, columns, lines, findings=self.findings, dropped=self.dropped, **fields)
 
 
 def checked_header(path: Path, header: list[str]) -> list[str]:
-    """The names of the columns without spaces around them, none of which may occur twice."""
+    """Return the names of the columns without spaces around them, none of which may occur twice."""
     names = [name.strip() for name in header]
     repeated = sorted({name for name in names if name and names.count(name) > 1})
     if repeated:

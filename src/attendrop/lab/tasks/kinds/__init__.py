@@ -50,14 +50,14 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(task: Task) -> Kind:
-    """The kind of a task."""
+    """Return the kind of a task."""
     if task.kind not in KINDS:
         raise UserError(f"kind is {task.kind!r}; it must be one of {', '.join(KINDS)}.")
     return KINDS[task.kind]
 
 
 def kinds_that(fact: str) -> tuple[str, ...]:
-    """The names of the kinds for which a fact holds.
+    """Return the names of the kinds for which a fact holds.
 
     Args:
         fact: The name of a flag of `Kind`, such as `can_focus`.
@@ -66,7 +66,7 @@ def kinds_that(fact: str) -> tuple[str, ...]:
 
 
 def current_kind(name: str | None) -> str | None:
-    """The current name of a kind that the user named; warns about a deprecated one."""
+    """Return the current name of a kind that the user named; warns about a deprecated one."""
     if name not in RENAMED_KINDS:
         return name
     warn_renamed(f"the kind {name}", RENAMED_KINDS[name])

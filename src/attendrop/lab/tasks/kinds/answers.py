@@ -76,15 +76,15 @@ class Answers:
         return self.values
 
     def for_metrics(self, predicted: Any) -> tuple[Any, Any]:
-        """Predictions and references as `tasks.METRICS` takes them."""
+        """Return predictions and references as `tasks.METRICS` takes them."""
         return predicted, self.gold
 
     def losses(self) -> np.ndarray:
-        """The loss of each example, to find the worst ones."""
+        """Return the loss of each example, to find the worst ones."""
         raise NotImplementedError
 
     def most_frequent(self) -> tuple[Any, str | None]:
-        """The best constant prediction for every item, and in words; None where there is none."""
+        """Return the best constant prediction for every item, and in words; None where there is none."""
         return None, None
 
     def warnings(self, split: str) -> list[str]:
@@ -92,15 +92,15 @@ class Answers:
         return []
 
     def decimals(self) -> int:
-        """How many decimals of predicted numbers mean something."""
+        """Return how many decimals of predicted numbers mean something."""
         return 4
 
     def decoded(self) -> list[Any]:
-        """One prediction for each example: a label name, a number, a list of labels, or a text."""
+        """Return one prediction for each example: a label name, a number, a list of labels, or a text."""
         return list(self.values)
 
     def columns(self, temperature: float, decimals: int, word_starts: Sequence[Sequence[int]] | None) -> Columns:
-        """The columns that predictions add to a table of the examples.
+        """Return the columns that predictions add to a table of the examples.
 
         Args:
             temperature: The logits are divided by it.
@@ -116,18 +116,18 @@ class Answers:
         return self.values, self.gold
 
     def probabilities(self, temperature: float = 1.0) -> np.ndarray:
-        """The probability of each class of each item; of each label by itself for several labels."""
+        """Return the probability of each class of each item; of each label by itself for several labels."""
         from ...statistics.calibration import softmax  # imports scipy
 
         return softmax(self.values, temperature)
 
     def class_counts(self) -> ClassCounts:
-        """How often each class was predicted, and occurs."""
+        """Return how often each class was predicted, and occurs."""
         counts = self.confusion()
         return ClassCounts(np.diag(counts), counts.sum(0), counts.sum(1))
 
     def confusion(self) -> np.ndarray:
-        """How many items of each right class (rows) were predicted as each class (columns)."""
+        """Return how many items of each right class (rows) were predicted as each class (columns)."""
         logits, gold = self.scored()
         size = len(self.task.labels)
         return np.bincount(gold * size + logits.argmax(-1), minlength=size * size).reshape(size, size)

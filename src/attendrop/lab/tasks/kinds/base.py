@@ -89,25 +89,25 @@ class Kind:
     # ---- columns ---------------------------------------------------------------------------------------------------
 
     def inputs(self, task: Task) -> tuple[str, ...]:
-        """The text columns that the model reads."""
+        """Return the text columns that the model reads."""
         return task.text
 
     def target(self, task: Task) -> str | None:
-        """The column with what is right."""
+        """Return the column with what is right."""
         return task.label
 
     def corpus(self, task: Task) -> tuple[str, ...]:
-        """The text columns to learn masked words from."""
+        """Return the text columns to learn masked words from."""
         return task.text
 
     def from_hub(self, split: Dataset) -> Dataset:
-        """A split of the Hub with one column for each text and label."""
+        """Return a split of the Hub with one column for each text and label."""
         return split
 
     # ---- labels and predictions as users see them ------------------------------------------------------------------
 
     def default_metrics(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """The metrics of a task from the user's files.
+        """Return the metrics of a task from the user's files.
 
         Args:
             labels: The label names.
@@ -115,15 +115,15 @@ class Kind:
         return self.metrics
 
     def label_name(self, task: Task, value: Any) -> Any:
-        """The label of an example by name, of its value in `Data`."""
+        """Return the label of an example by name, of its value in `Data`."""
         return value
 
     def separator(self, task: Task) -> str:
-        """What stands between the labels of one example in a table."""
+        """Return what stands between the labels of one example in a table."""
         return task.label_separator or ","
 
     def on_command_line(self, task: Task, example: str) -> str:
-        """An example of the task as arguments of `attendrop predict`.
+        """Return an example of the task as arguments of `attendrop predict`.
 
         Args:
             task: The task.
@@ -145,7 +145,7 @@ class Kind:
             config.label2id = {label: index for index, label in enumerate(labels)}
 
     def collator(self, tokenizer: Any, seed: int, mlm_probability: float) -> Any:
-        """A function that makes a batch of encoded examples.
+        """Return a function that makes a batch of encoded examples.
 
         Args:
             tokenizer: The tokenizer, which pads.
@@ -157,7 +157,7 @@ class Kind:
         return transformers.DataCollatorWithPadding(tokenizer)
 
     def example_inputs(self, ids: Any) -> dict[str, Any]:
-        """The inputs of the model for one text.
+        """Return the inputs of the model for one text.
 
         Args:
             ids: Its token ids, `[1, L]`.
@@ -165,11 +165,11 @@ class Kind:
         return {"input_ids": ids}
 
     def reduction(self) -> Any:
-        """The Trainer's `preprocess_logits_for_metrics`; None = nothing is reduced."""
+        """Return the Trainer's `preprocess_logits_for_metrics`; None = nothing is reduced."""
         return keep_logits
 
     def as_values(self, outputs: Any) -> Any:
-        """The outputs of the model in the shape of `Answers.values`."""
+        """Return the outputs of the model in the shape of `Answers.values`."""
         return outputs
 
 

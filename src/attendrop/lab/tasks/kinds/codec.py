@@ -71,14 +71,14 @@ class Codec:
         return self.after_encoding(name, result)
 
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """The metrics of the task, for the Trainer."""
+        """Return the metrics of the task, for the Trainer."""
         pair = self.for_metrics(self.predicted(first_of(prediction.predictions)), np.asarray(prediction.label_ids))
         return {name: METRICS[name](*pair) for name in self.task.metrics}
 
     # ---- what a kind overrides -------------------------------------------------------------------------------------
 
     def encode_labels(self, values: list[Any], encoded: Mapping[str, list[Any]]) -> list[Any]:
-        """The labels of a batch as the model learns them.
+        """Return the labels of a batch as the model learns them.
 
         Args:
             values: The labels of the examples, as `Data` has them.
@@ -91,20 +91,20 @@ class Codec:
         return split
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The prediction of each item, as numbers: by default the index of the largest logit."""
+        """Return the prediction of each item, as numbers: by default the index of the largest logit."""
         return np.asarray(outputs.argmax(-1))
 
     def for_metrics(self, predicted: np.ndarray, gold: np.ndarray) -> tuple[Any, Any]:
-        """Predictions and references as `METRICS` takes them."""
+        """Return predictions and references as `METRICS` takes them."""
         return predicted, gold.reshape(-1)
 
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
-        """One prediction for each example of a split, as users write labels; see `Prepared.decode`."""
+        """Return one prediction for each example of a split, as users write labels; see `Prepared.decode`."""
         decoded: list[Any] = self.predicted(first_of(predictions)).tolist()
         return decoded
 
     def values(self, predictions: Any, split: str = "test") -> Any:
-        """The outputs for each example, or each word, in the order of the task's labels; see `Prepared.values`."""
+        """Return the outputs for each example or word, in the order of the task's labels; see `Prepared.values`."""
         return first_of(predictions)
 
 
@@ -138,5 +138,5 @@ class ClassCodec(Codec):
 
 
 def first_of(predictions: Any) -> np.ndarray:
-    """The logits, which are the first of the outputs."""
+    """Return the logits, which are the first of the outputs."""
     return np.asarray(predictions[0] if isinstance(predictions, (tuple, list)) else predictions)

@@ -41,9 +41,9 @@ class Encoder:
         return encoded
 
     def encode(self, batch: Columns) -> dict[str, list[Any]]:
-        """The input columns of the model for a batch."""
+        """Return the input columns of the model for a batch."""
         return dict(self.tokenizer(*(self.texts(batch, column) for column in self.task.text), **self.options))
 
     def texts(self, batch: Columns, column: str) -> list[str]:
-        """The texts of a column; a missing one is empty."""
+        """Return the texts of a column; a missing one is empty."""
         return ["" if text is None else text for text in batch[column]]

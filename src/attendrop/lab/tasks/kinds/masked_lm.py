@@ -52,7 +52,7 @@ class CorpusReading(Reading):
 
 
 def word_numbers(word_ids: Sequence[int | None], tokens: Sequence[str]) -> list[int]:
-    """Number the words of a text: for each token the number of its word, or -1 for a special token.
+    """Return the number the words of a text: for each token the number of its word, or -1 for a special token.
 
     Args:
         word_ids: What a fast tokenizer returns as `word_ids`. Some tokenizers count a whole text as one word.

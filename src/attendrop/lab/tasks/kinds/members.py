@@ -54,7 +54,7 @@ class Members:
         outputs.values = np.maximum(outputs.values - outputs.values.max(-1, keepdims=True), -60_000)
 
     def evidence(self, outputs: Outputs, values: Array, place: int) -> Array:
-        """What one member adds to the mean: by default probabilities.
+        """Return what one member adds to the mean: by default probabilities.
 
         Args:
             outputs: What the member predicted.
@@ -66,7 +66,7 @@ class Members:
         return softmax(values)
 
     def predicted(self, mean: Array, outputs: Outputs) -> tuple[Any, Any]:
-        """Predictions of the ensemble, and references, as `METRICS` takes them.
+        """Prediction of the ensemble, and references, as `METRICS` takes them.
 
         Args:
             mean: The mean evidence of the members.
@@ -76,19 +76,19 @@ class Members:
         return (outputs.to_task[predicted], outputs.to_task[gold]) if len(outputs.to_task) else (predicted, gold)
 
     def outcomes(self, mean: Array, gold: Array) -> dict[str, float]:
-        """The loss of the ensemble, and what else is measured on probabilities."""
+        """Return the loss of the ensemble, and what else is measured on probabilities."""
         from ...statistics.calibration import log_loss
 
         return {"loss": log_loss(mean, gold)}
 
 
 def smallest(numbers: Array) -> Any:
-    """The smallest type for whole numbers from 0 on."""
+    """Return the smallest type for whole numbers from 0 on."""
     return np.min_scalar_type(int(numbers.max(initial=0)))
 
 
 def shrunk(outputs: Outputs, members: Members) -> Outputs:
-    """The same in the smallest types that keep what scores need."""
+    """Return the same in the smallest types that keep what scores need."""
     values = outputs.values.astype(members.precision or smallest(outputs.values))
     gold = outputs.gold.astype(members.gold_precision or smallest(outputs.gold))
     return Outputs(

@@ -53,7 +53,7 @@ class SetReading(Reading):
         return list(dict.fromkeys(name_of(name) for name in split_labels(value, task)))
 
     def labels(self, table: Table, task: Task) -> tuple[tuple[str, ...], list[str]]:
-        """The names of the labels. One label is enough: examples have it or not."""
+        """Return the names of the labels. One label is enough: examples have it or not."""
         names = self.flat(self.label_names(table, task))
         if len(set(names)) != 1:
             check_classes(table, str(task.label), names)
@@ -109,7 +109,7 @@ class SetAnswers(ClassAnswers):
         return (self.values > 0).astype(int)
 
     def losses(self) -> np.ndarray:
-        """The mean over the labels of -log of the probability of what is right."""
+        """Return the mean over the labels of -log of the probability of what is right."""
         return np.asarray(np.logaddexp(0, np.where(self.gold == 1, -self.values, self.values)).mean(-1))
 
     def most_frequent(self) -> tuple[Any, str | None]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _as_numbers(names: Sequence[str]) -> list[Any]:
-    """Answers as the label column names them, which may be by number."""
+    """Answer as the label column names them, which may be by number."""
     return [int(name) if name.isdigit() else name for name in names]
 
 

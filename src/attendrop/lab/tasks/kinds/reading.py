@@ -39,7 +39,7 @@ class Reading:
     # ---- the columns -----------------------------------------------------------------------------------------------
 
     def table(self, table: Table) -> Table:
-        """The file with the columns that the task needs."""
+        """Return the file with the columns that the task needs."""
         return table
 
     def check_request(self, request: Request) -> None:
@@ -55,7 +55,7 @@ class Reading:
         return columns.find_columns(table, request.text, request.text_pair, request.label)
 
     def task(self, kind: str, name: str, found: Found, request: Request) -> Task:
-        """The task of a file, without its labels.
+        """Return the task of a file, without its labels.
 
         Args:
             kind: The name of the kind.
@@ -78,7 +78,7 @@ class Reading:
         """Refuse a label column that cannot be read at all."""
 
     def problem_of_label(self, table: Table, task: Task, row: int) -> Problem | None:
-        """Why a row cannot be used because of its label."""
+        """Return why a row cannot be used because of its label."""
         column = str(task.label)
         value = table.columns[column][row]
         if column in table.names:
@@ -88,12 +88,12 @@ class Reading:
         return self.problem_of_value(f"has the label {value!r:.80} in column {column!r}", value)
 
     def problem_of_value(self, text: str, value: Any) -> Problem | None:
-        """Why a row cannot be used whose label is this value, which is not missing."""
+        """Return why a row cannot be used whose label is this value, which is not missing."""
         is_several = isinstance(value, (list, dict))
         return Problem(text, "it must be one class", "one class") if is_several else None
 
     def label_names(self, table: Table, task: Task) -> list[Any]:
-        """The name of the label of each row; a list of names for tags and for several labels."""
+        """Return the name of the label of each row; a list of names for tags and for several labels."""
         column = str(task.label)
         declared = table.names.get(column)
 
@@ -103,11 +103,11 @@ class Reading:
         return [self.names_in(value, name_of, task) for value in table.columns[column]]
 
     def names_in(self, value: Any, name_of: Callable[[Any], str], task: Task) -> Any:
-        """The name of a label, or the list of names, in a cell."""
+        """Return the name of a label, or the list of names, in a cell."""
         return name_of(value)
 
     def labels(self, table: Table, task: Task) -> tuple[tuple[str, ...], list[str]]:
-        """The names of the labels of a training file, in order, and a note where they are not obvious."""
+        """Return the names of the labels of a training file, in order, and a note where they are not obvious."""
         if task.label is None:
             return (), []
         names = self.flat(self.label_names(table, task))
@@ -119,9 +119,9 @@ class Reading:
         return table.columns[str(task.label)]
 
     def flat(self, labels: Sequence[Any]) -> list[Any]:
-        """All labels of all rows in one list."""
+        """Return all labels of all rows in one list."""
         return list(labels)
 
     def label_keys(self, table: Table, task: Task) -> list[Any]:
-        """What makes the label of a row the same as that of another one."""
+        """Return what makes the label of a row the same as that of another one."""
         return [str(name) for name in self.label_names(table, task)]

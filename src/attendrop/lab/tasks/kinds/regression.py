@@ -59,7 +59,7 @@ class NumberAnswers(Answers):
         return cls(task, values, np.asarray(split[task.label][:], float))
 
     def losses(self) -> np.ndarray:
-        """The squared error of each example."""
+        """Return the squared error of each example."""
         return np.asarray((self.values - self.gold) ** 2)
 
     def most_frequent(self) -> tuple[Any, str | None]:
@@ -71,7 +71,7 @@ class NumberAnswers(Answers):
         return []
 
     def decimals(self) -> int:
-        """How many decimals of the predictions mean something.
+        """Return how many decimals of the predictions mean something.
 
         They go down to a hundredth of the error, or of the spread of the predictions where that is smaller, so that
         predictions keep their order.

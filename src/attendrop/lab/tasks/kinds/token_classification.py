@@ -31,7 +31,7 @@ _FIRST = 1e-6  # of a vote, which an earlier seed has more than the next, so tha
 
 
 def unseen_tag(labels: Sequence[str]) -> str:
-    """The tag of a word that the model has not seen."""
+    """Return the tag of a word that the model has not seen."""
     return "O" if "O" in labels else "_"
 
 
@@ -95,7 +95,7 @@ class WordEncoder(Encoder):
         return {**encoded, "word_starts": word_starts}
 
     def _needs_spaces(self) -> bool:
-        """Whether the tokenizer joins a list of words without spaces, as that of RoBERTa does.
+        """Return whether the tokenizer joins a list of words without spaces, as that of RoBERTa does.
 
         Each word then needs a space before it, so that it gets the same tokens as in running text.
         """
@@ -164,7 +164,7 @@ class TagAnswers(ClassAnswers):
         return self._sentences(names[predicted]), self._sentences(names[self.gold])
 
     def _sentences(self, words: np.ndarray) -> list[list[Any]]:
-        """The scored words of each sentence."""
+        """Return the scored words of each sentence."""
         assert self.lengths is not None
         assert self.is_scored is not None
         ends = np.cumsum(self.lengths)[:-1]
@@ -175,7 +175,7 @@ class TagAnswers(ClassAnswers):
         return self.values[self.is_scored], self.gold[self.is_scored]
 
     def losses(self) -> np.ndarray:
-        """The mean over the scored words of a sentence of -log of the probability of the right tag."""
+        """Return the mean over the scored words of a sentence of -log of the probability of the right tag."""
         assert self.lengths is not None
         assert self.is_scored is not None
         losses = super().losses()
@@ -184,7 +184,7 @@ class TagAnswers(ClassAnswers):
         return np.asarray(np.bincount(rows, losses * self.is_scored, len(self.lengths)) / np.maximum(counts, 1))
 
     def columns(self, temperature: float, decimals: int, word_starts: Sequence[Sequence[int]] | None) -> Columns:
-        """Lists with one entry for each word; `probability` is that of the predicted tag.
+        """List with one entry for each word; `probability` is that of the predicted tag.
 
         A word that the model has not seen, because it was cut off, has the tag `O` (or `_`) and None.
         """
@@ -247,7 +247,7 @@ class TokenClassification(Kind):
         return task.text[:1]
 
     def default_metrics(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Token accuracy, and before it those of entities if all tags are written so."""
+        """Return token accuracy, and before it those of entities if all tags are written so."""
         are_entities = all(name == "O" or name[:2] in ("B-", "I-", "E-", "S-") for name in labels)
         return (*(("entity_f1", "entity_precision", "entity_recall") if are_entities else ()), *self.metrics)
 

@@ -64,7 +64,7 @@ class TextCodec(Codec):
         return split
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
-        """The token ids."""
+        """Return the token ids."""
         if outputs.ndim != 2:
             raise UserError(
                 "a translation is scored by the text that the model generates; evaluate with predict_with_generate."
@@ -85,7 +85,7 @@ class TextCodec(Codec):
         return [text.strip() for text in self.tokenizer.batch_decode(padded, skip_special_tokens=True)]
 
     def _references(self, ids: np.ndarray) -> list[str]:
-        """The original targets: their token ids may be truncated, or contain unknown tokens."""
+        """Return the original targets: their token ids may be truncated, or contain unknown tokens."""
         decoded = self._strings(ids)
         return [
             self._target_texts.get(tuple(row[row >= 0].tolist()), text) for row, text in zip(ids, decoded, strict=True)
@@ -148,7 +148,7 @@ class Translation(Kind):
         return task.text[:1]
 
     def from_hub(self, split: Dataset) -> Dataset:
-        """The Hub stores source and target in one column."""
+        """Return the Hub stores source and target in one column."""
         if "translation" not in split.column_names:
             return split
         flat = split.select_columns(["translation"]).flatten()

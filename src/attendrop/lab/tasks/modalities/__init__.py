@@ -27,12 +27,12 @@ MEDIA_KINDS: dict[str, Media] = {f"{media.name}_classification": media for media
 
 
 def file_kinds() -> tuple[str, ...]:
-    """What --kind may be for the user's own files."""
+    """Return what --kind may be for the user's own files."""
     return (*KINDS, *MEDIA_KINDS)
 
 
 def modality_of(task: Task) -> Modality:
-    """The modality of a task."""
+    """Return the modality of a task."""
     return _MODALITIES[task.modality]
 
 
@@ -92,7 +92,7 @@ def find_media(table: Table, column: str | None, kind: str | None) -> tuple[Medi
 
 
 def _are_paths(values: Sequence[Any], suffixes: tuple[str, ...]) -> bool:
-    """Whether most of the first 1,000 values end as the names of such files do."""
+    """Return whether most of the first 1,000 values end as the names of such files do."""
     present = [value for value in values[:1000] if value is not None]
     ends = sum(isinstance(value, str) and value.strip().lower().endswith(suffixes) for value in present)
     return ends * 2 > len(present)

@@ -41,7 +41,7 @@ class Audio(Media):
         return self.length_limit(task, processor, max_length, notes)
 
     def length_limit(self, task: Task, processor: Any, max_length: int | None, notes: list[str]) -> int:
-        """The number of seconds. Whisper's feature extractor has a limit of its own."""
+        """Return the number of seconds. Whisper's feature extractor has a limit of its own."""
         length = task.max_length if max_length is None else max_length
         most = getattr(processor, "chunk_length", None)
         if most is not None and most < length:
@@ -96,7 +96,7 @@ class Audio(Media):
 
 
 def _read(path: Path) -> tuple[np.ndarray, int]:
-    """The samples of a sound in one channel, from -1 to 1, and their number in a second."""
+    """Return the samples of a sound in one channel, from -1 to 1, and their number in a second."""
     samples, rate = (_read_wav if path.suffix.lower() == ".wav" else _read_with_soundfile)(path)
     return samples if samples.ndim == 1 else samples.mean(-1, dtype=np.float32), rate
 

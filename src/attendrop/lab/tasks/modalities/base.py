@@ -28,14 +28,14 @@ class Modality(ABC):
 
     @abstractmethod
     def model_class(self, task: Task) -> str:
-        """The class of transformers that loads a model with the head for a task."""
+        """Return the class of transformers that loads a model with the head for a task."""
 
     @abstractmethod
     def pipeline_tag(self, task: Task) -> str:
-        """The name of the kind of task on the Hub."""
+        """Return the name of the kind of task on the Hub."""
 
     def on_command_line(self, task: Task) -> str:
-        """An example of the task as an argument of `attendrop predict`."""
+        """Return an example of the task as an argument of `attendrop predict`."""
         return self.example
 
     @abstractmethod
@@ -69,19 +69,19 @@ class Modality(ABC):
 
     @abstractmethod
     def length_limit(self, task: Task, processor: Any, max_length: int | None, notes: list[str]) -> int:
-        """The maximum length that `prepare` uses, after checks of the processor."""
+        """Return the maximum length that `prepare` uses, after checks of the processor."""
 
     @abstractmethod
     def encoder(self, task: Task, processor: Any, max_length: int | None) -> Encoder:
-        """A function from the columns of the task to those of the model, or to those that the collator reads."""
+        """Return a function from the columns of the task to those of the model, or to those that the collator reads."""
 
     @abstractmethod
     def collator(self, task: Task, processor: Any, max_length: int, seed: int, mlm_probability: float) -> Any:
-        """A function that makes a batch of encoded examples."""
+        """Return a function that makes a batch of encoded examples."""
 
     @abstractmethod
     def how_cut(self, task: Task, max_length: int) -> str:
-        """A sentence for the model card about the length of the examples."""
+        """Return a sentence for the model card about the length of the examples."""
 
     # ---- the user's files --------------------------------------------------------------------------------------
 
@@ -91,16 +91,16 @@ class Modality(ABC):
 
     @abstractmethod
     def problem(self, task: Task, column: str, value: Any) -> Problem | None:
-        """Why a row with this value cannot be used."""
+        """Return why a row with this value cannot be used."""
 
     @abstractmethod
     def keys(self, task: Task, values: Sequence[Any]) -> list[Hashable]:
-        """What makes an example the same as another one."""
+        """Return what makes an example the same as another one."""
 
     def located(self, table: Table, columns: Sequence[str]) -> Table:
-        """The table with paths that can be opened from the current folder, where the columns hold paths."""
+        """Return the table with paths that can be opened from the current folder, where the columns hold paths."""
         return table
 
     def examine(self, task: Task, tables: Mapping[str, Table]) -> list[Finding]:
-        """What is unusual about the examples, besides repetitions."""
+        """Return what is unusual about the examples, besides repetitions."""
         return []

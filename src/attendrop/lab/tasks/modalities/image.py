@@ -47,7 +47,7 @@ class Image(Media):
 
 
 def _open(path: Path) -> Any:
-    """The whole image in RGB, turned as its camera says; of a moving image, the first picture."""
+    """Return the whole image in RGB, turned as its camera says; of a moving image, the first picture."""
     from PIL import Image as pillow
     from PIL import ImageOps
 

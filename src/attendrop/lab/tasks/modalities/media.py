@@ -65,15 +65,15 @@ class Media(Modality):
 
     @abstractmethod
     def blank(self, processor: Any) -> Any:
-        """An example without content, as `inputs` takes it."""
+        """Return an example without content, as `inputs` takes it."""
 
     @abstractmethod
     def read(self, path: str, processor: Any, max_length: int) -> Any:
-        """An example, as `inputs` takes it."""
+        """Return an example, as `inputs` takes it."""
 
     @abstractmethod
     def inputs(self, examples: Sequence[Any], processor: Any) -> dict[str, Any]:
-        """The inputs of the model for a batch."""
+        """Return the inputs of the model for a batch."""
 
     # ---- the model ---------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Media(Modality):
     # ---- the inputs of the model -------------------------------------------------------------------------------
 
     def encoder(self, task: Task, processor: Any, max_length: int | None) -> Encoder:
-        """Paths stay paths; `length` is what batches are grouped by."""
+        """Keep paths; `length` is what batches are grouped by."""
 
         def encode(batch: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
             paths = batch[task.text[0]]
@@ -126,7 +126,7 @@ class Media(Modality):
     # ---- the user's files --------------------------------------------------------------------------------------
 
     def located(self, table: Table, columns: Sequence[str]) -> Table:
-        """Paths in a table are relative to the folder of the table."""
+        """Resolve paths in a table, relative to the folder of the table."""
         folder = table.path.parent
         found = {
             name: [
@@ -155,11 +155,11 @@ class Media(Modality):
         return None
 
     def keys(self, task: Task, values: Sequence[Any]) -> list[Hashable]:
-        """The checksums of the files: a copy with another name is the same."""
+        """Return the checksums of the files: a copy with another name is the same."""
         return [self.facts_of(value).digest for value in values]
 
     def facts_of(self, path: str) -> Facts:
-        """What is known about a file. It is read again only if it has changed."""
+        """Return what is known about a file. It is read again only if it has changed."""
         try:
             status = Path(path).stat()
         except OSError as error:

@@ -98,6 +98,6 @@ class Text(Modality):
         return (problem_of_words if kind_of(task).is_per_word else problem_of_text)(column, value)
 
     def keys(self, task: Task, values: Sequence[Any]) -> list[Hashable]:
-        """The texts, without spaces around them."""
+        """Return the texts, without spaces around them."""
         are_words = kind_of(task).is_per_word
         return [str(words_of(value)) if are_words else str(value).strip() for value in values]
