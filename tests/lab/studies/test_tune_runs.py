@@ -171,7 +171,7 @@ def test_missing_optuna_is_one_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert run(arguments(settings, tmp_path / "out")) == 2
-    assert "install it with `pip install 'attendrop[tune]'`" in capfd.readouterr().err
+    assert "attendrop tune needs optuna, which is not installed: pip install 'attendrop[tune]'." in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -56,12 +56,12 @@ def test_a_new_kind_runs_from_a_file_to_scores_predictions_and_evaluation(tmp_pa
         learning_rate=1e-3, use_cpu=True, kind="ordinal", method=["addrop"], class_weights=["balanced"],
         output_dir=str(tmp_path / "run"),
     )  # fmt: skip
-    assert result.record["task"]["kind"] == "ordinal"
-    assert result.record["task"]["labels"] == list(STARS)
+    assert result.record.task_definition["kind"] == "ordinal"
+    assert result.record.task_definition["labels"] == list(STARS)
     predicted = read(tmp_path / "run" / "predictions_test.csv")
     off = [abs(int(row["prediction"]) - int(row["label"])) for row in predicted]
-    assert result.metrics["validation/rank_error"] == pytest.approx(np.mean(off))
-    assert result.metrics["test/rank_error"] == pytest.approx(np.mean(off))
+    assert result.scores["validation"]["rank_error"] == pytest.approx(np.mean(off))
+    assert result.scores["test"]["rank_error"] == pytest.approx(np.mean(off))
     assert set(predicted[0]) >= {"prediction", *(f"probability_{star}" for star in STARS)}
     evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())["validation"]
     score = evaluation["scores"]["rank_error"]
@@ -74,8 +74,8 @@ def test_a_new_kind_runs_from_a_file_to_scores_predictions_and_evaluation(tmp_pa
     assert errors == sorted(errors, reverse=True)
     assert max(errors) <= 3
     done = predict_file(tmp_path / "run", dev, tmp_path / "dev.jsonl")
-    assert done.metrics["rank_error"] == pytest.approx(np.mean(off))
-    assert evaluate_file(tmp_path / "run", dev).metrics["dev/rank_error"] == pytest.approx(np.mean(off))
+    assert done.scores["rank_error"] == pytest.approx(np.mean(off))
+    assert evaluate_file(tmp_path / "run", dev).scores["dev"]["rank_error"] == pytest.approx(np.mean(off))
     assert (tmp_path / "run" / "README.md").read_text().count("rank_error")
 
 
