@@ -171,7 +171,8 @@ def test_missing_optuna_is_one_sentence(
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert run(arguments(settings, tmp_path / "out")) == 2
-    assert "attendrop tune needs optuna, which is not installed: pip install 'attendrop[tune]'." in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "attendrop tune needs optuna, which is not installed: pip install 'attendrop[tune]'." in error
     assert not (tmp_path / "out").exists()
 
 
