@@ -152,8 +152,8 @@ def added_memory(run: Provider, x: Inputs) -> float | str:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    found = run(x)
-    del found
+    result = run(x)
+    del result
     return round((torch.cuda.max_memory_allocated() - before) / 2**20, 1)
 
 

@@ -56,11 +56,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         classes = (Trainer, RegularizedTrainer)
         trainers = {of.__name__: make_trainer(of, Path(name, of.__name__), options.megabytes) for of in classes}
-        found: dict[str, list[float]] = {}
+        measured: dict[str, list[float]] = {}
 
         def measure(what: str, work: Callable[[], object]) -> None:
             os.sync()
-            found.setdefault(what, []).append(seconds(work))
+            measured.setdefault(what, []).append(seconds(work))
 
         for _ in range(options.repeats):
             for what, trainer in trainers.items():
@@ -72,7 +72,7 @@ def main() -> None:
             measure("Trainer, then sync", lambda plain=plain: (plain._save_checkpoint(plain.model, None), os.sync()))
             measure("verify on resume", lambda checkpoint=checkpoint: find_problem(checkpoint))
         size = sum(path.stat().st_size for path in checkpoint.rglob("*")) / 1e6
-    medians = {what: round(statistics.median(times), 2) for what, times in found.items()}
+    medians = {what: round(statistics.median(times), 2) for what, times in measured.items()}
     print(json.dumps({"megabytes of the checkpoint": round(size), "seconds": medians}, indent=1))
 
 

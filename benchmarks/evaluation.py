@@ -46,14 +46,14 @@ Batch = dict[str, torch.Tensor]
 
 def device_batches(examples: list[dict[str, Any]], device: str) -> list[Batch]:
     """The examples in their order, in batches on the device; full ones are as long as captured batches are."""
-    found = []
+    batches = []
     for first in range(0, len(examples), BATCH):
         batch = padded(examples[first : first + BATCH])
         width = batch["input_ids"].shape[1]
         more = padded_length(width) - width if len(batch["labels"]) == BATCH else 0
         batch = {name: x if x.dim() == 1 else torch.nn.functional.pad(x, (0, more)) for name, x in batch.items()}
-        found.append({name: x.to(device) for name, x in batch.items()})
-    return found
+        batches.append({name: x.to(device) for name, x in batch.items()})
+    return batches
 
 
 class BareForward:
@@ -80,17 +80,17 @@ class BareForward:
     @torch.no_grad()
     def run(self, batches: Iterable[Batch]) -> None:
         """The logits of all batches, to the host."""
-        found = []
+        outputs = []
         for batch in batches:
             if self.device == "cpu":
-                found.append(self.logits(batch))
+                outputs.append(self.logits(batch))
                 continue
             replay, static, logits = self.captured(batch)
             for name, value in batch.items():
                 static[name].copy_(value)
             replay()
-            found.append(logits.clone())
-        torch.cat(found).cpu()
+            outputs.append(logits.clone())
+        torch.cat(outputs).cpu()
 
 
 def seconds(work: Callable[[], Any], device: str) -> float:

@@ -103,10 +103,10 @@ def captured(options: argparse.Namespace, model: Any) -> Callable[[Batch], Run]:
         static, key = graphs.static_batch(batch)
 
         def run() -> Tensor:
-            found = graphs.run(key, lambda: model(**static).logits, forward_of=model)
+            logits = graphs.run(key, lambda: model(**static).logits, forward_of=model)
             if graphs.failure is not None:
                 raise RuntimeError(f"the model was not captured: {graphs.failure}")
-            return found
+            return logits
 
         return run
 

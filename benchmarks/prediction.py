@@ -54,13 +54,13 @@ def bare_loop(folder: Path, source: Path, target: Path, column: str, batch_size:
     model = AutoModelForSequenceClassification.from_pretrained(folder).to(device).eval()
     encoded = tokenizer(texts, truncation=True, max_length=max_length)
     order = sorted(range(len(texts)), key=lambda row: len(encoded["input_ids"][row]))
-    found: list[Any] = []
+    predictions: list[Any] = []
     with torch.inference_mode():
         for first in range(0, len(order), batch_size):
             rows = order[first : first + batch_size]
             batch = tokenizer.pad({name: [encoded[name][row] for row in rows] for name in encoded}, return_tensors="pt")
-            found.append(model(**batch.to(device)).logits.argmax(-1))
-    classes = dict(zip(order, torch.cat(found).tolist(), strict=True))
+            predictions.append(model(**batch.to(device)).logits.argmax(-1))
+    classes = dict(zip(order, torch.cat(predictions).tolist(), strict=True))
     with target.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([column, "prediction"])

@@ -272,11 +272,11 @@ def times(options: argparse.Namespace, names: list[str]) -> dict[str, Times]:
     """
     others = [name for name in names if name != "plain"]
     groups = [others[i : i + GROUP_SIZE] for i in range(0, len(others), GROUP_SIZE)] or [[]]
-    found: dict[str, Times] = {}
+    measured: dict[str, Times] = {}
     for group in groups:
         of_group = _rounds(options, ["plain", *group], options.rounds)
-        found |= {name: times for name, times in of_group.items() if name not in found}
-    return {name: found[name] for name in names}
+        measured |= {name: times for name, times in of_group.items() if name not in measured}
+    return {name: measured[name] for name in names}
 
 
 def _rounds(options: argparse.Namespace, names: list[str], rounds: int) -> dict[str, Times]:
@@ -371,7 +371,7 @@ def main(arguments: list[str] | None = None) -> None:
     write(options, rows_of(options, times(options, names), peaks))
 
 
-def rows_of(options: argparse.Namespace, found: dict[str, Times], peaks: dict[str, int]) -> list[dict[str, Any]]:
+def rows_of(options: argparse.Namespace, measured: dict[str, Times], peaks: dict[str, int]) -> list[dict[str, Any]]:
     """One row of results for each provider."""
     return [
         {
@@ -384,7 +384,7 @@ def rows_of(options: argparse.Namespace, found: dict[str, Times], peaks: dict[st
             "peak MiB": round(peaks[name] / 2**20),
             "memory x plain": round(peaks[name] / peaks["plain"], 2),
         }
-        for name, times in found.items()
+        for name, times in measured.items()
     ]
 
 

@@ -318,16 +318,16 @@ def measure(name: str, setting: Setting) -> dict[str, Any]:
 
 def measured(names: list[str], setting: Setting, rounds: int) -> list[dict[str, Any]]:
     """A row for each provider, measured in interleaved rounds; one that fails is named and left out."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for _ in range(rounds):
-        for name in list(found):
+        for name in list(results):
             try:
-                found[name].append(measure(name, setting))
+                results[name].append(measure(name, setting))
             except (RuntimeError, ValueError) as error:
                 print(f"{name} is left out: {type(error).__name__}: {error}", flush=True)
-                del found[name]
+                del results[name]
     table = []
-    for name, of in found.items():
+    for name, of in results.items():
         per_round = [statistics.median(one["windows"]) for one in of]
         train = statistics.median(time for one in of for time in one["windows"])
         table.append(

@@ -49,8 +49,8 @@ def works(model: str, device: str) -> dict[str, tuple[int, Work]]:
         "average, foreach": (3, lambda: torch._foreach_lerp_(others, weights, 0.01)),
         "pull": (4, lambda: foreach.pull(gradients, weights, others, share)),
         "pull, foreach": (6, sub_and_add),
-        "climb of SAM": (5, ascend(None)),
-        "climb of ASAM": (6, ascend(0.01)),
+        "ascent of SAM": (5, ascend(None)),
+        "ascent of ASAM": (6, ascend(0.01)),
         "restore": (2, restore),
         "restore what has not moved": (0, lambda: foreach.restore(weights, others, is_moved)),
     }

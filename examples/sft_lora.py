@@ -44,11 +44,11 @@ def judge(model: Any, tokenizer: Any, test: Dataset) -> Scores:
         last = batch["attention_mask"].sum(-1) - 1  # the position of the last token of each prompt
         logits = model(**batch).logits[torch.arange(len(last)), last].float()
         likelihoods.append(logits.log_softmax(-1)[:, first_tokens].cpu())
-    found = torch.cat(likelihoods)
+    scores = torch.cat(likelihoods)
     gold = torch.tensor([ANSWERS.index(answer) for answer in test["completion"]])
-    right = found.argmax(-1) == gold
+    right = scores.argmax(-1) == gold
     return {
-        "test loss": -found.gather(1, gold.unsqueeze(1)).mean().item(),
+        "test loss": -scores.gather(1, gold.unsqueeze(1)).mean().item(),
         "accuracy": right.float().mean().item(),
     }
 

@@ -138,19 +138,19 @@ def compare(run: Callable[[int, list[Any]], Scores], options: argparse.Namespace
         options: From `read_options`.
     """
     methods = ("plain", options.method)
-    found: dict[str, list[Scores]] = {method: [] for method in methods}
+    by_method: dict[str, list[Scores]] = {method: [] for method in methods}
     for seed in range(options.seeds):
         for method in methods:
             start = time.perf_counter()
-            found[method].append(run(seed, [] if method == "plain" else [parse_method(method)]))
+            by_method[method].append(run(seed, [] if method == "plain" else [parse_method(method)]))
             if options.output:
-                write_rows(options, seed, method, found[method][-1], time.perf_counter() - start)
+                write_rows(options, seed, method, by_method[method][-1], time.perf_counter() - start)
     print()
-    for seed, runs in enumerate(zip(*found.values(), strict=True)):
+    for seed, runs in enumerate(zip(*by_method.values(), strict=True)):
         for method, scores in zip(methods, runs, strict=True):
             shown = "  ".join(f"{name} {value:.4f}" for name, value in scores.items())
             print(f"seed {seed}  {method:<{len(options.method)}}  {shown}")
-    plain, regularised = found.values()
+    plain, regularised = by_method.values()
     means = [
         f"{name} {statistics.mean(b[name] - a[name] for a, b in zip(plain, regularised, strict=True)):+.4f}"
         for name in plain[0]

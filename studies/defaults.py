@@ -81,7 +81,7 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(str(row[name]) for name in ("task", "examples", "evaluated", "metric")), []).append(row)
-    found = []
+    summaries_of_tasks = []
     for (task, examples, evaluated, metric), mine in groups.items():
         points: dict[tuple[str, str, str], dict[str, float]] = {}
         for row in mine:
@@ -96,14 +96,14 @@ def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         means = {point: statistics.mean(points[point][seed] for seed in seeds) for point in [chosen, *grid]}
         best = max(grid, key=lambda point: means[point])
-        found.append(
+        summaries_of_tasks.append(
             {
                 "task": task, "examples": examples, "evaluated": evaluated, "metric": metric, "seeds": len(seeds),
                 "chosen": chosen[1:], "score": means[chosen], "best": best[1:], "best score": means[best],
                 "difference": means[chosen] - means[best],
             }
         )  # fmt: skip
-    return found
+    return summaries_of_tasks
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -116,11 +116,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     titles += ["chosen (epochs × rate)", "best of the grid", "points"]
     lines = [
         [
-            found["task"], found["examples"], found["evaluated"], str(found["seeds"]), found["metric"],
-            f"{found['score']:.1f} ({' × '.join(found['chosen'])})",
-            f"{found['best score']:.1f} ({' × '.join(found['best'])})", f"{found['difference']:+.1f}",
+            summary["task"], summary["examples"], summary["evaluated"], str(summary["seeds"]), summary["metric"],
+            f"{summary['score']:.1f} ({' × '.join(summary['chosen'])})",
+            f"{summary['best score']:.1f} ({' × '.join(summary['best'])})", f"{summary['difference']:+.1f}",
         ]
-        for found in summaries(rows)
+        for summary in summaries(rows)
     ]  # fmt: skip
     return table(titles, lines)
 

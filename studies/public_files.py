@@ -103,8 +103,8 @@ DATA_SETS = (
     DataSet("CoNLL 2003", "data", ("conll2003/train.parquet", "conll2003/validation.parquet"),
             train_flags="--label ner_tags", sample="--fraction 0.015"),
     DataSet(
-        "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"), train_flags="--kind choice",
-        sample="--fraction 0.4",
+        "SWAG", "data", ("swag/train_subset.parquet", "swag/validation_subset.parquet"),
+        train_flags="--kind multiple_choice", sample="--fraction 0.4",
     ),
 )  # fmt: skip
 
@@ -167,14 +167,14 @@ def run(words: list[str], folder: Path) -> str:
 
 def findings(output: str, names: list[str]) -> str:
     """The warnings, and the notes that name a file, without its name."""
-    found = []
+    messages = []
     every = "|".join(map(re.escape, names))
     for line in output.splitlines():
         level, _, text = line.partition(": ")
         if level == "warning" or (level == "note" and any(name in text for name in names)):
             text = re.sub(rf" of ({every})", "", text)
-            found.append(re.sub(rf"({every}) ", "the file ", text).split(" (first")[0])
-    return "; ".join(found)
+            messages.append(re.sub(rf"({every}) ", "the file ", text).split(" (first")[0])
+    return "; ".join(messages)
 
 
 def measure(options: argparse.Namespace, data_set: DataSet) -> dict[str, Any]:

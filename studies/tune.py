@@ -44,9 +44,9 @@ def dev_scores(tuner: Tuner, method: str, records: dict[str, Any]) -> dict[int, 
     scores = {}
     for trial in tuner.searches[method].finished():
         runs = [records[spec.id] for spec in tuner.config.final_specs(method, trial.params, role(trial))]
-        found = [run["scores"]["validation"][run["metric"]] for run in runs if run["status"] == "finished"]
-        if found:
-            scores[trial.number] = statistics.fmean(found)
+        of_runs = [run["scores"]["validation"][run["metric"]] for run in runs if run["status"] == "finished"]
+        if of_runs:
+            scores[trial.number] = statistics.fmean(of_runs)
     return scores
 
 

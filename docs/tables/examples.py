@@ -23,11 +23,11 @@ def lines(rows: list[dict[str, str]]) -> list[list[str]]:
         rows: of the CSV file; each seed has a plain run and one with the method. A seed of which a run is missing does
             not count.
     """
-    found: dict[tuple[str, ...], dict[str, dict[str, Result]]] = {}
+    by_setting: dict[tuple[str, ...], dict[str, dict[str, Result]]] = {}
     for row in rows:
-        by_method = found.setdefault(tuple(row[name] for name in _SETTING), {})
+        by_method = by_setting.setdefault(tuple(row[name] for name in _SETTING), {})
         by_method.setdefault(row["method"], {})[row["seed"]] = Result(float(row["value"]), float(row["seconds"]))
-    return [_line(setting, by_method) for setting, by_method in found.items()]
+    return [_line(setting, by_method) for setting, by_method in by_setting.items()]
 
 
 def _line(setting: tuple[str, ...], by_method: dict[str, dict[str, Result]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from attendrop.lab.tasks.catalogue import RENAMED_KINDS
 from studies import RESULTS, defaults
 
 from .examples import TITLES, lines
@@ -55,11 +56,14 @@ def public_files() -> str:
     lines = []
     for row in last_rows(RESULTS / "public-files.csv", ("data set",)):
         flags = row["train"].removeprefix("attendrop train --model M --train-file ")
+        for old, new in RENAMED_KINDS.items():  # results have the names of their time
+            flags = flags.replace(f"--kind {old}", f"--kind {new}")
+        kind = RENAMED_KINDS.get(row["kind"], row["kind"])
         said = row["said"].replace("|", "\\|") or "nothing unusual"
         score = f"{row['metric']} {float(row['score']):.3f}"
         beside = f" ({float(row['most frequent']):.3f})" if row["most frequent"] else ""
         trained = f"{row['trained on']}, {row['steps']} steps"
-        lines.append([row["data set"], row["kind"], f"`{flags}`", said, trained, score + beside])
+        lines.append([row["data set"], kind, f"`{flags}`", said, trained, score + beside])
     return table(
         ["data set", "kind", "file and flags", "what was said", "trained on", "score (most frequent answer)"], lines
     )

@@ -35,9 +35,9 @@ def _steps(part: str) -> list[Row]:
 
     file, _, wanted = PARTS[part]
     of_file = last_rows(RESULTS / file, ("model", "batch", "length", "provider"))
-    found = {(row["model"], f"{row['batch']}x{row['length']}", row["provider"]): row for row in of_file}
+    by_key = {(row["model"], f"{row['batch']}x{row['length']}", row["provider"]): row for row in of_file}
     keys = [(model, size, name) for model, size, names in wanted for name in names]
-    return [found[key] for key in keys if key in found]
+    return [by_key[key] for key in keys if key in by_key]
 
 
 def captured() -> str:
@@ -80,7 +80,7 @@ def models(is_long: bool) -> str:
 def _cell(row: Row | None) -> str:
     if row is None:
         return ""
-    spread = f", {found}" if (found := _spread(row)) else ""
+    spread = f", {noise}" if (noise := _spread(row)) else ""
     return f"{float(row['train ms']):.1f} ({two(row['x captured'])}{spread}), {row['peak MiB']}"
 
 
@@ -233,17 +233,17 @@ def inference(device: str = "cpu") -> str:
 
 def attention_with_bits() -> str:
     """Attention that reads bits, as multiples of PyTorch's flash attention, and AD-DROP's mask, of that as a bias."""
-    found = last_rows(RESULTS / "bits-cuda.csv", ("batch", "length", "provider"), causal="False")
-    sizes = sorted({(row["batch"], row["length"]) for row in found}, key=lambda size: int(size[1]))
+    rows = last_rows(RESULTS / "bits-cuda.csv", ("batch", "length", "provider"), causal="False")
+    sizes = sorted({(row["batch"], row["length"]) for row in rows}, key=lambda size: int(size[1]))
     of_memory = ("4", "2048")
     lines = []
-    for name in dict.fromkeys(row["provider"] for row in found):
-        at = {(row["batch"], row["length"]): row for row in found if row["provider"] == name}
+    for name in dict.fromkeys(row["provider"] for row in rows):
+        at = {(row["batch"], row["length"]): row for row in rows if row["provider"] == name}
         cells = [f"{float(at[s]['microseconds']):.0f} ({two(at[s]['x first'])})" if s in at else "" for s in sizes]
         largest = percent(max((float(row["spread"]) for row in at.values() if row["spread"]), default=None))
         lines.append([name, *cells, largest, at[of_memory]["added MiB"] if of_memory in at else ""])
     columns = [*(f"{b} × {n}" for b, n in sizes), "largest spread", f"MiB, {' × '.join(of_memory)}"]
-    return table(["µs (× first of its group)", *columns], lines) if found else ""
+    return table(["µs (× first of its group)", *columns], lines) if rows else ""
 
 
 def profile() -> str:

@@ -12,12 +12,12 @@ class DivergedError(RuntimeError):
 
 
 def on_one_line(error: BaseException) -> str:
-    """The message of another library's error on one line, without its full stop."""
+    """Return the message of another library's error on one line, without its full stop."""
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def one_line(text: object) -> str:
-    """The text on one line, with line breaks and other control characters written as escapes.
+    """Return the text on one line, with line breaks and other control characters written as escapes.
 
     A file name or a label may contain a line break, or characters that would change the colours of a terminal.
     """

@@ -23,7 +23,7 @@ from .kernels.draws.reference import GOLDEN, WORD, mix, mix_numpy, signed
 
 
 def key_of(seed: int, step: int, site: int, stream: str = "keep") -> int:
-    """The 32-bit key of the local draws of one attention site in one optimizer step; `stream` names their purpose."""
+    """Return the 32-bit key of the local draws of one attention site in one step; `stream` names their purpose."""
     key = _word_of(stream)
     for word in (seed & WORD, seed >> 32 & WORD, step, site):
         key = mix((key + word * GOLDEN + 1) & WORD)
@@ -50,14 +50,14 @@ def as_keys(words: Sequence[int]) -> Tensor:
 
 
 def shared_generator(seed: int, step: int, name: str) -> torch.Generator:
-    """A CPU generator that is the same on every process; `name` tells generators of one step apart."""
+    """Return a CPU generator that is the same on every process; `name` distinguishes generators of one step."""
     generator = torch.Generator()
     generator.manual_seed(key_of(seed, step, 0, name) << 32 | key_of(seed, step, 1, name))
     return generator
 
 
 def cuda_generator(device: torch.device) -> torch.Generator:
-    """The global generator of a GPU."""
+    """Return the global generator of a GPU."""
     return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
@@ -66,7 +66,7 @@ _advances: ContextVar[bool] = ContextVar("advances", default=False)
 
 @contextmanager
 def advancing() -> Iterator[None]:
-    """Inside, `preserved` does not restore the state of a GPU, as during a capture."""
+    """Keep `preserved` from restoring the state of a GPU in the block, as during a capture."""
     token = _advances.set(True)
     try:
         yield
@@ -76,7 +76,7 @@ def advancing() -> Iterator[None]:
 
 @contextmanager
 def preserved(device: torch.device | None = None) -> Iterator[None]:
-    """Restores the global random state of torch, on the CPU and on `device`, and of numpy, when the block ends.
+    """Restore the global random state of torch, on the CPU and on `device`, and of numpy, when the block ends.
 
     SpecAugment, in the forward of wav2vec2 and Whisper, draws from numpy.
     The state of a GPU cannot be read during graph capture. The code that replays the graph restores it.
@@ -96,7 +96,7 @@ def preserved(device: torch.device | None = None) -> Iterator[None]:
 
 @contextmanager
 def all_preserved(device: torch.device | None = None) -> Iterator[None]:
-    """As `preserved`, with the global generator of Python, from which a collator may draw."""
+    """Like `preserved`, with the global generator of Python, from which a collator may draw."""
     state = python_random.getstate()
     try:
         with preserved(device):

@@ -65,17 +65,17 @@ def run_counts() -> list[RunCount]:
 
 def recommendation() -> str:
     """The decision table."""
-    found = [size for size in sizes(MODEL) if methods_of(MODEL, size)]
+    known_sizes = [size for size in sizes(MODEL) if methods_of(MODEL, size)]
     if not is_confirmed():
         return NOT_YET
-    amounts = [examples(size) for size in found]
+    amounts = [examples(size) for size in known_sizes]
     limits = boundaries(amounts)
     lines = []
     ranges = ["any number"]
     if limits:
         between = [f"{low:,} to {high:,}" for low, high in itertools.pairwise(limits)]
         ranges = [f"up to {limits[0]:,}", *between, f"more than {limits[-1]:,}"]
-    for where, size, n in zip(ranges, found, amounts, strict=True):
+    for where, size, n in zip(ranges, known_sizes, amounts, strict=True):
         lines.append([f"{where} (measured: {n:,})", *(_advice(size, goal) for goal in GOALS)])
     return table(["training examples", *GOALS.values()], lines)
 
@@ -117,15 +117,15 @@ def _answer_of(name: str, size: str) -> str:
     text += "\n"
     text += _groups("score", "score", over_tasks(name, size, "score"))
     text += _groups("scaled_loss", "log loss after temperature scaling", over_tasks(name, size, "scaled_loss"))
-    alike = over_tasks(name, size, "loss", alike=True)
-    text += _groups("loss", "log loss, against plain fine-tuning that is trained alike", alike)
+    matched = over_tasks(name, size, "loss", matched=True)
+    text += _groups("loss", "log loss, against plain fine-tuning with matched learning rate and epochs", matched)
     return text + _about_other_tasks(name, methods, size)
 
 
-def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
+def _groups(outcome: str, title: str, summaries: Mapping[str, TaskSummary]) -> str:
     """Which methods help and hurt, and how many make no difference or are undecided."""
-    groups = {v: [m for m, of in found.items() if of.verdict == v] for v in ("helps", "hurts", "undecided")}
-    same = len(found) - sum(map(len, groups.values()))
+    groups = {v: [m for m, of in summaries.items() if of.verdict == v] for v in ("helps", "hurts", "undecided")}
+    same = len(summaries) - sum(map(len, groups.values()))
     delta = amount(outcome, question(outcome).delta, signed=False)
     shown = [
         f"{named(groups[verdict])} {verdict if len(groups[verdict]) == 1 else verdict.removesuffix('s')}"
@@ -140,10 +140,10 @@ def _groups(outcome: str, title: str, found: Mapping[str, TaskSummary]) -> str:
 
 def _about_other_tasks(name: str, methods: list[str], size: str) -> str:
     """What can be said about other tasks, if the tasks are a sample too."""
-    found = {outcome: over_tasks(name, size, outcome, only_these=False) for outcome in ("score", "loss")}
+    summaries = {outcome: over_tasks(name, size, outcome, only_these=False) for outcome in ("score", "loss")}
     shown = [
         f"{NAMES[outcome]}: {named([m for m in methods if m in of and of[m].verdict == verdict])} {verdict}"
-        for outcome, of in found.items()
+        for outcome, of in summaries.items()
         for verdict in ("helps", "hurts")
     ]
     if _tasks_and_seeds(name, size)[0] < FEWEST_TASKS or all(": none " in one for one in shown):
@@ -165,27 +165,27 @@ def majority() -> str:
             continue
         for outcome in ("loss", "score"):
             change = "raise" if outcome in HIGHER_IS_BETTER else "lower"
-            better, better_than_alike = (_helps_on_most(name, size, outcome, alike) for alike in (False, True))
+            better, better_than_matched = (_helps_on_most(name, size, outcome, matched) for matched in (False, True))
             text += paragraph(
                 f"- {MODELS[name]}, {change} the {NAMES[outcome]} on a majority of the tasks, p < 0.05 after Holm's "
-                f"correction: {listed(better)}. Against plain fine-tuning that is trained alike: "
-                f"{listed(better_than_alike)}."
+                f"correction: {listed(better)}. Against plain fine-tuning with matched learning rate and epochs: "
+                f"{listed(better_than_matched)}."
             )
     return text or NOT_YET
 
 
-def _helps_on_most(name: str, size: str, outcome: str, alike: bool) -> list[str]:
-    tasks = on_tasks(name, size, outcome, alike)
+def _helps_on_most(name: str, size: str, outcome: str, matched: bool) -> list[str]:
+    tasks = on_tasks(name, size, outcome, matched)
     sign = 1 if outcome in HIGHER_IS_BETTER else -1
-    found = []
+    names = []
     for method in filter(is_ours, methods_of(name, size)):
         figures = [of[method] for of in tasks.values() if method in of]
         better = [
             f for f in figures if f.p_adjusted is not None and f.p_adjusted < 0.05 and sign * (f.difference or 0) > 0
         ]
         if 2 * len(better) > len(tasks):
-            found.append(f"*{method}* ({len(better)} of {len(tasks)})")
-    return found
+            names.append(f"*{method}* ({len(better)} of {len(tasks)})")
+    return names
 
 
 def in_every_part() -> str:
@@ -193,30 +193,31 @@ def in_every_part() -> str:
     parts = measured()
     if len(parts) < 2:
         return ""
-    common = set.intersection(*(set(over_tasks(*part, "loss", alike=True)) for part in parts))
-    lower = [_lower_the_loss_alike(*part) for part in parts]
-    found = [method for method in lower[0] if all(method in of_part for of_part in lower)]
-    number = len(common) - len(found)
+    common = set.intersection(*(set(over_tasks(*part, "loss", matched=True)) for part in parts))
+    lower = [_lower_the_loss_matched(*part) for part in parts]
+    common_methods = [method for method in lower[0] if all(method in of_part for of_part in lower)]
+    number = len(common) - len(common_methods)
     was, does = ("was", "does") if number == 1 else ("were", "do")
     others = f"; {plural(number, 'other')} that {was} compared in all of them {does} not"
     return paragraph(
-        f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(found)} "
-        f"{'lowers' if len(found) < 2 else 'lower'} the log loss of plain fine-tuning that is trained alike without "
-        f"hurting the score{others if found and number else ''}."
+        f"**In all {len(parts)} parts of the study with small training sets** ({_parts()}), {named(common_methods)} "
+        f"{'lowers' if len(common_methods) < 2 else 'lower'} the log loss of plain fine-tuning with matched learning "
+        f"rate and epochs without hurting the score{others if common_methods and number else ''}."
     )
 
 
 def chosen_preset() -> str:
     """What `--preset recommended` sets."""
-    found = preset()
-    if found is None:
+    chosen = preset()
+    if chosen is None:
         return NOT_YET
-    methods = " ".join(f"`--method {one}`" for one in found.method) or "no method"
+    methods = " ".join(f"`--method {one}`" for one in chosen.method) or "no method"
     return paragraph(
-        f"`--preset recommended` sets {methods}, a learning rate of {found.rate:g} for a model of width 768 (inversely "
-        f"proportional to the width) and {found.epochs:g} epochs for up to {PRESET_EXAMPLES} training examples. With "
-        f"more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the number of steps stays about the "
-        "same. Of all methods that hurt neither the score nor the log loss, before or after temperature scaling, in "
+        f"`--preset recommended` sets {methods}, a learning rate of {chosen.rate:g} for a model of width 768 "
+        f"(inversely proportional to the width) and {chosen.epochs:g} epochs for up to {PRESET_EXAMPLES} training "
+        f"examples. With more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the "
+        "number of steps stays about the same. Of all methods that hurt neither the score nor the log loss, before or "
+        "after temperature scaling, in "
         f"any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
         "with the lowest loss on the development tasks."
     )
@@ -237,7 +238,7 @@ def expectations() -> str:
     size = primary_size()
     methods, rows = _compared(MODEL, size), sum(of.runs for of in run_counts())
     score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
-    alike, score_alike = (over_tasks(MODEL, size, outcome, alike=True) for outcome in ("loss", "score"))
+    matched, score_matched = (over_tasks(MODEL, size, outcome, matched=True) for outcome in ("loss", "score"))
     tasks, seeds = _tasks_and_seeds(MODEL, size)
 
     def count(of: Mapping[str, TaskSummary], verdict: str) -> str:
@@ -250,18 +251,19 @@ def expectations() -> str:
         f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
         f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
         f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
-        f"sure a model is of its answers: without temperature scaling, {count(alike, 'helps')} of {len(alike)} lower "
-        "the log loss of plain fine-tuning that is trained alike. Those that do so without hurting the score:"
+        f"sure a model is of its answers: without temperature scaling, {count(matched, 'helps')} of {len(matched)} "
+        "lower the log loss of plain fine-tuning with matched learning rate and epochs. Those that do so without "
+        "hurting the score:"
     )
     text += "\n"
     lines = [
         [
             method,
             f"{frozen()[method]['training']['num_train_epochs']:g}",
-            interval("loss", alike[method]),
-            interval("score", score_alike[method]),
+            interval("loss", matched[method]),
+            interval("score", score_matched[method]),
         ]
-        for method in _lower_the_loss_alike(MODEL, size)
+        for method in _lower_the_loss_matched(MODEL, size)
     ]
     text += table(["method", "epochs", "log loss", "score, in points"], lines)
     others = [_on_another_model(name, size) for name in MODELS if name != MODEL]
@@ -273,11 +275,11 @@ def _compared(name: str, size: str) -> list[str]:
     return [method for method in methods_of(name, size) if method not in controls()]
 
 
-def _lower_the_loss_alike(name: str, size: str) -> list[str]:
-    """Those that lower the log loss of plain fine-tuning that is trained alike, and do not hurt the score."""
-    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
-    found = [method for method, of in alike.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
-    return sorted(found, key=lambda method: alike[method].difference or 0.0)
+def _lower_the_loss_matched(name: str, size: str) -> list[str]:
+    """Those that lower the log loss of matched plain fine-tuning, and do not hurt the score."""
+    score, matched = over_tasks(name, size, "score"), over_tasks(name, size, "loss", matched=True)
+    better = [method for method, of in matched.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
+    return sorted(better, key=lambda method: matched[method].difference or 0.0)
 
 
 def _on_another_model(name: str, size: str) -> str:
@@ -286,11 +288,12 @@ def _on_another_model(name: str, size: str) -> str:
     if not methods:
         return ""
     tasks, seeds = _tasks_and_seeds(name, size)
-    score, alike = over_tasks(name, size, "score"), over_tasks(name, size, "loss", alike=True)
+    score, matched = over_tasks(name, size, "score"), over_tasks(name, size, "loss", matched=True)
     raise_the_score = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
-    lower_the_loss = [f"{m} ({interval('loss', alike[m])})" for m in _lower_the_loss_alike(name, size)]
+    lower_the_loss = [f"{m} ({interval('loss', matched[m])})" for m in _lower_the_loss_matched(name, size)]
     return paragraph(
         f"On {MODELS[name]} ({len(methods)} of the methods and settings, {tasks} tasks, {seeds} paired seeds) the "
-        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning that is trained alike is "
+        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning with matched "
+        f"learning rate and epochs is "
         f"lowered, without hurting the score, by {listed(lower_the_loss)}."
     )

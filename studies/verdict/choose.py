@@ -61,17 +61,17 @@ def _mean_scores(group: list[dict[str, str]]) -> dict[str, float] | None:
     }
 
 
-def best_setting(found: Means, method: str, choose_by: str) -> dict[str, Any] | None:
+def best_setting(scores_of: Means, method: str, choose_by: str) -> dict[str, Any] | None:
     """The setting of a method with the smallest value on the development tasks; None if runs are missing or failed.
 
     Args:
-        found: The mean scores of each setting.
+        scores_of: The mean scores of each setting.
         method: Name of the method in the plan.
         choose_by: Which score is to be small.
     """
     settings = {(method, s.text, *s.training.values()): s for s in candidates(method)}
-    made = [key for key in settings if key in found]
-    finished = {key: scores for key in made if (scores := found[key]) is not None}
+    made = [key for key in settings if key in scores_of]
+    finished = {key: scores for key in made if (scores := scores_of[key]) is not None}
     if len(made) < len(settings) or not finished:
         print(f"{method}: {len(made)} of {len(settings)} settings are complete, so it is left out")
         return None
@@ -80,19 +80,19 @@ def best_setting(found: Means, method: str, choose_by: str) -> dict[str, Any] | 
     return {"method": settings[best].text, "training": settings[best].training, "development": scores}
 
 
-def tuned(found: Means) -> Frozen:
+def tuned(scores_of: Means) -> Frozen:
     """The best setting of each method. A method is left out if runs of it are missing, or all its settings failed."""
-    settings = {method: best_setting(found, method, PLAN["choose_by"]) for method in PLAN["methods"]}
+    settings = {method: best_setting(scores_of, method, PLAN["choose_by"]) for method in PLAN["methods"]}
     return {method: setting for method, setting in settings.items() if setting is not None}
 
 
-def fixed(frozen: Frozen, found: Means) -> Frozen:
+def fixed(frozen: Frozen, scores_of: Means) -> Frozen:
     """The settings that are not searched: of a paper, defaults, controls, and variants of a chosen setting."""
     added: Frozen = {}
     for name, given in PLAN.get("fixed", {}).items():
         fields = dict(given)
         start, choose_by = fields.pop("like", PLAIN), fields.pop("choose_by", None)
-        chosen = frozen.get(start) if choose_by is None else best_setting(found, start, choose_by)
+        chosen = frozen.get(start) if choose_by is None else best_setting(scores_of, start, choose_by)
         if chosen is not None:
             text = fields.pop("method", chosen["method"])
             text = with_fields(text, fields) if fields else text
@@ -103,7 +103,7 @@ def fixed(frozen: Frozen, found: Means) -> Frozen:
 def combinations(frozen: Frozen) -> Frozen:
     """The methods of each combination together; a combination that nothing can complete is left out."""
     order = [name for name in by_development(frozen) if name != PLAIN]
-    found = {}
+    combined = {}
     for name, wanted in PLAN.get("combinations", {}).items():
         members: list[str] = []
         for member in wanted:
@@ -111,12 +111,12 @@ def combinations(frozen: Frozen) -> Frozen:
             members += [of for of in options if of in frozen and _can_act_together([*members, of], frozen)][:1]
         if len(members) == len(wanted):
             better = min(members, key=order.index)
-            found[name] = {
+            combined[name] = {
                 "method": TOGETHER.join(frozen[member]["method"] for member in members),
                 "training": dict(frozen[better]["training"]),
                 "members": members,
             }
-    return found
+    return combined
 
 
 def _can_act_together(members: list[str], frozen: Frozen) -> bool:
@@ -130,9 +130,9 @@ def _can_act_together(members: list[str], frozen: Frozen) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="minilm", help="name of the model in the file of the results")
-    found = means(rows_of(TUNE, parser.parse_args().name))
-    chosen = tuned(found)
-    frozen = {**chosen, **fixed(chosen, found), **combinations(chosen)}
+    scores_of = means(rows_of(TUNE, parser.parse_args().name))
+    chosen = tuned(scores_of)
+    frozen = {**chosen, **fixed(chosen, scores_of), **combinations(chosen)}
     for name, setting in frozen.items():
         print(f"{name}: {setting['method'] or 'plain'} {setting['training']} {setting.get('development', '')}")
     FROZEN.write_text(HEADER + yaml.safe_dump(frozen, sort_keys=False, width=120), encoding="utf-8")

@@ -40,10 +40,10 @@ def _y(place: int) -> float:
     return TOP + ROW * (place + 0.5)
 
 
-def _panel(outcome: str, left: float, methods: list[str], found: dict[str, TaskSummary]) -> list[str]:
+def _panel(outcome: str, left: float, methods: list[str], summaries: dict[str, TaskSummary]) -> list[str]:
     """One outcome: the band of differences that do not matter, and a line for each method."""
     delta = question(outcome).delta
-    bounds = [bound for method in methods if (of := found.get(method)) and of.interval for bound in of.interval]
+    bounds = [bound for method in methods if (of := summaries.get(method)) and of.interval for bound in of.interval]
     low, high = min([*bounds, -2 * delta]), max([*bounds, 2 * delta])
     bottom = TOP + ROW * len(methods)
 
@@ -58,7 +58,7 @@ def _panel(outcome: str, left: float, methods: list[str], found: dict[str, TaskS
         *(_text(x(v), bottom + 16, amount(outcome, v), anchor="middle") for v in (low, 0.0, high)),
     ]
     for place, method in enumerate(methods):
-        of = found.get(method)
+        of = summaries.get(method)
         if of is None or of.interval is None or of.difference is None:
             continue
         colour, y = COLOURS.get(of.verdict, "#6e7781"), _y(place)

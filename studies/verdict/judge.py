@@ -11,7 +11,7 @@ from attendrop.lab.statistics.verdict import Comparison, Question, judge_family
 from attendrop.lab.tasks.outcomes import OUTCOMES as COMPARED
 
 from .parts import PLAIN, UPPER_LINE, Rows, confirmation_rows
-from .plan import plain_trained_alike
+from .plan import matched_plain
 
 HIGHER_IS_BETTER = ("score", "other_accuracy")
 OUTCOMES = ("score", "loss", "scaled_loss", "brier", "ece", "scaled_ece", "other_accuracy")
@@ -29,12 +29,12 @@ def value(row: dict[str, str], outcome: str) -> float | None:
 
 def by_cell(rows: Rows, outcome: str) -> Values:
     """The values of the cells that have this outcome."""
-    found: Values = {}
+    values: Values = {}
     for row in rows:
-        seeds = found.setdefault((row["task"], row["size"]), {}).setdefault(row["method"], {})
+        seeds = values.setdefault((row["task"], row["size"]), {}).setdefault(row["method"], {})
         seeds[int(row["seed"])] = value(row, outcome)
     return {
-        cell: methods for cell, methods in found.items() if any(v is not None for v in methods.get(PLAIN, {}).values())
+        cell: methods for cell, methods in values.items() if any(v is not None for v in methods.get(PLAIN, {}).values())
     }
 
 
@@ -88,17 +88,17 @@ def over_cells(
     return summarize_tasks(differences, question(outcome, baseline), only_these=only_these)  # type: ignore[arg-type]
 
 
-def differences_from_plain_alike(rows: Rows, outcome: str) -> Values:
-    """The difference of each run from the plain fine-tuning that is trained alike, and zeros for plain itself."""
-    found: Values = {}
-    controls = plain_trained_alike()
+def differences_from_matched_plain(rows: Rows, outcome: str) -> Values:
+    """The difference of each run from matched plain fine-tuning, and zeros for plain itself."""
+    values: Values = {}
+    controls = matched_plain()
     for cell, methods in by_cell(rows, outcome).items():
-        own = found[cell] = {PLAIN: dict.fromkeys(methods[PLAIN], 0.0)}
+        own = values[cell] = {PLAIN: dict.fromkeys(methods[PLAIN], 0.0)}
         for method in _judged(methods):
             baseline = methods.get(controls.get(method, ""))
             if baseline is not None:
                 own[method] = {seed: _difference(v, baseline.get(seed)) for seed, v in methods[method].items()}
-    return found
+    return values
 
 
 def _difference(one: float | None, other: float | None) -> float | None:
@@ -107,7 +107,7 @@ def _difference(one: float | None, other: float | None) -> float | None:
 
 @cache
 def over_tasks(
-    name: str, size: str, outcome: str, only_these: bool = True, alike: bool = False
+    name: str, size: str, outcome: str, only_these: bool = True, matched: bool = False
 ) -> dict[str, TaskSummary]:
     """The same for one model and amount of training data, from the files of the study.
 
@@ -116,14 +116,14 @@ def over_tasks(
         size: The amount of training data.
         outcome: One of `OUTCOMES`.
         only_these: Whether the question is about these tasks and not about others.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        matched: Whether each method is compared with plain fine-tuning with matched learning rate and epochs.
     """
-    return over_cells(_values(name, size, outcome, alike), outcome, only_these=only_these)
+    return over_cells(_values(name, size, outcome, matched), outcome, only_these=only_these)
 
 
-def _values(name: str, size: str, outcome: str, alike: bool) -> Values:
+def _values(name: str, size: str, outcome: str, matched: bool) -> Values:
     rows = confirmation_rows(name, size)
-    return differences_from_plain_alike(rows, outcome) if alike else by_cell(rows, outcome)
+    return differences_from_matched_plain(rows, outcome) if matched else by_cell(rows, outcome)
 
 
 def against(
@@ -138,18 +138,18 @@ def against(
         methods: The methods.
         baseline: The method that they are compared with.
     """
-    values = _values(name, size, outcome, alike=False)
+    values = _values(name, size, outcome, matched=False)
     return over_cells(values, outcome, only_these=True, baseline=baseline, methods=methods)
 
 
 @cache
-def on_tasks(name: str, size: str, outcome: str, alike: bool = False) -> dict[Cell, dict[str, Comparison]]:
+def on_tasks(name: str, size: str, outcome: str, matched: bool = False) -> dict[Cell, dict[str, Comparison]]:
     """The comparison of each method on each task, for one model and amount of training data.
 
     Args:
         name: The name of the model in the files.
         size: The amount of training data.
         outcome: One of `OUTCOMES`.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        matched: Whether each method is compared with plain fine-tuning with matched learning rate and epochs.
     """
-    return in_each_cell(_values(name, size, outcome, alike), outcome)
+    return in_each_cell(_values(name, size, outcome, matched), outcome)

@@ -80,13 +80,13 @@ class Workers:
             end: No run begins after this time (`time.monotonic`).
         """
         groups = _Groups(runs)
-        found: Queue[Record | BaseException | None] = Queue()
+        queue: Queue[Record | BaseException | None] = Queue()
         engines = self._engines[: groups.runs]
         for engine in engines:
-            Thread(target=_work, args=(engine, groups, found, end), daemon=True).start()
+            Thread(target=_work, args=(engine, groups, queue, end), daemon=True).start()
         at_work = len(engines)
         while at_work:
-            record = found.get()
+            record = queue.get()
             if isinstance(record, BaseException):
                 raise record
             if record is None:
@@ -114,8 +114,8 @@ class _Groups:
         for run in runs:
             settings.setdefault(_setting(run), []).append(run)
         most = max(map(len, settings.values()), default=0)
-        found = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
-        self._waiting = deque(group for group in found if group)
+        groups = (of[start : start + TOGETHER] for start in range(0, most, TOGETHER) for of in settings.values())
+        self._waiting = deque(group for group in groups if group)
         self._at_work: list[list[RunSpec]] = []
         self._lock = Lock()
         self.runs = sum(map(len, self._waiting))
@@ -147,7 +147,7 @@ def _setting(run: RunSpec) -> tuple[str, ...]:
     return (run.method, run.task, str(run.size), *own)
 
 
-def _work(engine: Engine, groups: _Groups, found: Queue[Record | BaseException | None], end: float) -> None:
+def _work(engine: Engine, groups: _Groups, queue: Queue[Record | BaseException | None], end: float) -> None:
     """Run one group after the other, until none is left or the time is over."""
     group: list[RunSpec] = []
 
@@ -156,11 +156,11 @@ def _work(engine: Engine, groups: _Groups, found: Queue[Record | BaseException |
 
     try:
         for record in engine.results(next_run):
-            found.put(record)
+            queue.put(record)
     except BaseException as error:
-        found.put(error)
+        queue.put(error)
     finally:
-        found.put(None)
+        queue.put(None)
 
 
 def append_lines(

@@ -20,7 +20,7 @@ from . import answers
 from .judge import OUTCOMES, against, by_cell, on_tasks, over_cells, over_tasks
 from .lines import RECORDS
 from .parts import OTHER_DATA, PLAIN, UPPER_LINE, WHOLE, confirmation_rows, rows_of, sizes
-from .plan import DEFAULTS, PLAN, frozen, plain_trained_alike
+from .plan import DEFAULTS, PLAN, frozen, matched_plain
 from .protocol_gains import Gain, gains
 from .recommend import GOALS, MODEL, primary_size
 from .show import MODELS, NAMES, amount, examples, interval, judged, methods_of, seconds, sign
@@ -60,18 +60,18 @@ def numbers(name: str) -> str:
     return table(["method", *(NAMES[outcome] for outcome in OUTCOMES)], lines)
 
 
-def against_plain_alike(name: str) -> str:
-    """Every method against plain fine-tuning that is trained alike."""
-    found = {outcome: over_tasks(name, primary_size(), outcome, alike=True) for outcome in GOALS}
-    if not found["loss"]:
+def against_matched_plain(name: str) -> str:
+    """Every method against plain fine-tuning with matched learning rate and epochs."""
+    summaries = {outcome: over_tasks(name, primary_size(), outcome, matched=True) for outcome in GOALS}
+    if not summaries["loss"]:
         return NOT_YET
-    settings, controls = frozen(), plain_trained_alike()
+    settings, controls = frozen(), matched_plain()
     lines = []
-    for method in sorted(found["loss"], key=lambda one: found["loss"][one].difference or 0.0):
+    for method in sorted(summaries["loss"], key=lambda one: summaries["loss"][one].difference or 0.0):
         own, other = (settings[one]["training"] for one in (method, controls[method]))
         rate, plain_rate = (f"{of['learning_rate']:.1e}" for of in (own, other))
         shown = rate if rate == plain_rate else f"{rate} (plain {plain_rate})"
-        cells = [judged(outcome, of.get(method)) for outcome, of in found.items()]
+        cells = [judged(outcome, of.get(method)) for outcome, of in summaries.items()]
         lines.append([method, f"{own['num_train_epochs']:g}", shown, *cells])
     return table(["method", "epochs", "learning rate", *(NAMES[outcome] for outcome in GOALS)], lines)
 
@@ -80,9 +80,9 @@ def what_is_dropped(name: str) -> str:
     """Pairs of settings that differ in what they drop, and in nothing else."""
     lines = []
     for method, other in PAIRS.items():
-        found = {o: against(name, primary_size(), o, [method], baseline=other) for o in GOALS}
-        if found["score"]:
-            lines.append([method, other, *(judged(o, of.get(method)) for o, of in found.items())])
+        summaries = {o: against(name, primary_size(), o, [method], baseline=other) for o in GOALS}
+        if summaries["score"]:
+            lines.append([method, other, *(judged(o, of.get(method)) for o, of in summaries.items())])
     return table(["method", "against", *(NAMES[o] for o in GOALS)], lines) if lines else NOT_YET
 
 
@@ -92,10 +92,10 @@ def defaults(name: str) -> str:
     lines = []
     for epochs in dict.fromkeys(row["epochs"] for row in rows):
         own = [row for row in rows if row["epochs"] == epochs]
-        found = {o: over_cells(by_cell(own, o), o, only_these=True) for o in GOALS}
+        summaries = {o: over_cells(by_cell(own, o), o, only_these=True) for o in GOALS}
         lines += [
-            [method, f"{float(epochs):g}", *(judged(o, of.get(method)) for o, of in found.items())]
-            for method in found["score"]
+            [method, f"{float(epochs):g}", *(judged(o, of.get(method)) for o, of in summaries.items())]
+            for method in summaries["score"]
         ]
     return table(["method", "epochs", *(NAMES[o] for o in GOALS)], lines) if lines else NOT_YET
 
@@ -104,66 +104,68 @@ def of_method(method: str) -> str:
     """The settings of one method, for its card."""
     size = primary_size()
     settings = {name: of["method"] for name, of in frozen().items() if of["method"].partition(":")[0] == method}
-    found = {outcome: over_tasks(MODEL, size, outcome) for outcome in GOALS}
-    alike = over_tasks(MODEL, size, "loss", alike=True)
+    summaries = {outcome: over_tasks(MODEL, size, outcome) for outcome in GOALS}
+    matched = over_tasks(MODEL, size, "loss", matched=True)
     lines = [
-        [f"`{text}`", *(judged(o, of.get(name)) for o, of in found.items()), judged("loss", alike.get(name))]
+        [f"`{text}`", *(judged(o, of.get(name)) for o, of in summaries.items()), judged("loss", matched.get(name))]
         for name, text in settings.items()
-        if " + " not in text and name in found["score"]
+        if " + " not in text and name in summaries["score"]
     ]
-    titles = [*(NAMES[outcome] for outcome in GOALS), "log loss, trained alike"]
+    titles = [*(NAMES[outcome] for outcome in GOALS), "log loss, matched"]
     return table(["setting", *titles], lines) if lines else NOT_YET
 
 
-def by_size(name: str, outcome: str, alike: bool = False) -> str:
+def by_size(name: str, outcome: str, matched: bool = False) -> str:
     """An outcome for each amount of training data, of the methods that were measured with several.
 
     Args:
         name: The name of the model in the files.
         outcome: The outcome.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        matched: Whether each method is compared with plain fine-tuning with matched learning rate and epochs.
     """
-    found = sizes(name)
-    if len(found) < 2:
+    measured = sizes(name)
+    if len(measured) < 2:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
-        of = [over_tasks(name, size, outcome, alike=alike).get(method) for size in found]
+        of = [over_tasks(name, size, outcome, matched=matched).get(method) for size in measured]
         if sum(figures is not None for figures in of) > 1:
             lines.append([method, *(judged(outcome, figures) for figures in of)])
-    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for size in found)], lines)
+    return table(["method", *(f"{NAMES[outcome]}, n = {examples(size):,}" for size in measured)], lines)
 
 
 def by_task(name: str, outcome: str) -> str:
     """The difference on each confirmation task at the primary amount of data."""
-    found = {cell: of for size in (primary_size(), OTHER_DATA) for cell, of in on_tasks(name, size, outcome).items()}
-    if not found:
+    summaries = {
+        cell: of for size in (primary_size(), OTHER_DATA) for cell, of in on_tasks(name, size, outcome).items()
+    }
+    if not summaries:
         return NOT_YET
     lines = []
     for method in methods_of(name, primary_size()):
-        cells = [of.get(method) for of in found.values()]
+        cells = [of.get(method) for of in summaries.values()]
         lines.append([method, *(judged(outcome, cell) for cell in cells)])
-    return table(["method", *(task for task, _ in found)], lines)
+    return table(["method", *(task for task, _ in summaries)], lines)
 
 
-def on_whole_sets(name: str, alike: bool) -> str:
+def on_whole_sets(name: str, matched: bool) -> str:
     """The differences on whole training sets, task by task.
 
     Args:
         name: The name of the model in the files.
-        alike: Whether each method is compared with the plain fine-tuning that is trained alike.
+        matched: Whether each method is compared with plain fine-tuning with matched learning rate and epochs.
     """
-    found = {
+    summaries = {
         (NAMES[outcome], task): (outcome, of)
         for outcome in ("score", "loss")
-        for (task, _), of in on_tasks(name, WHOLE, outcome, alike=alike).items()
+        for (task, _), of in on_tasks(name, WHOLE, outcome, matched=matched).items()
     }
     lines = []
     for method in methods_of(name, WHOLE):
-        cells = [judged(outcome, of.get(method)) for outcome, of in found.values()]
+        cells = [judged(outcome, of.get(method)) for outcome, of in summaries.values()]
         if any(cells):
             lines.append([method, f"{frozen()[method]['training']['learning_rate']:.2g}", *cells])
-    titles = [f"{outcome}, {task.rpartition('/')[2]}" for outcome, task in found]
+    titles = [f"{outcome}, {task.rpartition('/')[2]}" for outcome, task in summaries]
     return table(["method", "rate", *titles], lines) if lines else NOT_YET
 
 
@@ -264,9 +266,9 @@ def upper_line() -> str:
     lines = []
     for name in MODELS:
         for size in (*sizes(name), OTHER_DATA, WHOLE):
-            found = {o: against(name, size, o, [UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
-            if found["score"] is not None:
-                lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in found.items())])
+            summaries = {o: against(name, size, o, [UPPER_LINE]).get(UPPER_LINE) for o in OUTCOMES}
+            if summaries["score"] is not None:
+                lines.append([MODELS[name], _n(size), *(judged(o, of) for o, of in summaries.items())])
     return table(["model", "n", *(NAMES[o] for o in OUTCOMES)], lines) if lines else NOT_YET
 
 
@@ -300,18 +302,18 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-numbers": lambda: numbers("minilm"),
     "verdict-words-mpnet": lambda: words("mpnet"),
     "verdict-numbers-mpnet": lambda: numbers("mpnet"),
-    "verdict-controls": lambda: against_plain_alike("minilm"),
+    "verdict-controls": lambda: against_matched_plain("minilm"),
     "verdict-dropped": lambda: what_is_dropped("minilm"),
     "verdict-defaults": lambda: defaults("minilm"),
     "verdict-sizes-score": lambda: by_size("minilm", "score"),
     "verdict-sizes-loss": lambda: by_size("minilm", "loss"),
-    "verdict-sizes-alike-score": lambda: by_size("minilm", "score", alike=True),
-    "verdict-sizes-alike-loss": lambda: by_size("minilm", "loss", alike=True),
+    "verdict-sizes-matched-score": lambda: by_size("minilm", "score", matched=True),
+    "verdict-sizes-matched-loss": lambda: by_size("minilm", "loss", matched=True),
     "verdict-other-data": lambda: on_other_data("minilm"),
     "verdict-tasks-loss": lambda: by_task("minilm", "loss"),
     "verdict-tasks-score": lambda: by_task("minilm", "score"),
-    "verdict-whole": lambda: on_whole_sets("minilm", alike=False),
-    "verdict-whole-alike": lambda: on_whole_sets("minilm", alike=True),
+    "verdict-whole": lambda: on_whole_sets("minilm", matched=False),
+    "verdict-whole-matched": lambda: on_whole_sets("minilm", matched=True),
     "verdict-levels": lambda: levels("minilm"),
     "verdict-detectable": detectable,
     "verdict-settings": settings,

@@ -38,8 +38,8 @@ def planned(part: str, name: str) -> frozenset[tuple[str, str, str, int]]:
     if not frozen():
         return frozenset()
     if part in ENSEMBLES:
-        found = runs(ENSEMBLES[part], "", "", [PLAIN], name)
-        return frozenset((UPPER_LINE, run.task, str(run.size), run.seed) for run in found)
+        ensembles = runs(ENSEMBLES[part], "", "", [PLAIN], name)
+        return frozenset((UPPER_LINE, run.task, str(run.size), run.seed) for run in ensembles)
     return frozenset((run.method, run.task, str(run.size), run.seed) for run in runs(part, "", "", name=name))
 
 
@@ -76,5 +76,5 @@ def _confirmation_rows(name: str) -> Rows:
 
 def sizes(name: str) -> list[str]:
     """The amounts of training data that were measured, small ones first, without whole training sets."""
-    found = {row["size"] for row in confirmation_rows(name)} - {WHOLE, OTHER_DATA}
-    return sorted(found, key=lambda size: float(size.partition("=")[2]))
+    numbers = {row["size"] for row in confirmation_rows(name)} - {WHOLE, OTHER_DATA}
+    return sorted(numbers, key=lambda size: float(size.partition("=")[2]))

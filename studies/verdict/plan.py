@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent
 PLAN = yaml.safe_load((FOLDER / "plan.yaml").read_text(encoding="utf-8"))
 FROZEN = FOLDER / "frozen.yaml"
 TUNE, DEFAULTS = "tune", "defaults"  # the stages on development tasks
-ALIKE = 1.5  # see `plain_trained_alike`
+RATE_FACTOR = 1.5  # see `matched_plain`
 
 
 class Setting(NamedTuple):
@@ -41,11 +41,11 @@ def candidates(method: str) -> list[Setting]:
     text = fields.pop("method", "")
     whole = {"blocks", "T", "num_train_epochs"}
     space = {name: parse_dimension(str(value), name in whole) for name, value in {**PLAN["space"], **fields}.items()}
-    found = []
+    settings = []
     for point in points(space, "qmc", PLAN["points"], seed=0):
         training = {name: float(point.pop(name)) for name in PLAN["space"]}
-        found.append(Setting(method, with_fields(text, point) if text else "", training))
-    return found
+        settings.append(Setting(method, with_fields(text, point) if text else "", training))
+    return settings
 
 
 def frozen() -> dict[str, dict[str, Any]]:
@@ -64,23 +64,23 @@ def controls() -> list[str]:
     return [name for name, of in frozen().items() if not of["method"] and "development" not in of]
 
 
-def plain_trained_alike() -> dict[str, str]:
-    """Name of a setting -> the plain fine-tuning that is trained alike, where there is one; plain settings have none.
+def matched_plain() -> dict[str, str]:
+    """Name of a setting -> the plain fine-tuning with matched rate and epochs, if any; plain settings have none.
 
-    It has the same number of epochs, and the learning rates differ by at most the factor `ALIKE`.
+    It has the same number of epochs, and the learning rates differ by at most the factor `RATE_FACTOR`.
     """
     settings = frozen()
     plain = {name: of["training"] for name, of in settings.items() if not of["method"]}
-    found = {}
+    best = {}
     for name, of in settings.items():
         factors = {
             one: abs(math.log(training["learning_rate"] / of["training"]["learning_rate"]))
             for one, training in plain.items()
             if training["num_train_epochs"] == of["training"]["num_train_epochs"]
         }
-        if name not in plain and factors and min(factors.values()) <= math.log(ALIKE):
-            found[name] = min(factors, key=factors.__getitem__)
-    return found
+        if name not in plain and factors and min(factors.values()) <= math.log(RATE_FACTOR):
+            best[name] = min(factors, key=factors.__getitem__)
+    return best
 
 
 def development_losses(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

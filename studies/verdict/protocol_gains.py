@@ -115,8 +115,8 @@ def gain_of_nothing(plain: Scores, draws: int = DRAWS, seed: int = 0) -> Nothing
         groups = order[: settings * GROUP].reshape(settings, GROUP)
         rest = order[settings * GROUP : settings * GROUP + GROUP][None]
         gains.append(gain_of(*({name: of[0][who] for name, of in plain.items()} for who in (groups, rest))))
-    found = np.array(gains)
-    return Nothing(Gain(*found.mean(0)), *(Gain(*np.quantile(found, share, axis=0)) for share in (0.05, 0.95)))
+    values = np.array(gains)
+    return Nothing(Gain(*values.mean(0)), *(Gain(*np.quantile(values, share, axis=0)) for share in (0.05, 0.95)))
 
 
 def gains(name: str) -> dict[str, tuple[Nothing, Gain, int]]:
@@ -125,7 +125,7 @@ def gains(name: str) -> dict[str, tuple[Nothing, Gain, int]]:
     Args:
         name: The name of the model in the files.
     """
-    found = {}
+    by_task = {}
     rows = rows_of(PART, name)
     for task in TASKS:
         here = [row for row in rows if row["task"] == task]
@@ -136,5 +136,5 @@ def gains(name: str) -> dict[str, tuple[Nothing, Gain, int]]:
         method = {part: np.concatenate([of[part] for of in by_setting]) for part in SETS}
         same_seeds = {part: of[:, :METHOD_SEEDS] for part, of in plain.items()}
         failed = sum(row["status"] != "finished" for row in here)
-        found[task] = gain_of_nothing(plain), gain_of(method, same_seeds), failed
-    return found
+        by_task[task] = gain_of_nothing(plain), gain_of(method, same_seeds), failed
+    return by_task

@@ -102,7 +102,7 @@ def runs(data: str, model: str) -> dict[str, RunSpec]:
         model: The folder of the model.
     """
     shared = {**SHARED, "data_dir": f"{data}/protocols", "model": model}
-    found = {}
+    specs = {}
     for seed in range(PLAIN_SEEDS):
         for task in TASKS:
             for setting in ["", *(SETTINGS if seed < METHOD_SEEDS else [])]:
@@ -110,8 +110,8 @@ def runs(data: str, model: str) -> dict[str, RunSpec]:
                 own = {**shared, "task": task, name: value, "method": [setting] if setting else []}
                 method = "AD-DROP" if setting else "plain"
                 line = f"{task} {setting or method} {seed}"
-                found[line] = RunSpec({**own, "seed": seed}, method, task, seed, SIZE, resample=True)
-    return found
+                specs[line] = RunSpec({**own, "seed": seed}, method, task, seed, SIZE, resample=True)
+    return specs
 
 
 def line_of(name: str, record: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -71,10 +71,10 @@ def examples(size: str) -> int:
 
 def methods_of(name: str, size: str) -> list[str]:
     """The methods, the one with the lowest log loss first; those without one last."""
-    found = over_tasks(name, size, "loss")
+    summaries = over_tasks(name, size, "loss")
     order = dict.fromkeys([*frozen(), *(row["method"] for row in confirmation_rows(name, size))])
-    known = [method for method in order if method in found and found[method].difference is not None]
-    return sorted(known, key=lambda method: found[method].difference or 0.0)
+    known = [method for method in order if method in summaries and summaries[method].difference is not None]
+    return sorted(known, key=lambda method: summaries[method].difference or 0.0)
 
 
 def seconds(name: str, size: str, method: str) -> str:

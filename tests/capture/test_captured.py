@@ -193,7 +193,7 @@ def test_gradients_that_were_not_captured_are_stepped_eagerly() -> None:
     assert torch.equal(weight, twice)
 
 
-def test_an_optimizer_has_another_graph_where_what_a_step_reads_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizer_step_is_recaptured_when_its_tensors_move(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = torch.optim.AdamW(weights, lr=0.1, fused=True)
     graphs, keys = Graphs(torch.device("cpu")), []
@@ -230,10 +230,10 @@ def test_short_batches_are_padded_in_static_memory() -> None:
     shapes, fill = {"input_ids": (2, 6), "labels": (2,)}, {"input_ids": 9, "labels": -100}
     for length in (6, 3, 5):
         ids = torch.arange(2 * length).reshape(2, length)
-        found = graphs.static("a", {"input_ids": ids, "labels": torch.tensor([length, 1])}, shapes, fill)
-        assert torch.equal(found["input_ids"][:, :length], ids)
-        assert (found["input_ids"][:, length:] == 9).all()
-        assert found["labels"].tolist() == [length, 1]
+        actual = graphs.static("a", {"input_ids": ids, "labels": torch.tensor([length, 1])}, shapes, fill)
+        assert torch.equal(actual["input_ids"][:, :length], ids)
+        assert (actual["input_ids"][:, length:] == 9).all()
+        assert actual["labels"].tolist() == [length, 1]
 
 
 def test_collator_notes_whether_there_is_padding() -> None:
@@ -285,11 +285,11 @@ def assert_same_run(eager: tuple[torch.Tensor, torch.Tensor], captured: tuple[to
 
 
 def both(tmp_path, **options: Any) -> tuple[Any, Any]:
-    found = []
+    results = []
     for capture in ("eager", "captured"):
-        found.append(make_trainer(tmp_path / capture, capture=capture, **options))
-        found[-1].train()
-    return found[0], found[1]
+        results.append(make_trainer(tmp_path / capture, capture=capture, **options))
+        results[-1].train()
+    return results[0], results[1]
 
 
 METHODS = {
@@ -306,7 +306,7 @@ METHODS = {
 @pytest.mark.filterwarnings("error:.*capturable=True")  # the optimizer of the defender is a copy
 @pytest.mark.parametrize("reward_on", ["cached", "dev", "noisy"])
 def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
-    found = []
+    results = []
     batch = zoo.make_batch("bert", size=24, length=16, seed=4)
     for capture in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False)
@@ -316,12 +316,12 @@ def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
         trainer.train()
         assert trainer.capture.gave_up is None
         drops = [entry["drop_probability"] for entry in method.history]
-        found.append((losses_of(trainer), torch.tensor(drops), [entry["winner"] for entry in method.history]))
-    assert found[0][2] == found[1][2]
-    assert len(found[0][2]) == 4
-    assert (found[0][0] - found[1][0]).abs().max() < 1e-3
-    assert (found[0][1] - found[1][1]).abs().max() < 1e-3
-    assert (found[0][1][-1] - found[0][1][0]).abs().max() > 1e-3
+        results.append((losses_of(trainer), torch.tensor(drops), [entry["winner"] for entry in method.history]))
+    assert results[0][2] == results[1][2]
+    assert len(results[0][2]) == 4
+    assert (results[0][0] - results[1][0]).abs().max() < 1e-3
+    assert (results[0][1] - results[1][1]).abs().max() < 1e-3
+    assert (results[0][1][-1] - results[0][1][0]).abs().max() > 1e-3
 
 
 @pytest.mark.usefixtures("deterministic")
@@ -331,7 +331,7 @@ def test_captured_attendout_matches_eager(reward_on: str, tmp_path) -> None:
 def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
     options = {"max_steps": -1, "num_train_epochs": 10} if method == "crossed" else {"max_steps": 50}
     models = [zoo.make_model(kind, dropout=False).double() for _ in range(2)]
-    found = []
+    results = []
     for model, capture in zip(models, ("eager", "captured"), strict=True):
         trainer = make_trainer(
             tmp_path, kind, METHODS[method](), capture, model, learning_rate=2e-4, tf32=False, **options
@@ -339,8 +339,8 @@ def test_captured_steps_match_eager(kind: str, method: str, tmp_path) -> None:
         trainer.train()
         assert trainer.state.global_step >= 50
         assert trainer.capture.gave_up is None
-        found.append((losses_of(trainer), weights_of(model)))
-    assert_same_run(*found)
+        results.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*results)
 
 
 # LoRA Dropout needs adapters. Beside adapters the weights that super tickets mask are frozen, and some methods are
@@ -378,7 +378,7 @@ def test_every_captured_method_matches_eager(kind: str, name: str, text: str, tm
     # The loss does not depend on the biases of keys, so that their gradient is rounding alone. With the pull of L2-SP
     # and the usual ε of Adam, each step would multiply a deviation by lr · α / ε = 10⁴.
     epsilon = 1e-3 if name == "l2_sp" else 1e-8
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
@@ -391,8 +391,8 @@ def test_every_captured_method_matches_eager(kind: str, name: str, text: str, tm
         trainer.train()
         assert len(losses) == 50
         assert all((loss is None) == (capture == "eager") for loss in losses)
-        found.append((losses_of(trainer), weights_of(model)))
-    assert_same_run(*found)
+        results.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*results)
 
 
 @pytest.mark.usefixtures("deterministic")
@@ -409,7 +409,7 @@ def test_captured_steps_match_eager_on_rare_architectures(kind: str, method: str
 @pytest.mark.parametrize(("kind", "dropout"), [("llama", False), ("bert", True)])
 def test_gradient_checkpointing_is_captured(kind: str, dropout: bool, method: str, tmp_path) -> None:
     """With dropout, blocks that run again must draw what they drew: with and without checkpointing is the same too."""
-    found = []
+    results = []
     for capture, checkpointing in (("eager", True), ("captured", True), ("captured", False)):
         model = zoo.make_model(kind, dropout=dropout).double()
         trainer = make_trainer(
@@ -418,16 +418,16 @@ def test_gradient_checkpointing_is_captured(kind: str, dropout: bool, method: st
         )  # fmt: skip
         trainer.train()
         assert trainer.capture.gave_up is None
-        found.append((losses_of(trainer), weights_of(model)))
-    assert_same_run(found[0], found[1])
-    assert_same_run(found[2], found[1])
+        results.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(results[0], results[1])
+    assert_same_run(results[2], results[1])
 
 
 @pytest.mark.usefixtures("deterministic")
 @pytest.mark.gpu
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
 def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False).double()
         trainer = make_trainer(
@@ -454,8 +454,8 @@ def test_captured_optimizer_steps_match_eager(optim: str, tmp_path) -> None:
         assert ("optimizer" in kinds) == (capture == "captured" and optim == "adamw_torch_fused")
         assert "attendrop" not in trainer.optimizer.optimizer.step.__code__.co_filename
         assert all(isinstance(group["lr"], float) for group in trainer.optimizer.optimizer.param_groups)
-        found.append(weights_of(model))
-    assert (found[0] - found[1]).abs().max() < SAME_WEIGHTS
+        results.append(weights_of(model))
+    assert (results[0] - results[1]).abs().max() < SAME_WEIGHTS
 
 
 @pytest.mark.gpu
@@ -474,7 +474,7 @@ def test_loss_curves_with_dropout_match_eager(method: str, precision: str, tmp_p
 def test_accumulation_clipping_and_a_smaller_last_batch_match_eager(tmp_path) -> None:
     data = zoo.make_batch("bert", size=22, length=16, seed=4)
     data = [{k: v[i] for k, v in data.items()} for i in range(22)]
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         model = zoo.make_model("bert", dropout=False).double()
         trainer = make_trainer(
@@ -482,8 +482,8 @@ def test_accumulation_clipping_and_a_smaller_last_batch_match_eager(tmp_path) ->
             num_train_epochs=4, gradient_accumulation_steps=2, max_grad_norm=0.1, learning_rate=2e-4,
         )  # fmt: skip
         trainer.train()
-        found.append((losses_of(trainer), weights_of(model)))
-    assert_same_run(*found)
+        results.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*results)
 
 
 @pytest.mark.usefixtures("deterministic")
@@ -496,7 +496,7 @@ def test_batches_without_padding_need_no_mask(kind: str, method: str, tmp_path) 
     batch["attention_mask"][:8, 12:] = 0  # padding in some batches, and a smaller one at the end of each epoch
     batch["input_ids"].clamp_(min=3)
     data = [{k: v[i] for k, v in batch.items()} for i in range(26)]
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
@@ -516,8 +516,8 @@ def test_batches_without_padding_need_no_mask(kind: str, method: str, tmp_path) 
             trainer.train()
         if capture == "captured":
             assert masks == 4 * [True, True, False, False, False, False, False]
-        found.append((losses_of(trainer), weights_of(model)))
-    assert_same_run(*found)
+        results.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*results)
 
 
 @pytest.mark.gpu
@@ -525,7 +525,7 @@ def test_batches_without_padding_need_no_mask(kind: str, method: str, tmp_path) 
 def test_padding_to_rounded_lengths_matches_eager(kind: str, tmp_path) -> None:
     batches = [zoo.make_batch(kind, size=4, length=length, seed=length) for length in (9, 13, 16, 21, 9, 30)]
     data = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(4)]
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False)
         trainer = make_trainer(
@@ -533,10 +533,10 @@ def test_padding_to_rounded_lengths_matches_eager(kind: str, tmp_path) -> None:
             train_sampling_strategy="sequential",
         )  # fmt: skip
         trainer.train()
-        found.append((losses_of(trainer), weights_of(model)))
+        results.append((losses_of(trainer), weights_of(model)))
     # other lengths, other kernels: a score may fall on the other side of its row's threshold
-    assert (found[0][0] - found[1][0]).abs().max() < 1e-3
-    assert (found[0][1] - found[1][1]).abs().mean() < 1e-5
+    assert (results[0][0] - results[1][0]).abs().max() < 1e-3
+    assert (results[0][1] - results[1][1]).abs().mean() < 1e-5
 
 
 @pytest.mark.usefixtures("deterministic")
@@ -572,16 +572,16 @@ def test_killed_captured_run_resumes(method: str, tmp_path) -> None:
 
 @pytest.mark.gpu
 def test_logged_metrics_match_eager(tmp_path) -> None:
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         trainer = make_trainer(
             tmp_path, regularizers=METHODS["addrop"](), capture=capture, logging_steps=2,
             model=zoo.make_model("bert", dropout=False).double(),
         )  # fmt: skip
         trainer.train()
-        found.append([v for log in trainer.state.log_history for k, v in log.items() if k.startswith("addrop/")])
-    assert len(found[0]) > 6
-    assert torch.allclose(torch.tensor(found[0]), torch.tensor(found[1]), atol=1e-5)  # metrics are in float32
+        results.append([v for log in trainer.state.log_history for k, v in log.items() if k.startswith("addrop/")])
+    assert len(results[0]) > 6
+    assert torch.allclose(torch.tensor(results[0]), torch.tensor(results[1]), atol=1e-5)  # metrics are in float32
 
 
 class Hostile(torch.nn.Module):
@@ -592,14 +592,14 @@ class Hostile(torch.nn.Module):
         self.inner = inner
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        found = self.inner(*args, **kwargs)
-        return found * 1.0 if float(found.sum()) > -1e9 else found
+        actual = self.inner(*args, **kwargs)
+        return actual * 1.0 if float(actual.sum()) > -1e9 else actual
 
 
 @pytest.mark.gpu
 def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, caplog, monkeypatch) -> None:
     monkeypatch.setattr("attendrop.capture.recording.BREAK_EVEN_STEPS", 1)  # in a run of 8 steps
-    found = []
+    results = []
     for capture in ("eager", "auto"):
         model = zoo.make_model("bert")
         model.classifier = Hostile(model.classifier)
@@ -608,8 +608,8 @@ def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, cap
             python_logging.getLogger("transformers").propagate = True
             trainer.train()
         assert not trainer.capture.are_captured
-        found.append(losses_of(trainer))
-    assert torch.equal(found[0], found[1])
+        results.append(losses_of(trainer))
+    assert torch.equal(results[0], results[1])
     messages = [record.getMessage() for record in caplog.records if "not captured from here on" in record.getMessage()]
     assert len(messages) == 1
     again = make_trainer(tmp_path, capture="captured", max_steps=8)  # nothing is left behind in torch
@@ -622,13 +622,13 @@ def test_model_that_cannot_be_captured_runs_eagerly_and_warns_once(tmp_path, cap
 def test_auto_trains_every_architecture(kind: str, tmp_path, monkeypatch) -> None:
     """Some of these run eagerly, because their forward creates tensors on the host."""
     monkeypatch.setattr("attendrop.capture.recording.BREAK_EVEN_STEPS", 1)  # in a run of 8 steps
-    found = []
+    results = []
     for capture in ("eager", "auto"):
         model = zoo.make_model(kind, dropout=False)
         trainer = make_trainer(tmp_path, kind, METHODS["addrop"](), capture, model, max_steps=8, learning_rate=1e-4)
         trainer.train()
-        found.append(losses_of(trainer))
-    assert (found[0] - found[1]).abs().max() < 1e-3 * found[0].abs().max()
+        results.append(losses_of(trainer))
+    assert (results[0] - results[1]).abs().max() < 1e-3 * results[0].abs().max()
 
 
 @pytest.mark.gpu
@@ -691,7 +691,7 @@ def test_captured_training_matches_the_stock_trainer(tmp_path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["bert", "token"])
 def test_class_weights_and_the_focal_loss_match_eager(kind: str, tmp_path) -> None:
-    found = []
+    results = []
     for capture in ("eager", "captured"):
         model = zoo.make_model(kind, dropout=False).double()
         trainer = make_trainer(
@@ -700,5 +700,5 @@ def test_class_weights_and_the_focal_loss_match_eager(kind: str, tmp_path) -> No
         weights = torch.linspace(0.5, 2, model.config.num_labels, device=trainer.args.device)
         trainer.compute_loss_func = LabelLoss(weights, gamma=2.0)
         trainer.train()
-        found.append((losses_of(trainer), weights_of(model)))
-    assert_same_run(*found)
+        results.append((losses_of(trainer), weights_of(model)))
+    assert_same_run(*results)

@@ -90,8 +90,8 @@ def test_predictions_from_graphs_equal_eager_ones(
     data = examples_of(kind, SHORT)
     eager, captured = (make_trainer(kind, tmp_path, capture).predict(data) for capture in ("eager", "auto"))
     for name in ("predictions", "label_ids"):
-        found, expected = (getattr(result, name) for result in (captured, eager))
-        pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+        actual, expected = (getattr(result, name) for result in (captured, eager))
+        pairs = zip(actual, expected, strict=True) if isinstance(expected, tuple) else [(actual, expected)]
         for one, other in pairs:
             np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
     assert captured.metrics["test_loss"] == pytest.approx(eager.metrics["test_loss"], rel=1e-3)
@@ -101,7 +101,7 @@ def test_predictions_from_graphs_equal_eager_ones(
 
 
 @pytest.mark.parametrize("capture", ["auto", "eager"])
-def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captured(
+def test_batches_of_a_capturable_evaluation_do_not_synchronise(
     capture: str, graphs: type[RecordedGraphs], tmp_path: Path
 ) -> None:
     trainer, seen = make_trainer("bert", tmp_path, capture), []
@@ -117,7 +117,7 @@ def test_batches_of_an_evaluation_do_not_wait_for_the_gpu_where_it_may_be_captur
     assert not trainer.accelerator.dataloader_config.non_blocking
 
 
-def test_graphs_of_an_evaluation_see_the_weights_of_the_moment(
+def test_evaluation_graphs_use_the_current_weights(
     graphs: type[RecordedGraphs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A graph reads weights at their addresses; other weights in the model have a graph of their own."""
@@ -174,12 +174,12 @@ def test_evaluation_that_cannot_be_captured_is_eager_and_training_stays_captured
         assert trainer.capture._evaluation is not None
         trainer.predict(data)
         assert trainer.capture.graphs is None
-    found = trainer.predict(data).predictions
+    actual = trainer.predict(data).predictions
     expected = make_trainer("bert", tmp_path, "eager").predict(data).predictions
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
-def test_code_of_the_user_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_code_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Own(RegularizedTrainer):
         def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
             return super().prediction_step(*args, **kwargs)
@@ -213,13 +213,13 @@ def test_predict_sorts_by_length_and_answers_in_the_order_of_the_file(side: str)
     graphs = None if torch.cuda.is_available() else RecordedGraphs(torch.device("cpu"))
     task = Task("own", "classification", ("text",), "label")
     seen: list[int] = []
-    split = Rows.of_split(Dataset.from_list(rows), tokenizer, task.kind)
-    found = run_model(model, split, tokenizer, task, 4, 128, seen.append, graphs=graphs)
+    split = Rows.of_split(Dataset.from_list(rows), tokenizer)
+    actual = run_model(model, split, tokenizer, task, 4, 128, seen.append, graphs=graphs)
     assert sum(seen) == 50
     if graphs is not None:
         assert RecordedGraphs.recorded == (1 if side == "right" else 0)  # 12 full batches of about 2 to 31 tokens
     if side == "right":
-        np.testing.assert_allclose(found, expected, atol=2e-3)
+        np.testing.assert_allclose(actual, expected, atol=2e-3)
 
 
 @pytest.mark.gpu
@@ -290,7 +290,7 @@ def test_lengths_of_examples_are_read_where_that_is_cheap() -> None:
     [(2, [], [], False), (20, [], [32, 48], True), (10, [ADDrop()], [48], False)],
     ids=["short", "long", "two kinds of epochs"],
 )
-def test_a_run_records_what_it_repays(
+def test_run_records_only_shapes_worth_capturing(
     epochs: int, methods: list[Any], buckets: list[int], small: bool, tmp_path: Path
 ) -> None:
     """20 texts in batches of 4: 5 batches in an epoch, the longest of which has 33 to 48 tokens in 34 of 100 cases."""

@@ -29,9 +29,9 @@ def autocast(dtype: torch.dtype = torch.bfloat16) -> Any:
 
 def gradients_of(model: nn.Module) -> dict[str, Tensor]:
     """Takes them from the model."""
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    return found
+    return gradients
 
 
 def trial_of(work: Callable[[], Any], trained: Iterable[nn.Parameter]) -> LinearCopies:
@@ -80,16 +80,16 @@ def test_copies_give_the_bits_of_autocast(kind: str) -> None:
     expected_loss, expected = work(), gradients_of(model)
     with copies:
         loss = work()
-    found = gradients_of(model)
+    actual = gradients_of(model)
     for parameter, gradient in copies.take_gradients().items():
         (name,) = names_of([parameter], model)
         assert gradient.dtype == torch.bfloat16
-        assert name not in found
-        found[name] = gradient.float()
+        assert name not in actual
+        actual[name] = gradient.float()
     assert torch.equal(loss, expected_loss)
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for name in expected:
-        assert torch.equal(found[name], expected[name]), name
+        assert torch.equal(actual[name], expected[name]), name
     layers = {name for name, module in model.named_modules() if isinstance(module, (nn.Linear, Conv1D))}
     in_layers = {name for name, _ in model.named_parameters() if name.rpartition(".")[0] in layers}
     in_layers -= names_of([module.weight for module in model.modules() if isinstance(module, nn.Embedding)], model)
@@ -200,7 +200,7 @@ def test_parameters_that_are_more_than_weights_are_left_to_autocast() -> None:
     assert names_of(copies.weights, model) == {"other.bias"}
 
 
-def test_gradients_that_nobody_takes_stay_where_they_are() -> None:
+def test_unread_gradients_stay_in_place() -> None:
     model = Two()
     copies = trial_of(lambda: model().backward(), list(model.other.parameters()))
     assert names_of(copies.weights, model) == {"other.weight", "other.bias"}
@@ -234,10 +234,10 @@ def test_frozen_weights_may_be_read_often() -> None:
     model.x.grad = None
     with copies:
         _twice(model)
-    found, model.x.grad = model.x.grad, None
+    actual, model.x.grad = model.x.grad, None
     assert not copies.take_gradients()
     _twice(model)
-    assert torch.equal(found, model.x.grad)
+    assert torch.equal(actual, model.x.grad)
 
 
 def test_copies_are_freed_with_their_gradients() -> None:
@@ -254,7 +254,7 @@ def test_copies_are_freed_with_their_gradients() -> None:
     assert not any(copy() for copy in made)
 
 
-def test_nothing_is_left_behind_after_an_exception() -> None:
+def test_exception_restores_all_state() -> None:
     model = Two()
     copies = trial_of(lambda: model().backward(), list(model.parameters()))
     model.zero_grad()
@@ -307,14 +307,14 @@ def assert_same_with_and_without(folder: Any, monkeypatch: pytest.MonkeyPatch, *
     counts: list[int] = []
     take = LinearCopies.take_gradients
     monkeypatch.setattr(LinearCopies, "take_gradients", lambda self: counts.append(len(self.weights)) or take(self))
-    found = train(folder, *setting, **options)
+    actual = train(folder, *setting, **options)
     assert max(counts) > 5
     monkeypatch.setattr(half_weights, "LINEAR_FUNCTIONS", ())
     counts.clear()
     expected = train(folder, *setting, **options)
     assert max(counts) == 0
     for name, weight in expected.items():
-        assert torch.equal(found[name], weight), name
+        assert torch.equal(actual[name], weight), name
 
 
 # A step of each form: alone, with a plan in a graph of its own, with weights that the plan changes, with another
@@ -359,7 +359,7 @@ def test_captured_steps_with_copies_have_the_bits_of_autocast(
         torch.use_deterministic_algorithms(False)
 
 
-def test_a_use_that_the_trial_does_not_see_adds_to_the_gradient() -> None:
+def test_use_outside_the_trial_adds_to_the_gradient() -> None:
     graphs, model = Graphs(torch.device("cpu")), Two()
 
     def work() -> None:
@@ -371,8 +371,8 @@ def test_a_use_that_the_trial_does_not_see_adds_to_the_gradient() -> None:
     assert names_of(copies.weights, model) == expected.keys()
     with copies:
         work()
-    found = graphs._write_gradients(model, copies, adds=False)
-    assert names_of([parameter for parameter, _ in found], model) == expected.keys()
-    for parameter, gradient in found:
+    actual = graphs._write_gradients(model, copies, adds=False)
+    assert names_of([parameter for parameter, _ in actual], model) == expected.keys()
+    for parameter, gradient in actual:
         (name,) = names_of([parameter], model)
         assert torch.equal(gradient, expected[name]), name

@@ -33,7 +33,7 @@ OTHER_MODELS = [
 ]
 
 
-def test_every_method_is_here() -> None:
+def test_every_method_has_a_recorded_setting() -> None:
     assert sorted(CAPTURED) == method_names()
 
 
@@ -144,7 +144,7 @@ def test_mask_is_left_out_without_padding(kind: str, tmp_path: Any, monkeypatch:
         assert torch.allclose(weights_of(recorded)[key], value, atol=1e-6), key
 
 
-def test_tape_refuses_what_a_graph_cannot_have() -> None:
+def test_tape_refuses_operations_that_a_graph_cannot_capture() -> None:
     x = torch.arange(4.0)
     for work in (
         lambda: float(x[0]),

@@ -36,7 +36,7 @@ def test_capabilities_are_public_and_their_members_are_known_to_the_base_class()
 
 
 @pytest.mark.parametrize(("member", "capability"), _CAPABILITY_OF.items())
-def test_a_member_without_its_capability_is_one_sentence(member: str, capability: str) -> None:
+def test_member_without_its_capability_raises_one_line_error(member: str, capability: str) -> None:
     with pytest.raises(TypeError) as error:
         type("Old", (Regularizer,), {member: None})
     end = ", and rename it to requires_model_loss." if member == "own_loss" else "."

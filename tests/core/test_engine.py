@@ -196,10 +196,10 @@ def test_extra_columns_reach_the_method_and_not_the_model() -> None:
     with Engine(model, [Plain(), Reader(), TwoViews()]) as engine:
         with engine.micro_batch({**batch, "how_much": scale}) as inputs:
             assert inputs.keys() == batch.keys()
-            found = model(**inputs).logits
+            actual = model(**inputs).logits
         with engine.seams.applied(Plan(scale={0: scale.view(-1, 1, 1, 1)})):
             expected = model(**batch).logits
-        assert_same_numbers(found, torch.cat([expected] * 2))
+        assert_same_numbers(actual, torch.cat([expected] * 2))
         with pytest.raises(
             ValueError, match=r"Reader reads the column 'how_much', and the batch has only attention_mask"
         ):
@@ -433,7 +433,7 @@ def test_object_in_use_by_an_open_engine_is_refused() -> None:
 
 
 @pytest.mark.parametrize("attribution", ["ga", "iga", "aa", "rd"])
-def test_probe_of_a_model_that_skips_layers_by_itself(attribution: str) -> None:
+def test_probe_and_pass_skip_the_same_layers(attribution: str) -> None:
     """BART with `encoder_layerdrop`: a block that did not run has no attribution and gets no mask."""
     model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
     model.model.encoder.layerdrop = model.model.decoder.layerdrop = 0.5

@@ -56,8 +56,8 @@ def test_parse_method_names_the_mistake(text: str, message: str) -> None:
 
 def test_parse_method_reads_every_kind_of_value() -> None:
     assert parse_method("addrop") == ADDrop()
-    found = parse_method("addrop:p=0.2, q=0.1..0.5, layers=[0, 1], cross_tuning=false, attribution=iga, ig_steps=5")
-    assert found == ADDrop(p=0.2, q="0.1..0.5", layers=[0, 1], cross_tuning=False, attribution="iga", ig_steps=5)
+    actual = parse_method("addrop:p=0.2, q=0.1..0.5, layers=[0, 1], cross_tuning=false, attribution=iga, ig_steps=5")
+    assert actual == ADDrop(p=0.2, q="0.1..0.5", layers=[0, 1], cross_tuning=False, attribution="iga", ig_steps=5)
     assert parse_method("addrop:layers=0:2").layers == slice(0, 2)
 
 
@@ -161,7 +161,7 @@ def test_folder_without_a_configuration_is_refused(tmp_path) -> None:
         load_regularizers(tmp_path)
 
 
-def test_drawing_command_fails_with_one_sentence(tmp_path, monkeypatch, capsys) -> None:
+def test_drawing_command_fails_with_one_line_error(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     for arguments in (["hello", "--model", str(tmp_path / "none")], ["hello", "--p", "3"], [" "]):
         with pytest.raises(SystemExit, match="2"):

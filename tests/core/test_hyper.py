@@ -24,7 +24,7 @@ class Toy(Regularizer):
     free: float = 7.0
 
 
-def test_values_inside_the_bounds_are_taken_and_texts_become_schedules() -> None:
+def test_values_in_bounds_are_accepted_and_strings_become_schedules() -> None:
     toy = Toy(p="0..1", rate=0.5, steps=None, kind="b", is_on=False, layers=[0, 1], free=-1.0)  # type: ignore[arg-type]
     assert toy.p == Schedule([(0, 0), (1, 1)])
     assert (toy.rate, toy.steps, toy.kind, toy.is_on, toy.layers, toy.free) == (0.5, None, "b", False, [0, 1], -1.0)
@@ -49,7 +49,7 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(field: str, valu
     assert str(error.value) == sentence
 
 
-def test_annotations_may_be_types_and_not_texts() -> None:
+def test_annotations_may_be_types_instead_of_strings() -> None:
     """As in a module without `from __future__ import annotations`."""
     fields = [
         ("p", Strength, hyper(0.3, high=1)),

@@ -35,5 +35,5 @@ def test_invalid_points_are_refused(points: list) -> None:
     ],
 )
 def test_cross_tuning_alternates_and_ends_as_requested(end_on: str, epochs: int, expected: str) -> None:
-    found = "".join("x" if is_method_epoch(epoch, epochs, end_on) else "-" for epoch in range(epochs))
-    assert found == expected
+    actual = "".join("x" if is_method_epoch(epoch, epochs, end_on) else "-" for epoch in range(epochs))
+    assert actual == expected

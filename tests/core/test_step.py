@@ -16,13 +16,13 @@ from helpers import zoo
 def test_positions_count_the_examples_of_all_processes_and_micro_batches() -> None:
     """Two processes with two micro-batches of three examples have the positions of one batch of twelve."""
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
-    found = []
+    results = []
     for rank in (0, 1):
         with Engine(model, [], rank=rank, world=2, batch_size=3) as engine:
             engine.begin_step()
             for _ in range(2):
-                found.append(engine.begin_micro_batch(batch).positions(3, torch.device("cpu")).tolist())
-    assert found == [[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]
+                results.append(engine.begin_micro_batch(batch).positions(3, torch.device("cpu")).tolist())
+    assert results == [[0, 1, 2], [6, 7, 8], [3, 4, 5], [9, 10, 11]]
 
 
 def test_choices_of_one_example_have_positions_of_their_own() -> None:

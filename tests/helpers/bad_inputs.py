@@ -525,8 +525,8 @@ DATA = [
         kind="multilabel",
         train_file=csv("text,label\na b,x\nc d,y\n"),
     ),
-    train("a multiple choice needs at least two answers; name them with --choices", kind="choice"),
-    train("choices is .'text'.; it is for the kind choice", choices=["text"]),
+    train("a multiple choice needs at least two answers; name them with --choices", kind="multiple_choice"),
+    train("choices is .'text'.; it is for the kind multiple_choice", choices=["text"]),
     train("class_weights names the label 'ugly'; train.csv has bad, good", class_weights=["ugly=2"]),
     train(
         "class_weights is 'balance'; it must be balanced, or pairs of a label and a weight", class_weights=["balance"]
@@ -627,7 +627,7 @@ DATA = [
     train("given.conll has no examples", train_file=csv("-DOCSTART- O\n", "given.conll")),
     train(
         "1 word and 2 tags|2 words and 1 tag",
-        kind="tokens",
+        kind="token_classification",
         train_file=csv('{"tokens": ["a", "b"], "tags": ["O"]}\n', "given.jsonl"),
     ),
     train("given.csv has the label 'ugly'|'ugly'", validation_file=csv("text,label\na b,good\nc d,ugly\n")),

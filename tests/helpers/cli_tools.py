@@ -23,12 +23,12 @@ OTHER = ["the", "film", "is", "a", "and", "story", "with", "actors", "plot", "it
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
     """Made-up reviews of different lengths with their labels."""
     draw = random.Random(seed)
-    found = []
+    examples = []
     for i in range(count):
         words = [draw.choice(OTHER) for _ in range(draw.randint(3, 12))]
         words.insert(draw.randrange(len(words)), draw.choice(GOOD if i % 2 else BAD))
-        found.append((" ".join(words), "good" if i % 2 else "bad"))
-    return found
+        examples.append((" ".join(words), "good" if i % 2 else "bad"))
+    return examples
 
 
 def write_csv(path: Path, rows: Sequence[Sequence[Any]], header: Sequence[str] = ("text", "label")) -> Path:

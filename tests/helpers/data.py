@@ -24,7 +24,7 @@ def make_examples(kind: str, count: int = 32, seed: int = 3, longest: int = 9) -
     def tokens(n: int) -> Tensor:
         return torch.randint(5, VOCABULARY, (n,), generator=g)
 
-    found = []
+    examples = []
     for _ in range(count):
         length = int(torch.randint(4, longest + 1, (), generator=g))
         example: Example = {"input_ids": tokens(length), "attention_mask": torch.ones(length, dtype=torch.long)}
@@ -34,8 +34,8 @@ def make_examples(kind: str, count: int = 32, seed: int = 3, longest: int = 9) -
             example["labels"] = tokens(int(torch.randint(3, 7, (), generator=g)))
         else:
             example["labels"] = torch.randint(0, 3, (), generator=g)
-        found.append(example)
-    return found
+        examples.append(example)
+    return examples
 
 
 def pad(examples: Sequence[Example]) -> dict[str, Tensor]:

@@ -130,15 +130,15 @@ def literal_iga(
     target: list[Any] = []
     literal_objective(kind, model(**batch), batch, target)
     unscaled = [a.detach() for a in literal.maps]
-    found = []
+    maps = []
     for layer, a in enumerate(unscaled):
         total = torch.zeros_like(a)
         for at, weight in nodes:
             literal.maps, literal.scaled, literal.factor = [], layer, at
             f = literal_objective(kind, model(**batch), batch, target)
             total += weight * torch.autograd.grad(f, literal.maps[layer])[0]
-        found.append(a * total)
-    return found
+        maps.append(a * total)
+    return maps
 
 
 def literal_keep(

@@ -61,21 +61,21 @@ def float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def assert_same_numbers(found: Tensor, expected: Tensor, name: str = "") -> None:
+def assert_same_numbers(actual: Tensor, expected: Tensor, name: str = "") -> None:
     """Fails where two float64 tensors differ by more than rounding; `name` is shown with the difference."""
-    assert found.dtype == expected.dtype == torch.float64, "comparisons with a slow version run in float64"
-    torch.testing.assert_close(found, expected, rtol=RTOL, atol=ATOL, msg=lambda text: f"{name}: {text}")
+    assert actual.dtype == expected.dtype == torch.float64, "comparisons with a slow version run in float64"
+    torch.testing.assert_close(actual, expected, rtol=RTOL, atol=ATOL, msg=lambda text: f"{name}: {text}")
 
 
 def assert_same_gradients(model: nn.Module, literal: nn.Module) -> None:
     """Compares the gradients of all parameters; a missing one is zero."""
     for (name, a), b in zip(model.named_parameters(), literal.parameters(), strict=True):
-        found, expected = (torch.zeros_like(b) if x.grad is None else x.grad for x in (a, b))
-        assert_same_numbers(found, expected, name)
+        actual, expected = (torch.zeros_like(b) if x.grad is None else x.grad for x in (a, b))
+        assert_same_numbers(actual, expected, name)
 
 
-def relative_error(found: Tensor, truth: Tensor) -> float:
-    return ((found.double() - truth).norm() / truth.norm()).item()
+def relative_error(actual: Tensor, truth: Tensor) -> float:
+    return ((actual.double() - truth).norm() / truth.norm()).item()
 
 
 def assert_as_exact_as_stock(ours: tuple[Tensor, Tensor], stock: tuple[Tensor, Tensor]) -> None:

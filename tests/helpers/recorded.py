@@ -54,17 +54,17 @@ class Tape(TorchDispatchMode):
             raise RuntimeError(f"{name} is not allowed during a capture")
         if any(isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8) for x in _indices(name, args)):
             raise RuntimeError(f"{name} with a boolean index is not allowed during a capture")
-        found = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, found))
+        result = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, result))
         if is_of_cpu:
-            self._of_cpu.add(id(found))
-        return found
+            self._of_cpu.add(id(result))
+        return result
 
     @torch.no_grad()
     def replay(self) -> None:
         for func, args, kwargs, before in self.calls:
-            found = func(*args, **kwargs)
-            for old, new in zip(tree_flatten(before)[0], tree_flatten(found)[0], strict=True):
+            after = func(*args, **kwargs)
+            for old, new in zip(tree_flatten(before)[0], tree_flatten(after)[0], strict=True):
                 if isinstance(old, torch.Tensor) and old.data_ptr() != new.data_ptr():
                     old.detach().copy_(new)
 

@@ -34,11 +34,11 @@ def make_tokenizer() -> Any:
 def texts(count: int, seed: int = 1, longest: int = 9) -> list[str]:
     """Texts of four words or more. The first word says which of two kinds of text it is."""
     g = torch.Generator().manual_seed(seed)
-    found = []
+    lines = []
     for i in range(count):
         words = torch.randint(4, 56, (int(torch.randint(3, longest, (), generator=g)),), generator=g)
-        found.append(" ".join(["w0" if i % 2 else "w1", *(f"w{int(word)}" for word in words)]))
-    return found
+        lines.append(" ".join(["w0" if i % 2 else "w1", *(f"w{int(word)}" for word in words)]))
+    return lines
 
 
 def triplets(count: int = 16) -> list[dict[str, str]]:

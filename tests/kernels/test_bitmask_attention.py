@@ -80,15 +80,15 @@ def test_bits_hold_a_mask_exactly(shape: tuple[int, int, int, int]) -> None:
         of_valid = None if valid.all() else bits_of_valid(valid)
         on_device = None if of_valid is None else Bits(of_valid.words.to(DEVICE), None, of_valid.keys)
         packed = PackedKeep(words.to(DEVICE), shape[-1])
-        for found in (
+        for actual in (
             combined(pack(keep), of_valid),
             triton.combined(packed, on_device),
             triton.combined(PackedKeep(packed.words.clone(), shape[-1]), on_device, in_place=True),
         ):
-            assert torch.equal(found.allowed.cpu(), allowed)
-            assert torch.equal(found.empty.cpu(), empty)
-            assert torch.equal(found.keep.cpu(), keep & valid)
-            assert torch.equal(found.words.cpu(), bits_reference.pack(allowed))  # keys that do not exist have no bit
+            assert torch.equal(actual.allowed.cpu(), allowed)
+            assert torch.equal(actual.empty.cpu(), empty)
+            assert torch.equal(actual.keep.cpu(), keep & valid)
+            assert torch.equal(actual.words.cpu(), bits_reference.pack(allowed))  # keys that do not exist have no bit
         assert torch.equal(packed.words.cpu(), bits_reference.pack(keep))  # a mask of a plan is not written to
 
 
@@ -108,8 +108,8 @@ def tensors(batch: int, heads: int, groups: int, queries: int, keys: int, width:
     """Query, key, value and a gradient of the output, in the memory layout of transformers."""
     g = torch.Generator().manual_seed(queries + width)
     shapes = ((queries, heads), (keys, groups), (keys, groups), (queries, heads))
-    found = [torch.randn(batch, n, h, width, generator=g).to(dtype).to(DEVICE) for n, h in shapes]
-    return [*(x.transpose(1, 2) for x in found[:3]), found[3]]
+    created = [torch.randn(batch, n, h, width, generator=g).to(dtype).to(DEVICE) for n, h in shapes]
+    return [*(x.transpose(1, 2) for x in created[:3]), created[3]]
 
 
 def run(attend: Any, query: Tensor, key: Tensor, value: Tensor, gradient: Tensor, *mask: Any) -> list[Tensor]:
@@ -158,14 +158,14 @@ def test_attention_is_as_exact_as_stock(
         bits = combined(pack(keep.to(DEVICE)), bits)
     draws = Dropout.of(dropout, torch.tensor(-77, dtype=torch.int32, device=DEVICE)) if dropout else None
     scaling = width**-0.5
-    found = run(bitmask_attention.attend, *given, bits, blocks, scaling, draws)
+    actual = run(bitmask_attention.attend, *given, bits, blocks, scaling, draws)
     truth = run(attention_reference.attend, *(x.double() for x in given), bits, scaling, draws)
     allowed = None if bits is None else bits.allowed
     plain = run(stock, *given, allowed), run(stock, *(x.double() for x in given), allowed)
-    for name, ours, exact, theirs, exactly in zip("oqkv", found, truth, *plain, strict=True):
+    for name, ours, exact, theirs, exactly in zip("oqkv", actual, truth, *plain, strict=True):
         if exact.norm() == 0:  # with one key the weights are 1, and no gradient goes to query and key
-            # what rounding leaves of a sum of products that cancel
-            assert ours.norm() <= torch.finfo(ours.dtype).eps * given[-1].norm(), name
+            # What rounding leaves of a sum of `width` products that cancel; how much depends on the processor.
+            assert ours.norm() <= width * torch.finfo(ours.dtype).eps * given[-1].norm(), name
             continue
         error, limit = relative_error(ours, exact), 2 * relative_error(theirs, exactly)
         assert error <= max(limit, 4 * torch.finfo(ours.dtype).eps), f"{name}: {error:.1e}, stock {limit / 2:.1e}"
@@ -189,7 +189,7 @@ def test_large_programs_compute_the_same(kind: str, monkeypatch: pytest.MonkeyPa
             torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=1e-4)
 
 
-def test_rows_that_lost_everything_are_uniform_and_rows_without_a_valid_key_are_zero() -> None:
+def test_rows_without_a_kept_key_are_uniform_and_rows_without_a_valid_key_are_zero() -> None:
     query, key, value, gradient = tensors(1, 1, 1, 6, 6, 32, torch.float32)
     query[:, :, 1], gradient[:, 2:] = 1e4, 0
     valid = torch.ones(6, 6, dtype=torch.bool, device=DEVICE)
@@ -209,9 +209,9 @@ def test_nan_stays_in_its_row() -> None:
     query, key, value, gradient = tensors(1, 1, 1, 20, 20, 32, torch.float32)
     expected = run(bitmask_attention.attend, query, key, value, gradient, None, None, 0.2)
     query[0, 0, 3] = float("nan")
-    found = run(bitmask_attention.attend, query, key, value, gradient, None, None, 0.2)
+    actual = run(bitmask_attention.attend, query, key, value, gradient, None, None, 0.2)
     rows = [3]
-    for ours, clean in ((found[0][0, :, 0], expected[0][0, :, 0]), (found[1][0, 0], expected[1][0, 0])):
+    for ours, clean in ((actual[0][0, :, 0], expected[0][0, :, 0]), (actual[1][0, 0], expected[1][0, 0])):
         assert ours.isnan().any(1).nonzero().flatten().tolist() == rows
         ours[rows] = clean[rows]
         assert torch.equal(ours, clean)
@@ -255,7 +255,7 @@ def test_cards_with_little_shared_memory_do_not_get_wide_heads_in_float32() -> N
     assert "below 8.0" in (reason((7, 5), 64, torch.float16, 64) or "")
 
 
-def test_unserved_shapes_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_shapes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     x = torch.zeros(1, 2, 8, 32)
     assert not bitmask_attention.supports(x, x, x)  # on a CPU, and too short
     with bitmask_attention.override_limits(shortest=8, devices=("cpu",)), caplog.at_level(logging.WARNING):
@@ -332,7 +332,7 @@ def step(model: Any, method: Any, batch: dict[str, Tensor]) -> tuple[Plan, Tenso
         pytest.param("bert", "sdpa", ADDROP, "SelectedBits", marks=pytest.mark.slow),
     ],
 )
-def test_step_by_bits_is_the_step_by_a_bias(
+def test_step_with_bitmasks_matches_additive_masks(
     kind: str, attention: str, method: Any, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = zoo.make_batch(kind, size=2, length=9)
@@ -360,7 +360,7 @@ def test_probe_draws_the_dropout_of_the_pass_that_it_prepares() -> None:
     with bitmask_attention.override_limits(shortest=1, devices=("cpu", "cuda")):
         seams = bind(model)
         everything = torch.ones(1, 1, 1, 6, dtype=torch.bool, device=DEVICE)
-        found = []
+        results = []
         for seed, plan in (
             (0, Plan(like_masked=frozenset({0}))),
             (0, Plan(keep={0: everything})),
@@ -368,18 +368,18 @@ def test_probe_draws_the_dropout_of_the_pass_that_it_prepares() -> None:
         ):
             torch.manual_seed(seed)
             with seams.applied(plan), torch.no_grad():
-                found.append(model(**inputs).logits)
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[1], found[2])
+                results.append(model(**inputs).logits)
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[1], results[2])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "method", ["addrop:p=0.5,q=0.6,layers=all,cross_tuning=false", "scores_dropout:pattern=element"]
 )
-def test_captured_steps_by_bits_match_eager(method: str, tmp_path: Path) -> None:
+def test_captured_steps_with_bitmasks_match_eager(method: str, tmp_path: Path) -> None:
     data = [{name: x[i] for name, x in zoo.make_batch("bert", size=8, length=16).items()} for i in range(8)]
-    found = []
+    results = []
     for kind in ("eager", "captured"):
         model = tiny("bert", dropout=0.1)
         args = hf.TrainingArguments(
@@ -388,5 +388,5 @@ def test_captured_steps_by_bits_match_eager(method: str, tmp_path: Path) -> None
         )  # fmt: skip
         with bitmask_attention.override_limits(shortest=1):
             RegularizedTrainer(model=model, args=args, train_dataset=data, regularizers=[method], capture=kind).train()
-        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    assert relative_error(found[1], found[0].double()) < 1e-4
+        results.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert relative_error(results[1], results[0].double()) < 1e-4

@@ -37,9 +37,9 @@ def both(run: Any) -> tuple[list[Tensor], list[Tensor]]:
     return run(triton), run(reference)
 
 
-def assert_close(found: list[Tensor], expected: list[Tensor]) -> None:
+def assert_close(actual: list[Tensor], expected: list[Tensor]) -> None:
     # a product and a sum may be rounded once or twice
-    for x, y in zip(found, expected, strict=True):
+    for x, y in zip(actual, expected, strict=True):
         torch.testing.assert_close(
             x, y, rtol=4 * torch.finfo(y.dtype).eps, atol=16 * min(1e-7, torch.finfo(y.dtype).eps)
         )
@@ -61,10 +61,10 @@ def test_averages_are_those_of_the_reference(dtype: torch.dtype, share: float, i
         module.average(averages, tensors(dtype, seed=1), number(share, in_memory))
         return averages
 
-    found, expected = both(run)
-    assert_close(found, expected)
+    actual, expected = both(run)
+    assert_close(actual, expected)
     before, weights = tensors(wide), tensors(dtype, seed=1)
-    assert_close(found, [(1 - share) * a + share * w.to(a.dtype) for a, w in zip(before, weights, strict=True)])
+    assert_close(actual, [(1 - share) * a + share * w.to(a.dtype) for a, w in zip(before, weights, strict=True)])
 
 
 @needs_triton
@@ -81,10 +81,10 @@ def test_pulled_gradients_are_those_of_the_reference(has_targets: bool, in_memor
         module.pull(gradients, weights, targets, number(0.3, in_memory))
         return gradients
 
-    found, expected = both(run)
-    assert_close(found, expected)
+    actual, expected = both(run)
+    assert_close(actual, expected)
     if has_targets:
-        assert torch.equal(found[4], tensors(HALF)[4])  # no pull where the weight is at its target
+        assert torch.equal(actual[4], tensors(HALF)[4])  # no pull where the weight is at its target
 
 
 @needs_triton
@@ -107,9 +107,9 @@ def test_weights_that_ascend_are_those_of_the_reference(eta: float | None, bad: 
         assert all(map(torch.equal, weights, trained))
         return ascended
 
-    found, expected = both(run)
-    assert_close(found, expected)
-    assert all(map(torch.equal, found, tensors(HALF))) == (bad is not None)
+    actual, expected = both(run)
+    assert_close(actual, expected)
+    assert all(map(torch.equal, actual, tensors(HALF))) == (bad is not None)
 
 
 @pytest.mark.usefixtures("float64")
@@ -125,7 +125,7 @@ def test_step_of_the_reference_has_its_length(eta: float | None) -> None:
 
 
 @needs_triton
-def test_table_has_large_numbers() -> None:
+def test_address_table_holds_large_numbers() -> None:
     from attendrop.kernels.foreach.triton import table_of
 
     rows = [[2**47 + 512 * i + j for j in range(300)] for i in range(3)]

@@ -179,12 +179,12 @@ def test_cpu_matches_the_reference(
     valid = valid_of(kind, 3, 4, queries, keys)
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         for p, q in ((0.3, 0.5), (1.0, 1.0), (0.0, 1.0), (0.9, 0.0)):
-            found = [
+            actual = [
                 run(impl, "cpu", gradient.to(dtype), value.to(dtype), valid, p, q, direction=direction)
                 for impl in ("reference", "cpu", "auto")
             ]
-            assert torch.equal(found[0], found[1])
-            assert torch.equal(found[0], found[2])
+            assert torch.equal(actual[0], actual[1])
+            assert torch.equal(actual[0], actual[2])
 
 
 def test_cpu_matches_the_reference_on_random_scores() -> None:
@@ -194,10 +194,10 @@ def test_cpu_matches_the_reference_on_random_scores() -> None:
     assert torch.equal(*(run(impl, "cpu", gradient, value, valid, 0.3, 0.4) for impl in ("reference", "cpu")))
     scores = kernel.scores(gradient, value)
     scores[0, 0, 0, :3] = torch.tensor([float("nan"), float("inf"), float("-inf")])
-    found = [
+    actual = [
         kernel.keep_from_scores(scores, valid, rule_of(0.5, 1.0, KEY, torch.arange(4)), i) for i in ("reference", "cpu")
     ]
-    assert torch.equal(*found)
+    assert torch.equal(*actual)
 
 
 # --- Triton's
@@ -234,10 +234,10 @@ def test_triton_matches_the_reference_on_exact_products(
     gradient, value = gradient.to(getattr(torch, dtype)), value.to(getattr(torch, dtype))
     valid = valid_of(kind, batch, heads, queries, keys)
     for p, q in ((0.3, 0.6), (0.8, 1.0)) if HAS_GPU else ((0.4, 0.7),):
-        expected, found = (
+        expected, actual = (
             run(impl, DEVICE, gradient, value, valid, p, q, direction=direction) for impl in ("reference", "triton")
         )
-        assert torch.equal(found, expected)
+        assert torch.equal(actual, expected)
 
 
 @needs_triton
@@ -249,16 +249,16 @@ def test_triton_matches_the_reference_up_to_rounding(dtype: torch.dtype) -> None
     gradient, value, p = gradient.to(dtype), value.to(dtype), 0.3
     valid = valid_of("padding", batch, heads, length, length)
     # a GPU's reference may round to tf32
-    expected, found = (
+    expected, actual = (
         ~run(*where, gradient, value, valid, p, 1.0) for where in (("reference", "cpu"), ("triton", DEVICE))
     )
     n = valid.sum(-1).expand(batch, heads, length)
-    assert torch.equal(found.sum(-1), n - (n * (1 - p)).floor().long())
+    assert torch.equal(actual.sum(-1), n - (n * (1 - p)).floor().long())
     scores = kernel.scores(gradient.double(), value.double())
     threshold = scores.masked_fill(~expected, float("inf")).amin(-1, keepdim=True)
     near = (scores - threshold).abs() < 1e-5 * scores.abs().amax(-1, keepdim=True)
-    assert not ((found != expected) & ~near).any()
-    assert (found != expected).float().mean() < 1e-4
+    assert not ((actual != expected) & ~near).any()
+    assert (actual != expected).float().mean() < 1e-4
 
 
 @needs_triton
@@ -266,9 +266,9 @@ def test_mixed_precision_is_multiplied_in_float32() -> None:
     """With fp16 the gradient is unscaled to fp32, while the values are fp16."""
     gradient, value = integers(1, 9, 2, 16) * 2.0**-40, integers(1, 2, 9, 16, seed=1).half()
     valid = valid_of("full", 1, 2, 9, 9)
-    expected, found = (run(impl, DEVICE, gradient, value, valid, 0.4, 0.7) for impl in ("reference", "triton"))
-    assert torch.equal(found, expected)
-    assert not found.all()
+    expected, actual = (run(impl, DEVICE, gradient, value, valid, 0.4, 0.7) for impl in ("reference", "triton"))
+    assert torch.equal(actual, expected)
+    assert not actual.all()
 
 
 def wild_rows(keys: int) -> torch.Tensor:
@@ -299,10 +299,10 @@ def test_triton_selects_exactly_from_extreme_rows(keys: int, direction: str) -> 
     positions = torch.tensor([5])
     for p in (0.04, 0.3):
         expected = kernel.keep_from_scores(scores, valid, rule_of(p, 1.0, KEY, positions, direction), "reference")
-        found = kernel.keep_from_scores(
+        actual = kernel.keep_from_scores(
             *on(DEVICE, scores, valid), rule_of(p, 1.0, KEY, positions.to(DEVICE), direction), "triton"
         )
-        assert torch.equal(found.cpu(), expected)
+        assert torch.equal(actual.cpu(), expected)
 
 
 @needs_triton
@@ -348,11 +348,11 @@ def test_nan_is_kept_and_leaves_other_rows_unchanged() -> None:
     scores, valid = integers(1, 1, 4, 20), valid_of("full", 1, 1, 4, 20)
     expected = kernel.keep_from_scores(scores, valid, rule_of(0.5, 1.0, KEY, torch.tensor([0])), "reference")
     scores[0, 0, 2, ::2] = float("nan")
-    found = kernel.keep_from_scores(
+    actual = kernel.keep_from_scores(
         *on(DEVICE, scores, valid), rule_of(0.5, 1.0, KEY, torch.tensor([0], device=DEVICE)), "triton"
     ).cpu()
-    assert found[0, 0, 2, ::2].all()
-    assert torch.equal(found[0, 0, [0, 1, 3]], expected[0, 0, [0, 1, 3]])
+    assert actual[0, 0, 2, ::2].all()
+    assert torch.equal(actual[0, 0, [0, 1, 3]], expected[0, 0, [0, 1, 3]])
 
 
 @needs_triton
@@ -425,10 +425,10 @@ def test_triton_draws_from_positions_match_the_reference(shape: tuple[int, ...])
         on_device = torch.tensor(signed(key), dtype=torch.int32, device=DEVICE)
         assert torch.equal(triton.uniform_at(on_device, positions.to(DEVICE), shape).cpu(), expected)
         for p in (0.3, 1.0, torch.tensor(0.3)):
-            found = triton.uniform_at(
+            actual = triton.uniform_at(
                 on_device, positions.to(DEVICE), shape, p.to(DEVICE) if isinstance(p, torch.Tensor) else p
             )
-            assert torch.equal(found.cpu(), as_factors(expected, p))
+            assert torch.equal(actual.cpu(), as_factors(expected, p))
         assert torch.equal(uniform(key, positions, shape, DEVICE).cpu(), expected)
 
 
@@ -450,8 +450,8 @@ def test_gpu_draws_match_the_cpu() -> None:
     positions, keys = torch.tensor([0, 3, 70_000]), as_keys([7, KEY]).unsqueeze(1)
     p = torch.rand(2, 3, 5, 7)
     assert torch.equal(uniform(KEY, positions.cuda(), (5, 7), "cuda").cpu(), uniform(KEY, positions, (5, 7)))
-    found = bernoulli(p.cuda(), keys.cuda(), positions.cuda())
-    assert torch.equal(found.cpu(), bernoulli(p, keys, positions))
+    actual = bernoulli(p.cuda(), keys.cuda(), positions.cuda())
+    assert torch.equal(actual.cpu(), bernoulli(p, keys, positions))
 
 
 # --- the mask that attention takes
@@ -480,9 +480,9 @@ def test_triton_attention_mask_matches_the_reference(
     keep, valid = torch.rand(keep_shape, generator=g) < 0.5, torch.rand(valid_shape, generator=g) < 0.8
     keep[..., 0::3, :] = False  # rows that lose everything
     for given in (keep, keep.transpose(-1, -2).contiguous().transpose(-1, -2)):
-        expected, found = Mask.of(given, valid, dtype), mask_of(*on(DEVICE, given, valid), dtype)
-        assert torch.equal(found.bias.cpu(), expected.bias.expand(found.bias.shape))
-        assert torch.equal(found.empty.cpu(), expected.empty.expand(found.empty.shape))
+        expected, actual = Mask.of(given, valid, dtype), mask_of(*on(DEVICE, given, valid), dtype)
+        assert torch.equal(actual.bias.cpu(), expected.bias.expand(actual.bias.shape))
+        assert torch.equal(actual.empty.cpu(), expected.empty.expand(actual.empty.shape))
     assert not keep.numel() or expected.empty.any()
 
 
@@ -562,9 +562,9 @@ def test_bits_of_the_mask_match_the_reference(queries: int, keys: int, kind: str
         numbers = [torch.tensor(x, dtype=torch.float64, device=DEVICE) for x in (p, q)]
         in_memory = rule_of(*numbers, KEY, positions.to(DEVICE), direction)  # type: ignore[arg-type]
         of_valid = bits_of_valid(given[2]), Blocks.of(given[2], queries)
-        found = kernel.bits_from_gradient(*given, *of_valid, in_memory)
+        actual = kernel.bits_from_gradient(*given, *of_valid, in_memory)
         selected = kernel.SelectedBits(*given, *of_valid, in_memory, triton_cut(*given, in_memory))
-        for bits in (found.bits(), selected.bits()):
+        for bits in (actual.bits(), selected.bits()):
             assert torch.equal(bits.empty.cpu(), expected.empty.expand(bits.empty.shape))
             assert torch.equal(bits.allowed.cpu(), (expected.bias == 0).expand(bits.allowed.shape))
             assert torch.equal(bits.keep.cpu(), expected.keep.expand(bits.allowed.shape))
@@ -578,13 +578,13 @@ def test_bits_of_rows_without_padding_match_the_reference(queries: int, keys: in
     gradient, value, valid, positions = on(DEVICE, gradient, value, valid, positions)
     rule = rule_of(0.3, 0.4, KEY, positions)
     expected = kernel.keep_from_gradient(gradient, value, valid, rule, "reference")
-    found = kernel.bits_from_gradient(gradient, value, valid, None, None, rule)
-    assert torch.equal(found.bits().keep, expected)
+    actual = kernel.bits_from_gradient(gradient, value, valid, None, None, rule)
+    assert torch.equal(actual.bits().keep, expected)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("batch", "length", "kind"), [(4, 2048, "full"), (1, 8192, "full"), (3, 2100, "padding")])
-def test_bits_of_long_rows_of_random_numbers_have_the_wanted_size(batch: int, length: int, kind: str) -> None:
+def test_long_random_rows_have_the_expected_candidate_count(batch: int, length: int, kind: str) -> None:
     """Search and write compute the same scores, to the last bit, or rows would lose the position at their threshold."""
     from attendrop.kernels.mask_bits import Blocks, bits_of_valid
 
@@ -594,9 +594,9 @@ def test_bits_of_long_rows_of_random_numbers_have_the_wanted_size(batch: int, le
     valid = valid_of(kind, batch, 4, length, length).cuda()
     of_valid = (None, None) if kind == "full" else (bits_of_valid(valid), Blocks.of(valid, length))
     rule = rule_of(0.3, 1.0, KEY, torch.arange(batch, device="cuda"))
-    found = kernel.bits_from_gradient(gradient, value, valid, *of_valid, rule).bits()
+    actual = kernel.bits_from_gradient(gradient, value, valid, *of_valid, rule).bits()
     n = valid.expand(batch, 1, 1, length).sum(-1)
-    too_many = (n - (n * 0.7 + 5e-10).floor()) - (n - found.keep.sum(-1))
+    too_many = (n - (n * 0.7 + 5e-10).floor()) - (n - actual.keep.sum(-1))
     assert (too_many == 0).float().mean() > 0.99  # a few rows have a tie at their threshold
     assert too_many.abs().max() <= 3
 
@@ -608,7 +608,7 @@ def triton_cut(*given: Any) -> torch.Tensor:
 
 
 @needs_triton
-def test_strengths_in_device_memory_are_those_of_numbers() -> None:
+def test_strengths_in_device_memory_match_python_numbers() -> None:
     scores, valid = torch.randn(1, 2, 9, 33, generator=torch.Generator().manual_seed(0)), torch.ones(33).bool()
     positions = torch.tensor([2])
     for p, q in ((0.3, 0.4), (0.8, 1.0), (0.5, 0.0), (0.0, 0.5)):

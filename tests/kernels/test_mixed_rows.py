@@ -33,11 +33,11 @@ def test_kernel_gives_the_numbers_of_the_reference(tokens: int, n: int, dtype: t
     torch.manual_seed(0)
     x = torch.randn(6, tokens, n, dtype=dtype, device=DEVICE)
     given, taken = shares_of(6, tokens), shares_of(6, tokens)
-    found, expected = (module.mixed_rows(x, OTHERS, given, taken) for module in (triton, reference))
+    actual, expected = (module.mixed_rows(x, OTHERS, given, taken) for module in (triton, reference))
     eps = torch.finfo(dtype).eps
-    torch.testing.assert_close(found, expected, rtol=4 * eps, atol=8 * eps)
-    assert torch.equal(found[:, ::2], x[:, ::2])
-    assert tokens == 1 or not torch.equal(found, x)
+    torch.testing.assert_close(actual, expected, rtol=4 * eps, atol=8 * eps)
+    assert torch.equal(actual[:, ::2], x[:, ::2])
+    assert tokens == 1 or not torch.equal(actual, x)
 
 
 @pytest.mark.usefixtures("float64")
@@ -45,7 +45,7 @@ def test_gradient_is_that_of_the_formula() -> None:
     x, shares = torch.randn(6, 5, 4, device=DEVICE), shares_of(6, 5)
     back = OTHERS.argsort()
     weights = torch.randn_like(x)
-    found = []
+    results = []
     for mix in (
         lambda x: (1 - shares) * x + shares * x[OTHERS],
         lambda x: mixed_rows(x, OTHERS, back, shares, shares[back]),
@@ -53,5 +53,5 @@ def test_gradient_is_that_of_the_formula() -> None:
         leaf = x.clone().requires_grad_()
         mixed = mix(leaf)
         (mixed * weights).sum().backward()
-        found.append((mixed.detach(), leaf.grad))
-    torch.testing.assert_close(found[1], found[0])
+        results.append((mixed.detach(), leaf.grad))
+    torch.testing.assert_close(results[1], results[0])

@@ -38,25 +38,25 @@ def test_mixed_weights_and_their_gradients(
         weight, gradient = (torch.randn(shape, dtype=dtype, device=DEVICE) for _ in range(2))
         if target is not None:
             weight[0] = target[0]
-        found = {}
+        results = {}
         for name, module in (("triton", triton), ("reference", reference)):
             w, g, trained = weight.clone(), gradient.clone(), torch.empty_like(weight)
             keep = torch.empty(of_keep, dtype=torch.bool, device=DEVICE)
             module.mix(w, trained, keep, target, share, KEY)
             mixed = w.clone()
             module.unmix(w, trained, keep, g, share)
-            found[name] = mixed, keep, g
+            results[name] = mixed, keep, g
             assert torch.equal(w, weight)
             assert torch.equal(trained, weight)
-        assert 0 < found["reference"][1].sum() < keep.numel()
-        assert torch.equal(found["triton"][1], found["reference"][1])
-        assert torch.equal(found["triton"][2], found["reference"][2])
+        assert 0 < results["reference"][1].sum() < keep.numel()
+        assert torch.equal(results["triton"][1], results["reference"][1])
+        assert torch.equal(results["triton"][2], results["reference"][2])
         # a product and a sum may be rounded once or twice
         torch.testing.assert_close(
-            found["triton"][0], found["reference"][0], rtol=4 * torch.finfo(dtype).eps, atol=1e-6
+            results["triton"][0], results["reference"][0], rtol=4 * torch.finfo(dtype).eps, atol=1e-6
         )
         if target is not None:
-            assert torch.equal(found["triton"][0][0], target[0])
+            assert torch.equal(results["triton"][0][0], target[0])
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -65,10 +65,10 @@ def test_gradients_after_dropout_are_those_of_the_reference(shape: tuple[int, ..
     from attendrop.kernels.random_scaling import triton
 
     x, share = torch.randn(shape, device=DEVICE), share_of(0.7, in_memory)
-    expected, found = x.clone(), x.clone()
+    expected, actual = x.clone(), x.clone()
     reference.dropout_(expected, share, KEY)
     key = torch.full((), KEY - 2**32 if KEY >= 2**31 else KEY, dtype=torch.int32, device=DEVICE)
-    triton.dropout_(found, share, key)
-    assert torch.equal(found, expected)
+    triton.dropout_(actual, share, key)
+    assert torch.equal(actual, expected)
     if x.numel() > 1000:
-        assert abs((found != 0).float().mean().item() - 0.7) < 0.05
+        assert abs((actual != 0).float().mean().item() - 0.7) < 0.05

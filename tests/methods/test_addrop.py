@@ -109,12 +109,12 @@ def test_fully_dropped_row_outputs_the_mean_of_the_valid_values(attention: str, 
         return output, *torch.autograd.grad((output * weight).sum(), exact)
 
     with seams.applied(Plan(keep={0: keep})):
-        found = results(f"attendrop_{attention}")
+        actual = results(f"attendrop_{attention}")
     stock = results(attention)
-    assert all(x.isfinite().all() for x in found)
-    assert (found[1][:, 1] == 0).all()
+    assert all(x.isfinite().all() for x in actual)
+    assert (actual[1][:, 1] == 0).all()
     for ours, theirs in zip(
-        zip(found, truth(keep), strict=True), zip(stock, truth(torch.ones_like(keep)), strict=True), strict=True
+        zip(actual, truth(keep), strict=True), zip(stock, truth(torch.ones_like(keep)), strict=True), strict=True
     ):
         assert_as_exact_as_stock(ours, theirs)
 
@@ -143,8 +143,8 @@ def test_whole_step_matches_a_slow_reference_step(kind: str) -> None:
     engine.begin_step(Progress(step=5, total_steps=10))
     with engine.micro_batch(batch) as inputs:
         plan = engine.seams.plan
-        found = model(**inputs)
-        engine.loss(found).backward()
+        actual = model(**inputs)
+        engine.loss(actual).backward()
     for site, keep in plan.keep.items():
         score = scores[site]
         valid = _valid(kind, batch, engine.seams.sites[site], score)
@@ -159,7 +159,7 @@ def test_whole_step_matches_a_slow_reference_step(kind: str) -> None:
     literal.attach(oracle)
     outputs = oracle(**batch)
     outputs.loss.backward()
-    assert_same_numbers(found.loss, outputs.loss)
+    assert_same_numbers(actual.loss, outputs.loss)
     assert_same_gradients(model, oracle)
 
 
@@ -248,7 +248,7 @@ def test_recipe_has_the_settings_of_the_public_code() -> None:
 def test_metrics_are_the_same_however_many_queries_are_measured_at_once(
     kind: str, attribution: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    results = []
     for at_once in (1 << 26, 1):
         monkeypatch.setattr(addrop, "_MEASURED_AT_ONCE", at_once)
         method = ADDrop(p=0.5, q=0.5, layers="all", cross_tuning=False, attribution=attribution)
@@ -258,8 +258,8 @@ def test_metrics_are_the_same_however_many_queries_are_measured_at_once(
             engine.model(**inputs).loss.backward()
         engine.before_optimizer()
         engine.after_optimizer()
-        found.append({name: value.item() for name, value in engine.pop_metrics().items()})
+        results.append({name: value.item() for name, value in engine.pop_metrics().items()})
         engine.close()
-    assert found[0] == pytest.approx(found[1])
-    assert all(0 < value < 1 for value in found[0].values())
-    assert any("candidate_share" in name for name in found[0]) == (attribution != "rd")
+    assert results[0] == pytest.approx(results[1])
+    assert all(0 < value < 1 for value in results[0].values())
+    assert any("candidate_share" in name for name in results[0]) == (attribution != "rd")

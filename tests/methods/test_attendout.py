@@ -30,15 +30,15 @@ def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator
 
 def literal_logits(g: Generator, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The equations of the generator, one example and one layer at a time."""
-    found = torch.zeros(g.layers, *ids.shape, ids.shape[1], dtype=g.tokens.dtype)
+    logits = torch.zeros(g.layers, *ids.shape, ids.shape[1], dtype=g.tokens.dtype)
     for b in range(len(ids)):
         n = int(mask[b].sum())
         h = g.norm(g.tokens[ids[b, :n]] + g.positions[:n])
         for layer in range(g.layers):
             s = (g.q(h) @ g.k(h).T) / h.shape[1] ** 0.5
-            found[layer, b, :n, :n] = s / g.temperature + g.offsets[layer]
+            logits[layer, b, :n, :n] = s / g.temperature + g.offsets[layer]
             h = g.norm(h + g.o(s.softmax(-1) @ g.v(h)))
-    return found
+    return logits
 
 
 @pytest.mark.usefixtures("float64")
@@ -119,10 +119,12 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
     model = zoo.make_model(kind, dropout=False).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loop = Loop(optimizer=optimizer, graphs=graphs)
-    found: list[dict[str, torch.Tensor]] = []
+    gradients: list[dict[str, torch.Tensor]] = []
 
     def note(*_: Any) -> None:
-        found.append({name: p.grad.clone() for name, p in method.generator.named_parameters() if p.grad is not None})
+        gradients.append(
+            {name: p.grad.clone() for name, p in method.generator.named_parameters() if p.grad is not None}
+        )
 
     with Engine(model, [method], loop=loop, seed=5, batch_size=4) as engine:
         for step in range(steps):
@@ -136,7 +138,7 @@ def play(method: AttendOut, kind: str, steps: int, graphs: Any = None) -> list[d
             optimizer.step()
             optimizer.zero_grad()
             engine.after_optimizer()
-    return found
+    return gradients
 
 
 def literal_round(
@@ -171,8 +173,8 @@ def literal_round(
         valid = [(b, i, j) for b, n in enumerate(mask.sum(1).tolist()) for i, j in positions(n)]
         means.append([sum(p[layer, b, i, j].item() for b, i, j in valid) / len(valid) for layer in range(g.layers)])
     loss.backward()
-    found = {name: p.grad.float() for name, p in g.named_parameters() if p.grad is not None}
-    return found, torch.tensor(means).mean(0).tolist()
+    gradients = {name: p.grad.float() for name, p in g.named_parameters() if p.grad is not None}
+    return gradients, torch.tensor(means).mean(0).tolist()
 
 
 WAYS = {
@@ -207,8 +209,8 @@ def test_generator_update_matches_a_slow_reference_for_multiple_choice_and_sever
 
 def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
     method = Kept(T=3, init_drop=0.3, reward_on="noisy", select="attacker", **fields)
-    (found,) = play(method, kind, 3 * method.monte_carlo, graphs)
-    wanted = {name: torch.zeros_like(x) for name, x in found.items()}
+    (actual,) = play(method, kind, 3 * method.monte_carlo, graphs)
+    wanted = {name: torch.zeros_like(x) for name, x in actual.items()}
     baseline, size = 0.0, 0.0
     for turn, rewards in enumerate(REWARDS[: method.monte_carlo].tolist()):
         groups = [sum(rewards) / 7] * 3
@@ -231,7 +233,7 @@ def check_the_dropout_step(kind: str, graphs: Any, **fields: Any) -> None:
         assert method.history[turn]["baseline"] == pytest.approx(baseline, rel=1e-9)
     assert all(0 < drop.float().mean() < 0.6 for *_, drops in method.seen for drop in drops.values())
     for name, x in wanted.items():
-        assert_same_numbers(found[name], x, name)
+        assert_same_numbers(actual[name], x, name)
 
 
 @pytest.mark.usefixtures("float64")
@@ -258,8 +260,8 @@ def test_micro_batches_in_one_chunk_give_the_same_gradients_as_alone(graphs: boo
 
     together = gradients([whole])
     alone = gradients([[batch] for batch in whole])
-    for found, expected in zip([*together[0], together[1]], [*alone[0], alone[1]], strict=True):
-        assert_same_numbers(found, expected)
+    for actual, expected in zip([*together[0], together[1]], [*alone[0], alone[1]], strict=True):
+        assert_same_numbers(actual, expected)
     assert all(x.isfinite().all() and x.abs().max() > 0 for x in together[0])
 
 
@@ -474,14 +476,14 @@ def test_reward_is_the_difference_of_scores_on_the_same_examples(tmp_path) -> No
                 twin = copy.deepcopy(network).eval()
                 logits = twin(**batch).logits
                 seen[name] = -nn.functional.cross_entropy(logits, batch["labels"], reduction="none")
-            found = super()._rewards(step)
-            seen["found"] = found[0]
+            actual = super()._rewards(step)
+            seen["actual"] = actual[0]
             assert step.model.training
-            return found
+            return actual
 
     trained(tmp_path, Spy(T=5, init_drop=0.5, samples=8), steps=5)
-    assert_same_numbers(seen["found"], seen["attacker"] - seen["defender"])
-    assert len(seen["found"]) == 8
+    assert_same_numbers(seen["actual"], seen["attacker"] - seen["defender"])
+    assert len(seen["actual"]) == 8
 
 
 @pytest.mark.usefixtures("float64")
@@ -678,7 +680,7 @@ def test_causal_models_learn_from_positions_at_or_below_the_diagonal_only(graphs
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize(("kind", "causal"), [("gpt2", True), ("llama", True), ("bert", False), ("bart", False)])
-def test_the_generator_knows_whether_the_masked_attention_is_causal(kind: str, causal: bool) -> None:
+def test_generator_is_causal_where_the_masked_attention_is(kind: str, causal: bool) -> None:
     method = AttendOut(T=1, init_drop=0.3, reward_on="cached")
     batch = zoo.make_batch(kind)
     model = zoo.make_model(kind).train()
@@ -761,7 +763,7 @@ def one_round(method: AttendOut, steps: int = 1, sizes: tuple[int, ...] = (4,), 
 
 @pytest.mark.parametrize("select", ["sample", "better"])
 @pytest.mark.parametrize(("sign", "winner"), [(1, "attacker"), (-1, "defender")])
-def test_the_network_with_the_higher_score_goes_on(select: str, sign: int, winner: str) -> None:
+def test_network_with_the_higher_score_continues(select: str, sign: int, winner: str) -> None:
     method = Decided(T=1, init_drop=0.5, reward_on="noisy", select=select)
     method.evidence = sign * torch.linspace(0.9, 1.1, 16)
     model = one_round(method)
@@ -774,7 +776,7 @@ def test_the_network_with_the_higher_score_goes_on(select: str, sign: int, winne
 
 @pytest.mark.parametrize("select", ["sample", "better"])
 @pytest.mark.parametrize("spoiled", ["attacker", "defender"])
-def test_a_spoiled_network_loses(select: str, spoiled: str) -> None:
+def test_corrupted_network_loses(select: str, spoiled: str) -> None:
     """The whole way from the scores of the networks to the choice."""
 
     def spoil(model: nn.Module, method: AttendOut) -> None:

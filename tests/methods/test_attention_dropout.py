@@ -32,8 +32,8 @@ def test_forward_and_gradients_match_the_equation(kind: str, pattern: str, renor
     with Engine(model, [shown]) as engine, engine.micro_batch(batch):
         factors = dict(engine.seams.plan.weights)
     with Engine(model, [method]) as engine, engine.micro_batch(batch) as inputs:
-        found = model(**inputs)
-        found.loss.backward()
+        actual = model(**inputs)
+        actual.loss.backward()
 
     def change(call: int, scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         a = softmax(scores, valid)
@@ -49,7 +49,7 @@ def test_forward_and_gradients_match_the_equation(kind: str, pattern: str, renor
     ChangedAttention(change).attach(literal)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
 
 
@@ -107,15 +107,15 @@ def test_renormalised_forward_equals_scores_dropout_and_gradient_differs() -> No
 def test_fully_dropped_row_is_uniform_over_its_valid_positions() -> None:
     weights = torch.tensor([[[[0.7, 0.3, 0.0]]]], requires_grad=True)
     valid = torch.tensor([True, True, False]).view(1, 1, 1, 3)
-    found = renormalised(weights, torch.tensor([False, False, True]).view(1, 1, 1, 3), valid)
-    assert found.flatten().tolist() == [0.5, 0.5, 0.0]
-    (gradient,) = torch.autograd.grad(found.sum(), weights)
+    actual = renormalised(weights, torch.tensor([False, False, True]).view(1, 1, 1, 3), valid)
+    assert actual.flatten().tolist() == [0.5, 0.5, 0.0]
+    (gradient,) = torch.autograd.grad(actual.sum(), weights)
     assert gradient.flatten().tolist() == [0.0, 0.0, 0.0]
     model, batch = zoo.make_model("gpt2", dropout=False).train(), zoo.make_batch("gpt2")
     with Engine(model, [AttentionDropout(1, renormalise=True)]) as engine, engine.micro_batch(batch) as inputs:
-        found = model(**inputs).logits
+        actual = model(**inputs).logits
         with engine.seams.applied(Plan(uniform=frozenset({0, 1}))):
-            assert_same_numbers(found, model(**batch).logits)
+            assert_same_numbers(actual, model(**batch).logits)
 
 
 def test_expected_attention_equals_the_attention_without_dropout() -> None:
@@ -131,8 +131,8 @@ def test_expected_attention_equals_the_attention_without_dropout() -> None:
                 record = engine.seams.records[0]
                 outputs.append(record.output)
     expected = (record.attention() @ record.value_of_heads()).transpose(1, 2)
-    found = torch.stack(outputs)
-    away = (found.mean(0) - expected) / (found.std(0) / steps**0.5)
+    actual = torch.stack(outputs)
+    away = (actual.mean(0) - expected) / (actual.std(0) / steps**0.5)
     assert away.abs().max() < 5
     assert 0.5 < away.square().mean() < 1.7  # elements of a head go together: few are independent
     n = steps * 2 * 4 * 9 * 9

@@ -30,9 +30,9 @@ def test_p_one_gives_uniform_attention() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     engine = Engine(model, [AttentionLayerDrop(p=1)])
     with engine.micro_batch(batch) as inputs:
-        found = model(**inputs).logits
+        actual = model(**inputs).logits
     with engine.seams.applied(Plan(keep={i: torch.zeros(1, 1, 1, 1, dtype=torch.bool) for i in (0, 1)})):
-        assert torch.equal(found, model(**batch).logits)
+        assert torch.equal(actual, model(**batch).logits)
 
 
 def test_p_out_of_range_is_refused() -> None:

@@ -35,9 +35,9 @@ def one_step(model: Any, engine: Engine, batch: dict[str, Tensor]) -> Gradients:
     with engine.micro_batch(batch) as inputs:
         engine.loss(model(**inputs)).backward()
     engine.before_optimizer()
-    found = gradients_of(model)
+    gradients = gradients_of(model)
     engine.after_optimizer()
-    return found
+    return gradients
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
@@ -63,21 +63,21 @@ def test_variant_f_masks_gradients_at_random_and_divides_by_p(kind: str) -> None
 
 def test_variant_f_draws_the_same_mask_on_every_process() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
-    found = []
+    results = []
     for rank, seed in ((0, 1), (1, 1), (0, 2)):
         with Engine(model, [ChildTuning(p=0.5)], rank=rank, world=2, seed=seed) as engine:
-            found.append(one_step(model, engine, batch))
-    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
-    assert not all(torch.equal(found[0][name], found[2][name]) for name in found[0])
+            results.append(one_step(model, engine, batch))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    assert not all(torch.equal(results[0][name], results[2][name]) for name in results[0])
 
 
 def test_variant_f_follows_a_schedule() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     with Engine(model, [ChildTuning(p="1..0.1")]) as engine:
         engine.begin_step(Progress(step=9, total_steps=10))
-        found = one_step(model, engine, batch)
-    shares = torch.cat([g.flatten() for name, g in found.items() if "dense.weight" in name]).count_nonzero()
-    total = sum(g.numel() for name, g in found.items() if "dense.weight" in name)
+        actual = one_step(model, engine, batch)
+    shares = torch.cat([g.flatten() for name, g in actual.items() if "dense.weight" in name]).count_nonzero()
+    total = sum(g.numel() for name, g in actual.items() if "dense.weight" in name)
     assert abs(shares / total - 0.19) < 0.02
 
 
@@ -87,12 +87,12 @@ def test_gradient_masks_multiply_with_those_of_mixout_and_dropconnect(other: Any
     """The gradient of the mixed weights is mapped to the true weights and then masked, in any order of the list."""
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     child = ChildTuning(p=0.5)
-    found = []
+    results = []
     for regularizers in ([other], [child], [child, other] if child_first else [other, child]):
         model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
         with Engine(model, regularizers) as engine:
-            found.append(one_step(model, engine, batch)[name])
-    mixed, masked, both = found
+            results.append(one_step(model, engine, batch)[name])
+    mixed, masked, both = results
     m = masked != 0
     assert 0.4 < m.float().mean() < 0.6
     assert torch.equal(both, mixed * m * 2)
@@ -141,7 +141,7 @@ def test_variant_d_trains_the_weights_with_the_largest_fisher_information(kind: 
     method = ChildTuning(p=p, variant="D", samples=6, fisher_batch=size)
     torch.manual_seed(4)
     with Engine(model, [method], loop=loop, steps_per_epoch=2) as engine:
-        found = one_step(model, engine, batch)
+        actual = one_step(model, engine, batch)
         child = method.state()[0]
         again = one_step(model, engine, batch)
         assert all(torch.equal(child[name], keep) for name, keep in method.state()[0].items())
@@ -159,7 +159,7 @@ def test_variant_d_trains_the_weights_with_the_largest_fisher_information(kind: 
     assert sum(int(keep.sum()) for keep in child.values()) == pytest.approx(p * total, abs=2)
     for name, gradient in plain.items():
         keep = child.get(name, torch.ones_like(gradient, dtype=torch.bool))
-        assert torch.equal(found[name], gradient * keep)
+        assert torch.equal(actual[name], gradient * keep)
         assert torch.equal(again[name] != 0, (again[name] != 0) & keep)
 
 
@@ -203,17 +203,17 @@ def test_p_one_is_plain_fine_tuning(tmp_path: Path) -> None:
 def test_variant_d_scores_the_weights_that_training_starts_with(tmp_path: Path) -> None:
     """NoisyTune acts before the scores and DropConnect does not affect them, in any order of the list."""
     kinds = [ChildTuning(p=0.3, variant="D", samples=6), NoisyTune(0.8), DropConnect(0.5)]
-    found = []
+    results = []
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
         folder = tmp_path / "".join(map(str, order))
         model, _ = train(folder, "bert", [kinds[i] for i in order], save_strategy="steps", save_steps=2)
-        found.append((model, load_file(folder / "checkpoint-2" / "child_tuning.safetensors")))
+        results.append((model, load_file(folder / "checkpoint-2" / "child_tuning.safetensors")))
     alone, _ = train(tmp_path / "alone", "bert", kinds[:2], save_strategy="steps", save_steps=2)
     child = load_file(tmp_path / "alone" / "checkpoint-2" / "child_tuning.safetensors")
-    for model, other in found:
+    for model, other in results:
         assert all(torch.equal(child[name], other[name]) for name in child)
-        assert same_parameters(model, found[0][0])
-    assert not same_parameters(alone, found[0][0])
+        assert same_parameters(model, results[0][0])
+    assert not same_parameters(alone, results[0][0])
 
 
 def test_interrupted_step_restores_masked_weights() -> None:

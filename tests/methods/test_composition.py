@@ -106,7 +106,7 @@ def test_every_pair_of_methods_composes_or_is_refused_with_a_reason(one: str, ev
         ("reinit", "supertickets"),  # fresh weights are masked too
     ],
 )
-def test_these_methods_do_the_same_in_either_order(one: str, other: str) -> None:
+def test_order_of_these_methods_does_not_matter(one: str, other: str) -> None:
     kind = bert_for(one, other)
     assert same(train(kind, (one, other)), train(kind, (other, one)))
 

@@ -95,7 +95,7 @@ def test_entropy_moves_rates_towards_one_half_and_lr_zero_keeps_them() -> None:
 
 @pytest.mark.usefixtures("float64")
 def test_accumulated_micro_batches_give_one_update_of_the_rates() -> None:
-    found = []
+    results = []
     for parts in (1, 2):
         model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert", size=4)
         batch["attention_mask"][:] = 1
@@ -105,10 +105,10 @@ def test_accumulated_micro_batches_give_one_update_of_the_rates() -> None:
                 piece = {k: v.chunk(parts)[part] for k, v in batch.items()}
                 with engine.micro_batch(piece) as inputs:
                     (engine.loss(model(**inputs)) / parts).backward()
-            found.append(method._rates[0].grad.clone())
+            results.append(method._rates[0].grad.clone())
             engine.before_optimizer()
             engine.after_optimizer()
-    assert_same_numbers(*found)
+    assert_same_numbers(*results)
 
 
 def test_rates_are_saved_with_a_checkpoint(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_changing_loss_scale_does_not_change_the_rates(entropy: float) -> None
 
 
 def test_fp16_autocast_with_a_loss_scaler_learns_the_same_rates_as_bfloat16_without() -> None:
-    found = []
+    results = []
     for dtype in (torch.bfloat16, torch.float16):
         model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -218,10 +218,10 @@ def test_fp16_autocast_with_a_loss_scaler_learns_the_same_rates_as_bfloat16_with
                 scaler.update()
                 optimizer.zero_grad()
                 engine.after_optimizer()
-        found.append(method.probabilities())
+        results.append(method.probabilities())
     assert scaler.get_scale() == 2.0**12
-    assert all(abs(p - 0.3) > 0.05 for p in found[0])
-    assert found[1] == pytest.approx(found[0], abs=0.003)
+    assert all(abs(p - 0.3) > 0.05 for p in results[0])
+    assert results[1] == pytest.approx(results[0], abs=0.003)
 
 
 def test_a_step_whose_scaled_gradients_overflow_leaves_the_rates() -> None:

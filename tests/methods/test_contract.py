@@ -145,7 +145,7 @@ NOT_ON_BART = ("hidden_mixup", "lp_ft", "lora_dropout", "freeze")
 
 
 @pytest.mark.parametrize("method", [method for method in SETTINGS if method not in NOT_ON_BART])
-def test_model_that_skips_layers_by_itself_trains(method: str) -> None:
+def test_model_with_its_own_layer_skipping_trains(method: str) -> None:
     """BART draws in every forward whether it runs a block (`encoder_layerdrop`): a block may have no record."""
     model, batch = zoo.make_model("bart").train(), zoo.make_batch("bart")
     model.model.encoder.layerdrop = model.model.decoder.layerdrop = 0.5

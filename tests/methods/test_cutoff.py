@@ -69,9 +69,9 @@ def test_cuts_match_a_slow_reference(ratio: float, kind: str) -> None:
     draws = torch.rand(40, 20, generator=g)
     real = torch.arange(20) < torch.randint(1, 21, (40, 1), generator=g)
     real[30:] = real[30:].flip(-1)  # padding on the left
-    found = cut_of(draws, real, ratio, kind)
+    actual = cut_of(draws, real, ratio, kind)
     for b in range(40):
-        assert found[b].nonzero().flatten().tolist() == literal_cut(draws[b].tolist(), real[b].tolist(), ratio, kind)
+        assert actual[b].nonzero().flatten().tolist() == literal_cut(draws[b].tolist(), real[b].tolist(), ratio, kind)
     assert not cut_of(draws, torch.zeros_like(real), ratio, kind).any()
 
 

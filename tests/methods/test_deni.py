@@ -25,7 +25,7 @@ def mean_of(networks: list[Any]) -> dict[str, Tensor]:
 
 
 @pytest.mark.usefixtures("float64")
-def test_training_is_that_of_literal_copies() -> None:
+def test_training_matches_literal_copies() -> None:
     """They begin with the noisy weights that the method has drawn."""
     model, literal = (zoo.make_model("bert", dropout=False).train() for _ in range(2))
     method = DENI(**FIELDS, noise_on="trained")
@@ -89,7 +89,7 @@ def test_defaults_cost_what_the_paper_says() -> None:
     ]  # fmt: skip
 
 
-def test_copies_draw_dropout_of_their_own_and_the_model_draws_as_without_them() -> None:
+def test_copies_draw_their_own_dropout_and_the_model_draws_as_without_them() -> None:
     draws = []
     for methods in ([], [DENI(models=3, noise=0, start=0, end=1, noise_on="trained")]):
         model = zoo.make_model("bert").train()

@@ -18,13 +18,13 @@ from helpers.precision import assert_same_gradients, assert_same_numbers
 def factors_of(
     method: DropHead, steps: int, kind: str = "bert", fraction: float = 0.0
 ) -> list[dict[int, torch.Tensor]]:
-    found = []
+    factors = []
     with Engine(zoo.make_model(kind).train(), [method], seed=3) as engine:
         for step in range(steps):
             engine.begin_step(Progress(step=step, total_steps=10**9 if fraction == 0 else round(step / fraction)))
             with engine.micro_batch(zoo.make_batch(kind)):
-                found.append(dict(engine.seams.plan.scale))
-    return found
+                factors.append(dict(engine.seams.plan.scale))
+    return factors
 
 
 @pytest.mark.usefixtures("float64")
@@ -34,8 +34,8 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
     literal = copy.deepcopy(model)
     with Engine(model, [DropHead(0.6, "constant")]) as engine, engine.micro_batch(batch) as inputs:
         kept = {site: (factor > 0).flatten(1).tolist() for site, factor in engine.seams.plan.scale.items()}
-        found = model(**inputs)
-        found.loss.backward()
+        actual = model(**inputs)
+        actual.loss.backward()
     assert any(not all(row) for rows in kept.values() for row in rows)
 
     def scale(call: int, output: torch.Tensor) -> torch.Tensor:
@@ -52,7 +52,7 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
     ChangedAttention(scale=scale).attach(literal)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
 
 
@@ -60,7 +60,7 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
 @pytest.mark.parametrize("p", [0.2, 0.5, 0.9])
 def test_heads_are_dropped_with_probability_p_and_the_expected_factor_is_one(p: float) -> None:
     """If all heads would be dropped, one is kept: P(dropped) = p − p^H / H."""
-    factors = torch.cat([x for found in factors_of(DropHead(p, "constant"), 400) for x in found.values()]).flatten(1)
+    factors = torch.cat([x for actual in factors_of(DropHead(p, "constant"), 400) for x in actual.values()]).flatten(1)
     assert factors.shape == (2400, 4)
     dropped = (factors == 0).float()
     expected = p - p**4 / 4
@@ -86,20 +86,20 @@ def test_expected_output_of_a_layer_is_unchanged() -> None:
                 with engine.seams.applied(plan | Plan(record=frozenset({0}))):
                     model(**inputs)
                     outputs.append(engine.seams.records[0].output)
-    found = torch.stack(outputs)
-    away = (found.mean(0) - expected) / (found.std(0) / steps**0.5)
+    actual = torch.stack(outputs)
+    away = (actual.mean(0) - expected) / (actual.std(0) / steps**0.5)
     assert away.abs().max() < 5
 
 
 def test_at_least_one_head_is_kept() -> None:
-    for found in factors_of(DropHead(1, "constant"), 20):
-        for factor in found.values():
+    for actual in factors_of(DropHead(1, "constant"), 20):
+        for factor in actual.values():
             assert sorted(factor[0].flatten().tolist()) == [0.0, 0.0, 0.0, 4.0]
     draws = torch.tensor([[0.1, 0.7, 0.3], [0.9, 0.8, 0.95]])
     assert head_factors(draws, 0.8).tolist() == [[0.0, 3.0, 0.0], [1.0, 1.0, 1.0]]
     assert head_factors(draws, 0.85).tolist() == [[0.0, 3.0, 0.0], [1.5, 0.0, 1.5]]
     which = [
-        int(x.flatten(1).argmax(1)[0]) for found in factors_of(DropHead(1, "constant"), 40) for x in found.values()
+        int(x.flatten(1).argmax(1)[0]) for actual in factors_of(DropHead(1, "constant"), 40) for x in actual.values()
     ]
     assert set(which) == {0, 1, 2, 3}
 

@@ -133,7 +133,7 @@ def test_average_of_half_precision_is_kept_in_float32() -> None:
         assert torch.equal(weight, average.bfloat16())
 
 
-def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
+def test_fully_frozen_model_is_refused() -> None:
     model = zoo.make_model("bert").requires_grad_(False)
     with pytest.raises(ValueError, match=r"has no weight that is trained, so EMA has nothing to act on\."):
         Engine(model, EMA())

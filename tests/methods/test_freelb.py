@@ -45,9 +45,9 @@ def literal_gradients(model: Any, kind: str, batch: dict[str, torch.Tensor], see
             loss = model(**batch).loss
         losses.append(loss.detach())
         (loss / STEPS).backward()
-        for row, found in enumerate(delta):
-            gradient = found.grad * real[row].unsqueeze(-1)
-            moved = found.detach() + STEP_SIZE * gradient / gradient.square().sum().sqrt()
+        for row, gradients in enumerate(delta):
+            gradient = gradients.grad * real[row].unsqueeze(-1)
+            moved = gradients.detach() + STEP_SIZE * gradient / gradient.square().sum().sqrt()
             length = moved.square().sum().sqrt()
             delta[row] = moved * EPSILON / length if length > EPSILON else moved
     return torch.stack(losses).mean()
@@ -102,9 +102,9 @@ def test_accumulated_step_matches_the_whole_batch(tmp_path: Path) -> None:
         ).train()
         return weights_of(model)
 
-    found = run(1, 4)
-    assert largest_difference(found, run(4, 1)) < 1e-9
-    assert largest_difference(found, run(1, 4, steps=1)) > 1e-5
+    actual = run(1, 4)
+    assert largest_difference(actual, run(4, 1)) < 1e-9
+    assert largest_difference(actual, run(1, 4, steps=1)) > 1e-5
 
 
 def test_other_methods_act_in_every_pass() -> None:
@@ -132,7 +132,7 @@ def test_attendout_and_fields_out_of_range_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_pass_that_runs_once_more_before_it_is_captured_changes_nothing() -> None:
+def test_trial_run_before_capture_changes_nothing() -> None:
     """A captured pass runs as a trial first; keys and numbers are in tensors, and so is what it leaves for the next."""
     batch, gradients = zoo.make_batch("bert"), []
     for trials in (0, 1):

@@ -18,7 +18,7 @@ BELOW = ("bert.embeddings.", "bert.encoder.layer.0.")
 
 
 @pytest.mark.usefixtures("float64")
-def test_training_is_the_literal_one() -> None:
+def test_training_matches_a_literal_loop() -> None:
     literal = literally_trained(3, lambda name, step: None if name.startswith(BELOW) else 1.0)
     for name, weight in trained(3, Freeze(1)).items():
         assert_same_numbers(weight, literal[name])
@@ -90,7 +90,7 @@ def adapters_in_the_first_block() -> Any:
         ),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(make: Any, methods: list[Any], message: str) -> None:
+def test_unsupported_models_are_refused_before_training(make: Any, methods: list[Any], message: str) -> None:
     model = make()
     before = [parameter.requires_grad for parameter in model.parameters()]
     with pytest.raises(ValueError, match=message):

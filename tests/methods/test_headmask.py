@@ -17,13 +17,13 @@ from helpers.precision import assert_same_gradients, assert_same_numbers
 
 def masked(method: HeadMask, kind: str = "bert", steps: int = 1, **sizes: int) -> list[list[int]]:
     """The masked heads of several steps, numbered over the whole model."""
-    found = []
+    results = []
     with Engine(zoo.make_model(kind, dropout=False).train(), [method], seed=3) as engine:
         for step in range(steps):
             engine.begin_step(Progress(step=step, total_steps=steps))
             with engine.micro_batch(zoo.make_batch(kind, **sizes)):
-                found.append(numbers(engine))
-    return found
+                results.append(numbers(engine))
+    return results
 
 
 def numbers(engine: Engine) -> list[int]:
@@ -38,12 +38,12 @@ def losses_of_examples(kind: str, batch: dict[str, torch.Tensor], logits: torch.
     labels = batch["labels"]
     if kind in ("gpt2", "llama"):
         logits, labels = logits[:, :-1], labels[:, 1:]
-    found = []
+    losses = []
     for b in range(len(labels)):
         rows = logits[b].reshape(-1, logits.shape[-1])
         pairs = [(row, int(y)) for row, y in zip(rows, labels[b].flatten(), strict=True) if y != -100]
-        found.append(sum((-row.log_softmax(-1)[y] for row, y in pairs), torch.zeros(())) / len(pairs))
-    return found
+        losses.append(sum((-row.log_softmax(-1)[y] for row, y in pairs), torch.zeros(())) / len(pairs))
+    return losses
 
 
 def literal_importance(kind: str, model: Any, batch: dict[str, torch.Tensor]) -> list[float]:
@@ -80,8 +80,8 @@ def test_forward_and_gradients_match_a_model_without_the_masked_heads(kind: str,
     literal = copy.deepcopy(model)
     with Engine(model, [HeadMask(n=3, by=by)]) as engine, engine.micro_batch(batch) as inputs:
         heads = numbers(engine)
-        found = model(**inputs)
-        found.loss.backward()
+        actual = model(**inputs)
+        actual.loss.backward()
     assert len(heads) == 3
     if by == "importance":
         expected = literal_importance(kind, literal, batch)
@@ -93,7 +93,7 @@ def test_forward_and_gradients_match_a_model_without_the_masked_heads(kind: str,
     ChangedAttention(scale=scale).attach(literal)
     wanted = literal(**batch)
     wanted.loss.backward()
-    assert_same_numbers(found.logits, wanted.logits)
+    assert_same_numbers(actual.logits, wanted.logits)
     assert_same_gradients(model, literal)
 
 
@@ -104,28 +104,28 @@ def test_importance_matches_one_backward_pass_per_example(kind: str) -> None:
     expected = torch.tensor(literal_importance(kind, model, batch))
     before = [p.grad for p in model.parameters()]
     with Engine(model, [HeadMask(by="importance")]) as engine:
-        found = engine.regularizers[0]._importance(engine.begin_micro_batch(batch))
-    assert_same_numbers(found / 3, expected)
+        actual = engine.regularizers[0]._importance(engine.begin_micro_batch(batch))
+    assert_same_numbers(actual / 3, expected)
     assert all(a is b for a, b in zip(before, (p.grad for p in model.parameters()), strict=True))
 
 
 def test_heads_are_masked_equally_often() -> None:
-    found = masked(HeadMask(n=2), steps=1500)
-    assert all(len(heads) == 2 for heads in found)
-    counts = torch.bincount(torch.tensor(found).flatten(), minlength=8) / 1500
+    actual = masked(HeadMask(n=2), steps=1500)
+    assert all(len(heads) == 2 for heads in actual)
+    counts = torch.bincount(torch.tensor(actual).flatten(), minlength=8) / 1500
     assert ((counts - 0.25).abs() < 4.5 * (0.25 * 0.75 / 1500) ** 0.5).all()
-    assert masked(HeadMask(n=2), steps=1500) == found
+    assert masked(HeadMask(n=2), steps=1500) == actual
 
 
 def test_micro_batches_and_processes_of_a_step_share_one_mask() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
-    found = []
+    results = []
     for rank in (0, 1):
         with Engine(model, [HeadMask(n=3)], seed=4, rank=rank, world=2) as engine:
             for _ in range(2):
                 with engine.micro_batch(batch):
-                    found.append(numbers(engine))
-    assert all(heads == found[0] for heads in found)
+                    results.append(numbers(engine))
+    assert all(heads == results[0] for heads in results)
 
 
 def test_share_counts_heads_of_the_whole_model_and_keeps_at_least_one() -> None:

@@ -58,17 +58,17 @@ def test_step_matches_states_and_losses_mixed_by_hand(kind: str, step: int) -> N
 
 def test_layers_and_shares_are_drawn_evenly() -> None:
     model, method = zoo.make_model("bert").train(), HiddenMixup(1.0)
-    found = []
+    results = []
     with Engine(model, [method], seed=5) as engine:
         for step in range(600):
             engine.begin_step(Progress(step=step, total_steps=600))
-            found.append(method._shares(engine._step))
-    shares = torch.stack(found)
+            results.append(method._shares(engine._step))
+    shares = torch.stack(results)
     assert ((shares > 0).float().mean(0) - 1 / 3).abs().max() < 4 * (2 / 9 / 600) ** 0.5
     assert abs(shares.sum(-1).mean() - 0.5) < 4 * (1 / 12 / 600) ** 0.5  # Beta(1, 1) is uniform
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_unsupported_heads_and_losses_are_refused() -> None:
     for kind in ("llama", "token", "choice", "span"):
         with pytest.raises(ValueError, match="HiddenMixup mixes the labels of whole examples"):
             Engine(zoo.make_model(kind), [HiddenMixup()])

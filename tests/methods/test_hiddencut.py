@@ -42,12 +42,12 @@ def test_spans_match_a_slow_reference(ratio: float, pool: float) -> None:
     importance, draws = torch.rand(40, 25, generator=g), torch.rand(40, generator=g)
     real = torch.arange(25) < torch.randint(1, 26, (40, 1), generator=g)
     real[30:] = real[30:].flip(-1)  # padding on the left
-    found = span(importance, real, draws, ratio, pool)
+    actual = span(importance, real, draws, ratio, pool)
     for b in range(40):
         expected = literal_span(importance[b].tolist(), real[b].tolist(), draws[b].item(), ratio, pool)
-        assert found[b].nonzero().flatten().tolist() == expected
-    assert not (found & ~real).any()
-    assert found.any(-1).all()
+        assert actual[b].nonzero().flatten().tolist() == expected
+    assert not (actual & ~real).any()
+    assert actual.any(-1).all()
 
 
 def test_row_of_padding_has_no_span() -> None:
@@ -57,9 +57,9 @@ def test_row_of_padding_has_no_span() -> None:
 def test_span_starts_are_drawn_evenly_from_the_pool() -> None:
     importance = torch.tensor([0.1, 0.9, 0.3, 0.8, 0.2, 0.7, 0.4, 0.0, 0.5, 0.6]).expand(6000, 10)
     draws = uniform(key_of(0, 1, 2), torch.arange(6000), (1,)).flatten()
-    found = span(importance, torch.ones(6000, 10, dtype=torch.bool), draws, 0.1, 0.4).float().mean(0)
+    actual = span(importance, torch.ones(6000, 10, dtype=torch.bool), draws, 0.1, 0.4).float().mean(0)
     expected = torch.tensor([0, 0.25, 0, 0.25, 0, 0.25, 0, 0, 0, 0.25])
-    assert ((found - expected).abs() < 4 * (0.25 * 0.75 / 6000) ** 0.5).all()
+    assert ((actual - expected).abs() < 4 * (0.25 * 0.75 / 6000) ** 0.5).all()
 
 
 def real_tokens(kind: str, batch: dict[str, torch.Tensor], name: str) -> torch.Tensor:

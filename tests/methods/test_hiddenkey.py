@@ -45,8 +45,8 @@ def test_whole_step_matches_two_manual_passes(kind: str) -> None:
             kept = draws(call, f"HiddenKey{view}", (heads, 1, keys), rows) >= p_key
             allowed = valid & kept
             even = valid / valid.sum(-1, keepdim=True)  # of a row that has lost every key
-            found = scores.masked_fill(~allowed, -1e300).softmax(-1)
-            return torch.where(allowed.any(-1, keepdim=True), found, even)
+            actual = scores.masked_fill(~allowed, -1e300).softmax(-1)
+            return torch.where(allowed.any(-1, keepdim=True), actual, even)
 
         return change
 

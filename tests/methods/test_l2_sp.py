@@ -97,6 +97,6 @@ def test_fields_out_of_range_are_refused(field: str, value: Any) -> None:
         L2SP(**{field: value})
 
 
-def test_a_model_of_which_nothing_is_trained_is_refused() -> None:
+def test_fully_frozen_model_is_refused() -> None:
     with pytest.raises(ValueError, match="has no weight that is trained, so L2SP has nothing to act on"):
         Engine(zoo.make_model("bert").requires_grad_(False), L2SP())

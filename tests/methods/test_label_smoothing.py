@@ -48,7 +48,7 @@ def test_whole_step_matches_smoothed_labels(kind: str) -> None:
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_it_trains_as_the_trainers_own(kind: str, tmp_path: Path) -> None:
+def test_training_matches_label_smoothing_factor(kind: str, tmp_path: Path) -> None:
     """With accumulation for Llama: its loss is divided by the tokens of the whole step, and so is the penalty.
 
     Not for BERT: the Trainer adds up the means of BERT's micro-batches, and averages those of its own label smoothing.
@@ -70,7 +70,7 @@ def test_it_trains_as_the_trainers_own(kind: str, tmp_path: Path) -> None:
     assert largest_difference(method, own) < 1e-11
 
 
-def test_what_cannot_work_is_refused(tmp_path: Path) -> None:
+def test_unsupported_heads_and_losses_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"LabelSmoothing needs one predicted distribution .* regression head"):
         Engine(zoo.make_model("regression"), [LabelSmoothing()])
     with pytest.raises(ValueError, match=r"R3F trains on the loss of unsmoothed labels; set R3F\(loss='both'\)"):

@@ -64,7 +64,7 @@ def test_whole_step_matches_a_model_without_the_skipped_blocks(kind: str) -> Non
     expected = literal(**batch).loss
     expected.backward()
     assert_same_numbers(loss, expected)
-    found = dict(model.named_parameters())
+    actual = dict(model.named_parameters())
     for name, p in literal.named_parameters():
         # what stayed has been renumbered, so it is looked up by its place among what stayed
         for stack in STACKS[kind]:
@@ -72,20 +72,20 @@ def test_whole_step_matches_a_model_without_the_skipped_blocks(kind: str) -> Non
                 number, _, rest = name[len(stack) + 1 :].partition(".")
                 numbers = [i for i in range(2) if f"{stack}.{i}" not in gone]
                 name = f"{stack}.{numbers[int(number)]}.{rest}"
-        gradient = found.pop(name).grad
+        gradient = actual.pop(name).grad
         assert_same_numbers(gradient, p.grad if p.grad is not None else torch.zeros_like(p), name)
     # the weights of a block that was left out are in the graph, with a gradient of zero
-    assert found
-    assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in found.values())
+    assert actual
+    assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in actual.values())
 
 
 @pytest.mark.usefixtures("float64")
 def test_skipping_all_blocks_applies_the_head_to_the_embeddings() -> None:
     model, batch = zoo.make_model("bert", dropout=False).train(), zoo.make_batch("bert")
     with Engine(model, [LayerDrop(p=1 - 1e-9)]) as engine, engine.micro_batch(batch) as inputs:
-        found = model(**inputs).logits
+        actual = model(**inputs).logits
     hidden = model.bert.embeddings(batch["input_ids"])
-    assert_same_numbers(found, model.classifier(model.bert.pooler(hidden)))
+    assert_same_numbers(actual, model.classifier(model.bert.pooler(hidden)))
 
 
 @pytest.mark.usefixtures("float64")
@@ -93,9 +93,9 @@ def test_single_calls_of_the_shared_block_of_albert_are_skipped() -> None:
     model, batch = zoo.make_model("albert", dropout=False).train(), zoo.make_batch("albert")
     seams = bind(model)
     with seams.applied(Plan(skip=frozenset({0, 2}))):
-        found = model(**batch).logits
+        actual = model(**batch).logits
     with seams.applied(Plan(skip=frozenset({1, 2}))):
-        assert_same_numbers(found, model(**batch).logits)  # one call of the same block each
+        assert_same_numbers(actual, model(**batch).logits)  # one call of the same block each
     seams.unbind()
 
 
@@ -138,14 +138,14 @@ def test_shallower_model_equals_skipping_and_loads_in_transformers(kind: str, tm
         expected = model(**batch).logits
     seams.unbind()
     before = sum(p.numel() for p in model.parameters())
-    found = prune.drop_layers(model, keep=[kept])
-    assert list(found.values()) == [[kept]] * (2 if kind in ("bart", "t5") else 1)
+    actual = prune.drop_layers(model, keep=[kept])
+    assert list(actual.values()) == [[kept]] * (2 if kind in ("bart", "t5") else 1)
     assert sum(p.numel() for p in model.parameters()) < before
     assert torch.equal(model(**batch).logits, expected)
     model.save_pretrained(tmp_path)
     again = AUTO.get(kind, AutoModelForSequenceClassification).from_pretrained(tmp_path).eval()
     assert torch.equal(again(**batch).logits, model(**batch).logits)
-    assert len(bind(again).blocks) == len(found)
+    assert len(bind(again).blocks) == len(actual)
     if kind in AUTO:  # caches go by the number of a block
         ids = batch["input_ids"][:1]
         options = {"max_new_tokens": 3, "do_sample": False}

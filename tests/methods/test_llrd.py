@@ -24,7 +24,7 @@ def layers_below_the_head(name: str) -> int:
 
 
 @pytest.mark.usefixtures("float64")
-def test_training_is_the_literal_one() -> None:
+def test_training_matches_a_literal_loop() -> None:
     literal = literally_trained(5, lambda name, step: 0.5 ** layers_below_the_head(name))
     for name, weight in trained(5, LLRD(0.5)).items():
         assert_same_numbers(weight, literal[name])
@@ -75,7 +75,7 @@ def test_every_weight_has_its_rate_in_every_optimizer_and_schedule(own: bool, tm
     assert len(trainer.optimizer.param_groups) == (1 if own else 2)
 
 
-def test_frozen_weights_and_scaled_rates_go_together() -> None:
+def test_frozen_weights_combine_with_scaled_rates() -> None:
     model = zoo.make_model("bert")
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with Engine(model, [Freeze(1), LLRD(0.5)], loop=Loop(optimizer=optimizer)):
@@ -99,7 +99,7 @@ def with_scheduler(model: Any) -> Any:
         ("bert", lambda m: torch.optim.SGD(zoo.make_model("bert").parameters(), lr=1.0), "trains none of the weights"),
     ],
 )
-def test_what_cannot_work_is_refused_before_training(kind: str, make: Any, message: str) -> None:
+def test_unsupported_models_are_refused_before_training(kind: str, make: Any, message: str) -> None:
     model = zoo.make_model(kind)
     with pytest.raises(ValueError, match=message):
         Engine(model, LLRD(0.5), loop=Loop(optimizer=make(model)))
@@ -114,7 +114,7 @@ def test_a_loop_without_its_optimizer_is_refused() -> None:
         engine.begin_step()
 
 
-def test_it_cannot_be_added_when_a_run_is_resumed(tmp_path: Path) -> None:
+def test_llrd_cannot_be_added_on_resume(tmp_path: Path) -> None:
     make_trainer(tmp_path, [], save_strategy="steps", save_steps=2).train()
     trainer = make_trainer(tmp_path, LLRD(0.5))
     with pytest.raises(ValueError, match="checkpoint-2 has other groups of weights in its optimizer; methods that"):

@@ -58,8 +58,8 @@ def test_step_matches_adapters_without_rows_and_columns(kind: str, rescale: bool
         losses.append(loss.detach())
         for layer, other, (columns, rows) in zip(layers_of(literal), layers_of(changed), masks, strict=True):
             for name, mask in (("lora_A", columns), ("lora_B", rows)):
-                weight, found = (getattr(each, name)["default"].weight for each in (layer, other))
-                gradient = found.grad * mask
+                weight, actual = (getattr(each, name)["default"].weight for each in (layer, other))
+                gradient = actual.grad * mask
                 weight.grad = gradient if weight.grad is None else weight.grad + gradient
     assert_same_numbers(total, sum(losses))
     assert_same_gradients(model, literal)

@@ -21,7 +21,7 @@ from helpers.precision import assert_same_numbers
 @pytest.mark.parametrize(
     ("fields", "probing"), [({"share": 0.5}, 2), ({"steps": 3}, 3), ({"share": 0.9, "steps": 0}, 0)]
 )
-def test_training_is_the_literal_one(fields: dict[str, Any], probing: int) -> None:
+def test_training_matches_a_literal_loop(fields: dict[str, Any], probing: int) -> None:
     """5 steps, of which `probing` train the head alone. Adam counts the steps of the other weights from there."""
     literal = literally_trained(5, lambda name, step: None if name.startswith("bert.") and step < probing else 1.0)
     for name, weight in trained(5, LPFT(**fields)).items():
@@ -62,7 +62,7 @@ class Watch(TrainerCallback):
         self.in_optimizer.append(len(kwargs["optimizer"].state))
 
 
-def test_nothing_but_the_head_moves_at_first_also_beside_other_methods(tmp_path: Path) -> None:
+def test_only_the_head_moves_at_first_with_other_methods_too(tmp_path: Path) -> None:
     model = zoo.make_model("bert")
     trainer = RegularizedTrainer(
         model=model,
@@ -84,7 +84,7 @@ def test_nothing_but_the_head_moves_at_first_also_beside_other_methods(tmp_path:
     ("kind", "message"),
     [("gpt2", "has no head whose weights are trained"), ("bert", "nothing to train after the head")],
 )
-def test_models_without_two_parts_are_refused(kind: str, message: str) -> None:
+def test_models_without_a_separate_trained_head_and_base_are_refused(kind: str, message: str) -> None:
     model = zoo.make_model(kind)
     if kind == "bert":
         model.bert.requires_grad_(False)
@@ -92,7 +92,7 @@ def test_models_without_two_parts_are_refused(kind: str, message: str) -> None:
         Engine(model, LPFT(0.5))
 
 
-def test_steps_must_be_left_for_all_weights() -> None:
+def test_head_phase_must_be_shorter_than_training() -> None:
     with (
         Engine(zoo.make_model("bert").train(), LPFT(steps=4), steps_per_epoch=4) as engine,
         pytest.raises(ValueError, match=r"LPFT\.steps is 4; it must be below 4, the steps of the run"),

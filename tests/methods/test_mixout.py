@@ -24,9 +24,9 @@ def literal(u: Tensor, w: Tensor, m: Tensor, p: float) -> Tensor:
     return ((1 - m) * u + m * w - p * u) / (1 - p)
 
 
-def mask_of(found: Tensor, u: Tensor, w: Tensor, p: float) -> Tensor:
+def mask_of(actual: Tensor, u: Tensor, w: Tensor, p: float) -> Tensor:
     """Recovers m from the mixed weight: each element must equal exactly one of the two possible values."""
-    kept, dropped = ((found - literal(u, w, torch.full_like(w, m), p)).abs() < 1e-12 for m in (1.0, 0.0))
+    kept, dropped = ((actual - literal(u, w, torch.full_like(w, m), p)).abs() < 1e-12 for m in (1.0, 0.0))
     assert (kept ^ dropped).all()
     return kept.double()
 
@@ -66,9 +66,9 @@ def test_weights_and_gradients_match_the_equation(kind: str, pattern: str) -> No
         assert all(torch.equal(parameter, true[name]) for name, parameter in model.named_parameters())
 
     masks = {
-        name: mask_of(found, start[name], true[name], p)
-        for name, found in inside.items()
-        if not torch.equal(found, true[name])
+        name: mask_of(actual, start[name], true[name], p)
+        for name, actual in inside.items()
+        if not torch.equal(actual, true[name])
     }
     for name, mask in masks.items():
         by_input = mask.T if name.endswith(CONV1D) else mask
@@ -106,10 +106,10 @@ def test_mean_of_the_mixed_weights_is_the_true_weight(pattern: str) -> None:
         for step in range(1, 1 + steps):
             engine.begin_step(Progress(step=step, total_steps=steps))
             for name in start:
-                found = model.get_parameter(name)
-                total[name] = total.get(name, 0) + found.double()
-                dropped += int((found == start[name]).sum())
-                drawn += found.numel()
+                actual = model.get_parameter(name)
+                total[name] = total.get(name, 0) + actual.double()
+                dropped += int((actual == start[name]).sum())
+                drawn += actual.numel()
     # Var[W̃] = (W − U)² p/(1−p)
     deviations = torch.cat(
         [
@@ -125,7 +125,7 @@ def test_mean_of_the_mixed_weights_is_the_true_weight(pattern: str) -> None:
 
 def test_micro_batches_and_processes_of_a_step_share_one_draw() -> None:
     batch = zoo.make_batch("llama")
-    found = []
+    results = []
     for rank, world in ((0, 1), (1, 2)):
         model = zoo.make_model("llama").train()
         with Engine(model, [Mixout(p=0.5)], seed=3, rank=rank, world=world, steps_per_epoch=3) as engine:
@@ -133,14 +133,14 @@ def test_micro_batches_and_processes_of_a_step_share_one_draw() -> None:
             for _ in range(2):
                 for _ in range(2):
                     with engine.micro_batch(batch):
-                        found.append(weights_of(model))
+                        results.append(weights_of(model))
                 engine.before_optimizer()
                 engine.after_optimizer()
-    for name, weight in found[0].items():
-        assert torch.equal(weight, found[1][name])
-        assert torch.equal(weight, found[4][name])
-        assert torch.equal(found[2][name], found[6][name])
-        assert torch.equal(weight, found[2][name]) != name.endswith("proj.weight")
+    for name, weight in results[0].items():
+        assert torch.equal(weight, results[1][name])
+        assert torch.equal(weight, results[4][name])
+        assert torch.equal(results[2][name], results[6][name])
+        assert torch.equal(weight, results[2][name]) != name.endswith("proj.weight")
 
 
 class Stops(TrainerCallback):
@@ -211,9 +211,9 @@ def test_lora_mixes_the_merged_weight_with_the_pretrained_weight() -> None:
         engine.before_optimizer()
         assert all(torch.equal(weight, true[name]) for name, weight in sums().items())
     masks = 0
-    for name, found in inside.items():
+    for name, actual in inside.items():
         u = model.get_submodule(name).base_layer.weight.detach()
-        mask = mask_of(found, u, true[name], p)
+        mask = mask_of(actual, u, true[name], p)
         assert (mask == mask[0]).all()
         masks += int((mask[0] == 0).sum())
     assert len(inside) == 9

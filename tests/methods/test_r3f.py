@@ -87,9 +87,9 @@ def test_accumulated_step_matches_the_whole_batch(kind: str, tmp_path: Path) -> 
         ).train()
         return weights_of(model)
 
-    found = run(1, 4)
-    assert largest_difference(found, run(4, 1)) < 1e-9
-    assert largest_difference(found, run(1, 4, weight=1.0)) > 1e-4
+    actual = run(1, 4)
+    assert largest_difference(actual, run(4, 1)) < 1e-9
+    assert largest_difference(actual, run(1, 4, weight=1.0)) > 1e-4
 
 
 def test_loss_both_is_needed_beside_another_method_with_two_views() -> None:

@@ -116,16 +116,16 @@ def test_rdrop_composes_with_addrop() -> None:
 def test_alpha_follows_a_schedule() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     with Engine(model, [RDrop(alpha="0..2")]) as engine:
-        found = []
+        results = []
         for step in (0, 5, 10):
             engine.begin_step(Progress(step=step, total_steps=10))
             torch.manual_seed(0)
             with engine.micro_batch(batch) as inputs:
                 assert inputs["input_ids"].shape[0] == 6
                 outputs = model(**inputs)
-                found.append((engine.loss(outputs) - outputs.loss).item())
-    assert found[0] == 0
-    assert found[2] == pytest.approx(2 * found[1], rel=1e-9)
+                results.append((engine.loss(outputs) - outputs.loss).item())
+    assert results[0] == 0
+    assert results[2] == pytest.approx(2 * results[1], rel=1e-9)
     assert (RDrop(alpha=0).views, RDrop(alpha="0..1").views) == (1, 2)
 
 

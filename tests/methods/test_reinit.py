@@ -94,7 +94,7 @@ def test_order_with_mixout_does_not_matter(tmp_path: Path) -> None:
         ("albert", {"blocks": 1}, "uses one block several times, so Reinit cannot choose the last ones"),
     ],
 )
-def test_models_on_which_it_cannot_work_are_refused(kind: str, fields: dict[str, Any], message: str) -> None:
+def test_unsupported_models_are_refused(kind: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Engine(zoo.make_model(kind), Reinit(**fields))
 

@@ -19,10 +19,10 @@ def literal_gradients(model: Any, batches: list[dict[str, torch.Tensor]], rho: f
     weights = [p for p in model.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     for batch in batches:
-        found = torch.autograd.grad(model(**batch).loss, weights, allow_unused=True)
-        length = sum((g**2).sum() for g in found if g is not None) ** 0.5
+        gradients = torch.autograd.grad(model(**batch).loss, weights, allow_unused=True)
+        length = sum((g**2).sum() for g in gradients if g is not None) ** 0.5
         with torch.no_grad():
-            for weight, g in zip(weights, found, strict=True):
+            for weight, g in zip(weights, gradients, strict=True):
                 if g is not None:
                     weight.add_(rho * g / length)
         model(**batch).loss.backward()
@@ -74,7 +74,7 @@ def test_first_pass_draws_the_dropout_of_the_second() -> None:
 
 
 @pytest.mark.usefixtures("float64")
-def test_gradient_that_is_zero_or_not_finite_moves_nothing() -> None:
+def test_zero_or_nonfinite_gradient_moves_no_weight() -> None:
     weights, trained = ([torch.ones(3), torch.ones(2, 2)] for _ in range(2))
     is_moved = torch.tensor(False)
     for bad in (0.0, float("inf"), float("nan")):
@@ -95,12 +95,12 @@ def test_plan_that_runs_again_starts_from_the_trained_weights() -> None:
             before = copy.deepcopy(model.state_dict())
             micro_batch = engine.begin_micro_batch(batch)
             engine.regularizers[0].on_batch(micro_batch)
-            found = []
+            results = []
             for _ in range(2):
                 engine.plan(micro_batch)
-                found.append(copy.deepcopy(model.state_dict()))
-            assert all(map(torch.equal, found[0].values(), found[1].values()))
-            assert not all(map(torch.equal, found[0].values(), before.values()))
+                results.append(copy.deepcopy(model.state_dict()))
+            assert all(map(torch.equal, results[0].values(), results[1].values()))
+            assert not all(map(torch.equal, results[0].values(), before.values()))
             engine.before_optimizer()
             assert all(map(torch.equal, model.state_dict().values(), before.values()))
             with torch.no_grad():
@@ -119,7 +119,7 @@ def test_interrupted_step_leaves_the_trained_weights() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_other_methods_see_trained_weights_when_gradients_are_there() -> None:
+def test_other_methods_see_trained_weights_in_on_gradients() -> None:
     model, batch = zoo.make_model("bert").train(), zoo.make_batch("bert")
     before = [p.detach().clone() for p in model.parameters()]
     with Engine(model, [ChildTuning(p=0.5), SAM(0.3), ADDrop(cross_tuning=False)]) as engine:
@@ -146,7 +146,7 @@ def test_loss_scaling_and_a_frozen_model_are_refused() -> None:
     model = zoo.make_model("bert")
     for method in (SAM(), ASAM()):
         name = type(method).__name__
-        with pytest.raises(ValueError, match=rf"{name} computes a gradient in a pass of its own, and"):
+        with pytest.raises(ValueError, match=rf"{name} computes a gradient in a separate pass, and"):
             Engine(model, [method], loop=Scaled())
     Engine(model, [SAM(rho=0), FreeLB(), SMART()], loop=Scaled()).close()
     for parameter in model.parameters():

@@ -17,15 +17,15 @@ EPSILON, ALPHA, TAU = 0.4, 0.6, 0.3
 
 
 def pooled_by_hand(kind: str, hidden: torch.Tensor, batch: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    found = []
+    pooled = []
     for b in range(len(hidden)):
         if kind == "bart":
             tokens = [t for t in range(hidden.shape[1]) if batch["labels"][b, t] != -100]
-            found.append(sum(hidden[b, t] for t in tokens) / len(tokens))
+            pooled.append(sum(hidden[b, t] for t in tokens) / len(tokens))
         else:
             n = int(batch["attention_mask"][b].sum())
-            found.append(hidden[b, n - 1 if kind in ("gpt2", "llama") else 0])
-    return found
+            pooled.append(hidden[b, n - 1 if kind in ("gpt2", "llama") else 0])
+    return pooled
 
 
 def contrast_by_hand(one: list[torch.Tensor], two: list[torch.Tensor]) -> torch.Tensor:
@@ -81,9 +81,9 @@ def test_every_head_and_other_architectures_train(kind: str) -> None:
 def test_adversarial_step_of_an_example_without_gradient_is_zero() -> None:
     gradient = torch.randn(3, 4, 5)
     gradient[1] = 0
-    found = adversarial(gradient, 2.0)
-    assert_same_numbers(found.flatten(1).norm(dim=1), torch.tensor([2.0, 0.0, 2.0]))
-    assert torch.equal(found[1], torch.zeros(4, 5))
+    actual = adversarial(gradient, 2.0)
+    assert_same_numbers(actual.flatten(1).norm(dim=1), torch.tensor([2.0, 0.0, 2.0]))
+    assert torch.equal(actual[1], torch.zeros(4, 5))
 
 
 def test_pooling_ignores_padding_on_either_side() -> None:
@@ -97,11 +97,11 @@ def test_pooling_ignores_padding_on_either_side() -> None:
 def test_contrastive_term_is_computed_in_float32() -> None:
     h = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
-        found = info_nce(h, h.flip(0), TAU)
+        actual = info_nce(h, h.flip(0), TAU)
     rows = list(h.double())
-    assert found.dtype == torch.float32
+    assert actual.dtype == torch.float32
     # float32 is off by about 1e-6, bfloat16 by 1e-2
-    assert found.item() == pytest.approx(contrast_by_hand(rows, rows[::-1]).item(), rel=1e-4)
+    assert actual.item() == pytest.approx(contrast_by_hand(rows, rows[::-1]).item(), rel=1e-4)
     assert info_nce(h[:1], h[1:2], TAU) == 0  # a batch of one has no negatives
 
 

@@ -42,12 +42,12 @@ def test_schedule_is_fitted_to_learned_curves_and_survives_json() -> None:
     for step in range(1, 101):
         t = step / 100
         history.append({"step": step, "drop_probability": [0.6 - 0.5 * t, 0.2 + min(t, 0.5)]})
-    found = fit_schedule(history, knots=3)
+    actual = fit_schedule(history, knots=3)
     for t in (0.0, 0.2, 0.5, 0.9, 1.0):
-        assert found.probability(0, 2, t) == pytest.approx(0.6 - 0.5 * t, abs=0.01)
-        assert found.probability(1, 2, t) == pytest.approx(0.2 + min(t, 0.5), abs=0.01)
-    plain = json.loads(json.dumps(found.to_dict()))
-    assert make_method(plain.pop("method"), plain) == found
+        assert actual.probability(0, 2, t) == pytest.approx(0.6 - 0.5 * t, abs=0.01)
+        assert actual.probability(1, 2, t) == pytest.approx(0.2 + min(t, 0.5), abs=0.01)
+    plain = json.loads(json.dumps(actual.to_dict()))
+    assert make_method(plain.pop("method"), plain) == actual
 
 
 def test_fields_out_of_range_are_refused() -> None:

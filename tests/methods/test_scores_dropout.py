@@ -17,13 +17,13 @@ from helpers.precision import assert_same_gradients, assert_same_numbers
 
 def planned(method: ScoresDropout, kind: str = "bert", steps: int = 1, **sizes: int) -> list[dict[int, torch.Tensor]]:
     """The keep masks of several steps."""
-    found = []
+    results = []
     with Engine(zoo.make_model(kind).train(), [method], seed=5) as engine:
         for step in range(steps):
             engine.begin_step(Progress(step=step, total_steps=steps))
             with engine.micro_batch(zoo.make_batch(kind, **sizes)):
-                found.append(dict(engine.seams.plan.keep))
-    return found
+                results.append(dict(engine.seams.plan.keep))
+    return results
 
 
 @pytest.mark.usefixtures("float64")
@@ -34,8 +34,8 @@ def test_forward_and_gradients_match_the_equation(kind: str, pattern: str) -> No
     literal = copy.deepcopy(model)
     with Engine(model, [ScoresDropout(p=0.6, pattern=pattern, span=2)]) as engine, engine.micro_batch(batch) as inputs:
         keep = engine.seams.plan.keep
-        found = model(**inputs)
-        found.loss.backward()
+        actual = model(**inputs)
+        actual.loss.backward()
 
     def change(call: int, scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
         rows = []
@@ -51,7 +51,7 @@ def test_forward_and_gradients_match_the_equation(kind: str, pattern: str) -> No
     ChangedAttention(change).attach(literal)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
 
 

@@ -47,8 +47,8 @@ def literal_loss(model: Any, teacher: Any, kind: str, batch: dict[str, torch.Ten
         divergence = mean_over_rows(kind, outputs.logits, clean.logits, labels, both)
         if number == STEPS:
             break
-        found = torch.autograd.grad(divergence, deltas, retain_graph=True)
-        for row, gradient in enumerate(found):
+        actual = torch.autograd.grad(divergence, deltas, retain_graph=True)
+        for row, gradient in enumerate(actual):
             moved = deltas[row].detach() + STEP_SIZE * gradient / gradient.abs().max()
             deltas[row] = moved.maximum(torch.tensor(-EPSILON)).minimum(torch.tensor(EPSILON))
     with torch.no_grad():
@@ -117,10 +117,10 @@ def test_accumulated_step_matches_the_whole_batch(tmp_path: Path) -> None:
         ).train()
         return weights_of(model)
 
-    found = run(1, 4)
-    assert largest_difference(found, run(4, 1)) < 1e-9
-    assert largest_difference(found, run(1, 4, weight=0.1)) > 1e-5
-    assert largest_difference(found, run(1, 4, mu=4.0)) > 1e-6
+    actual = run(1, 4)
+    assert largest_difference(actual, run(4, 1)) < 1e-9
+    assert largest_difference(actual, run(1, 4, weight=0.1)) > 1e-5
+    assert largest_difference(actual, run(1, 4, mu=4.0)) > 1e-6
 
 
 def test_another_method_with_two_views_and_bad_fields_are_refused(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
     mask = random_structure(3, 9)
     with Engine(model, [StructureMask()]) as engine, engine.micro_batch({**batch, "structure_mask": mask}) as inputs:
         assert inputs.keys() == batch.keys()
-        found = model(**inputs)
-        found.loss.backward()
+        actual = model(**inputs)
+        actual.loss.backward()
     two = kind in ("bart", "t5")
 
     def change(call: int, scores: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ def test_forward_and_gradients_match_the_equation(kind: str) -> None:
     ChangedAttention(change).attach(literal)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
 
 
@@ -114,14 +114,14 @@ def test_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 def trees(examples: list[dict]) -> list[dict]:
     """Each token sees itself, its parent and the first token."""
-    found = []
+    results = []
     for example in examples:
         n = len(example["input_ids"])
         tree = torch.eye(n, dtype=torch.bool)
         tree[torch.arange(1, n), torch.arange(1, n) // 2] = True
         tree[:, 0] = True
-        found.append({**example, "structure_mask": tree})
-    return found
+        results.append({**example, "structure_mask": tree})
+    return results
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

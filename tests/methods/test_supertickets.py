@@ -88,7 +88,7 @@ def test_importance_is_the_gradient_of_a_gate(kind: str, per: str) -> None:
     batches = [zoo.make_batch(kind, size=3, seed=2), zoo.make_batch(kind, size=2, seed=3)]
     if kind != "bert":  # the mean over tokens weighs examples by their length: one example in each batch
         batches = [{name: value[i : i + 1] for name, value in batches[0].items()} for i in range(3)]
-    found = importance(model, batches, per)
+    measured = importance(model, batches, per)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -110,8 +110,8 @@ def test_importance_is_the_gradient_of_a_gate(kind: str, per: str) -> None:
             of_ffns = torch.autograd.grad(loss, list(more.values()))
             heads += torch.stack([g.abs().reshape(-1, 4).sum(0) for g in of_heads])
             feed_forwards += torch.stack([g.abs().sum() for g in of_ffns])
-    assert_same_numbers(torch.stack(found.heads), heads)
-    assert_same_numbers(found.feed_forwards, feed_forwards)
+    assert_same_numbers(torch.stack(measured.heads), heads)
+    assert_same_numbers(measured.feed_forwards, feed_forwards)
     assert heads.min() > 0
 
 
@@ -143,8 +143,8 @@ def test_share_with_the_lowest_importance_is_masked() -> None:
         assert scores.lowest(share) == Tickets(order[:heads], [1, 3, 2, 0][:blocks])
     # as the published scripts: 14, 28 and 43 of 144 heads, 1, 2 and 3 of 12 feed-forwards
     large = Importance([torch.rand(12) for _ in range(12)], torch.rand(12))
-    found = [large.lowest(share) for share in (0.1, 0.2, 0.3)]
-    assert [(len(t.heads), len(t.feed_forwards)) for t in found] == [(14, 1), (28, 2), (43, 3)]
+    actual = [large.lowest(share) for share in (0.1, 0.2, 0.3)]
+    assert [(len(t.heads), len(t.feed_forwards)) for t in actual] == [(14, 1), (28, 2), (43, 3)]
     nothing = Importance([torch.zeros(2)], torch.zeros(1))
     assert nothing.lowest(1) == Tickets([(0, 0), (0, 1)], [0])
 
@@ -164,15 +164,15 @@ def test_masked_model_matches_gates_in_outputs_and_gradients(kind: str) -> None:
     model.zero_grad()
     with Engine(model, [SuperTickets(TICKETS)]) as engine:
         with engine.micro_batch(batch) as inputs:
-            found = model(**inputs)
-            engine.loss(found).backward()
+            actual = model(**inputs)
+            engine.loss(actual).backward()
         engine.before_optimizer()
-        assert_same_numbers(found.logits, outputs.logits)
-        assert not torch.allclose(found.logits, plain, atol=1e-3)
+        assert_same_numbers(actual.logits, outputs.logits)
+        assert not torch.allclose(actual.logits, plain, atol=1e-3)
         for name, p in model.named_parameters():
             if name in expected:
                 assert_same_numbers(p.grad, expected[name], name)
-    assert torch.equal(model(**batch).logits, found.logits)  # it stays masked
+    assert torch.equal(model(**batch).logits, actual.logits)  # it stays masked
     attention, ffn = places(model, kind)
     zeros = [int((linear.weight == 0).sum()) for linear in (attention[0], attention[1], ffn[1], attention[-1], ffn[0])]
     masked = [2 * 8 * 32, 8 * 32, 32 * ffn[1].weight.numel() // 32, 0, 0]
@@ -187,9 +187,9 @@ def test_masked_weights_stay_zero_in_training_and_evaluation(optimizer: str, tmp
     heads, feed_forwards = gates_of(TICKETS)
     batch = zoo.make_batch("bert")
     with torch.no_grad():
-        found = model.double().eval()(**batch).logits
+        actual = model.double().eval()(**batch).logits
         with gated(model, "bert", heads, feed_forwards):
-            assert torch.equal(found, model(**batch).logits)
+            assert torch.equal(actual, model(**batch).logits)
     attention, ffn = places(model, "bert")
     assert not attention[0].weight[:, 8:16].any()
     assert not ffn[1].weight.any()
@@ -198,7 +198,7 @@ def test_masked_weights_stay_zero_in_training_and_evaluation(optimizer: str, tmp
     model.save_pretrained(tmp_path / "saved")
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
     with torch.no_grad():
-        assert torch.equal(found, loaded(**batch).logits)
+        assert torch.equal(actual, loaded(**batch).logits)
 
 
 def test_apply_masks_the_weights_permanently_and_changes_nothing_else() -> None:

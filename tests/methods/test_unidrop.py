@@ -42,13 +42,13 @@ class Dropping(oracles.LiteralAttention):
         decoder = self.kind == "bart" and site in (2, 4)
         real = self.batch["labels"] != -100 if decoder else self.batch["attention_mask"].bool()
         u = draws(int(decoder), (len(real), 1 + keys), "tokens").tolist()
-        found = torch.zeros(len(real), 1, 1, keys, dtype=torch.bool)
+        dropped = torch.zeros(len(real), 1, 1, keys, dtype=torch.bool)
         for b in range(len(real)):
             for t in range(1, keys):
                 special = not decoder and self.batch["input_ids"][b, t] in (0, 1, 2)
                 if u[b][0] >= RATES["p_k"] and real[b, t] and not special and u[b][1 + t] < RATES["p_d"]:
-                    found[b, ..., t] = True
-        return found
+                    dropped[b, ..., t] = True
+        return dropped
 
     def __call__(self, module: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
         site = self.calls
@@ -131,10 +131,10 @@ def test_special_tokens_are_never_dropped() -> None:
     model, batch = zoo.make_model("llama"), zoo.make_batch("llama")
     batch["input_ids"][0, 4] = 2  # the end of a sentence
     engine = Engine(model, [])
-    found = droppable_tokens(model, engine.seams.sites[0], batch)
+    actual = droppable_tokens(model, engine.seams.sites[0], batch)
     engine.close()
-    assert found[0].tolist() == [False, True, True, True, False, True, True, True, True]
-    assert found[2].tolist() == [False, True, True, True, True, False, False, False, False]
+    assert actual[0].tolist() == [False, True, True, True, False, True, True, True, True]
+    assert actual[2].tolist() == [False, True, True, True, True, False, False, False, False]
 
 
 def test_views_draw_independently_and_compose_with_addrop() -> None:

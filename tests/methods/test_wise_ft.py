@@ -30,7 +30,7 @@ def test_final_weights_are_between_the_pretrained_and_the_tuned_ones(alpha: floa
         assert_same_numbers(weight, expected)
 
 
-def test_of_an_adapter_the_change_is_scaled(tmp_path: Path) -> None:
+def test_adapter_change_is_scaled(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     changes = []
     for alpha in (1.0, 0.25):
@@ -82,7 +82,7 @@ def test_each_evaluation_chooses_on_the_development_set_and_changes_no_training(
     assert chosen.evaluate()["eval_loss"] == min(e["eval_loss"] for e in history if "eval_loss" in e)
 
 
-def test_a_choice_needs_a_development_set(tmp_path: Path) -> None:
+def test_auto_alpha_needs_a_development_set(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, WiSEFT("auto"))
     trainer.eval_dataset = None
     with pytest.raises(ValueError, match="eval_dataset is NoneType, and WiSEFT chooses a coefficient on it; pass one"):
@@ -102,8 +102,8 @@ def test_runs_and_studies_choose_on_the_same_data_and_record_it(tmp_path: Path) 
     }  # fmt: skip
     result = fine_tune(**settings, output_dir=str(tmp_path / "run"))
     kept = result.record["kept"]
-    found = scores(result.record["history"], kept["step"], "accuracy")
-    assert kept["chosen"] == {"wise_ft": max(found, key=lambda value: (found[value], value))}
+    actual = scores(result.record["history"], kept["step"], "accuracy")
+    assert kept["chosen"] == {"wise_ft": max(actual, key=lambda value: (actual[value], value))}
     assert kept["sentences"][-1] == f"wise_ft chose {kept['chosen']['wise_ft']:g} on the validation examples"
     assert result.record["caveats"] == [
         "wise_ft used validation examples during training, so the scores on them are optimistic."

@@ -21,9 +21,9 @@ pytestmark = pytest.mark.usefixtures("float64")
 def test_gradient_attribution_matches_plain_autograd(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     expected = oracles.literal_ga(kind, copy.deepcopy(model), batch)
-    found = attribute(model, batch)
-    assert len(found) == len(expected)
-    for layer, values in found.items():
+    actual = attribute(model, batch)
+    assert len(actual) == len(expected)
+    for layer, values in actual.items():
         assert relative_error(values, expected[layer]) < 1e-9
 
 
@@ -35,8 +35,8 @@ def test_integrated_gradient_attribution_matches_the_plain_sum(kind: str, monkey
     expected = oracles.literal_iga(kind, copy.deepcopy(model), batch, rule.nodes())
     for tokens in (0, 100, 10**6):  # a node in each pass, a few, or all of them
         monkeypatch.setitem(attribution._TOKENS, "cpu", tokens)
-        found = attribute(model, batch, method="iga", rule=rule)
-        for layer, values in found.items():
+        actual = attribute(model, batch, method="iga", rule=rule)
+        for layer, values in actual.items():
             assert relative_error(values, expected[layer]) < 1e-9
 
 
@@ -164,5 +164,5 @@ def test_integrated_gradients_are_taken_without_dropout() -> None:
     model, batch = zoo.make_model("bert"), zoo.make_batch("bert")
     rule = IntegrationRule("gauss", 2)
     without = attribute(model.eval(), batch, "iga", rule=rule)
-    found = attribute(model.train(), batch, "iga", rule=rule)
-    assert all(torch.equal(found[layer], without[layer]) for layer in without)
+    actual = attribute(model.train(), batch, "iga", rule=rule)
+    assert all(torch.equal(actual[layer], without[layer]) for layer in without)

@@ -121,14 +121,14 @@ def test_precomputed_mask_equals_the_keep_mask(kind: str, attention: str) -> Non
     assert all(mask.empty.any() and not mask.empty.all() for mask in masks.values())
     more = torch.rand(records[0].query.shape[2], records[0].key.shape[2]) > 0.2
     for other in (*rest, Plan(keep={0: more})):
-        found = []
+        results = []
         for plan in (Plan(keep=keep), Plan(keep=masks)):
             model.zero_grad()
             with seams.applied(plan | other):
                 outputs = model(**batch)
                 outputs.loss.backward()
-            found.append((logits(outputs), *(p.grad for p in model.parameters() if p.grad is not None)))
-        for expected, ours in zip(*found, strict=True):
+            results.append((logits(outputs), *(p.grad for p in model.parameters() if p.grad is not None)))
+        for expected, ours in zip(*results, strict=True):
             assert_same_numbers(ours, expected)
 
 
@@ -139,10 +139,10 @@ def test_zeroed_rows_keep_their_layout_and_have_no_gradient(width: int, dtype: t
     rows = torch.rand(2, 1, 6, 1) < 0.5
     for given in (x, x[:, :, 1:], x[..., 1:]):
         some = rows[:, :, -given.shape[2] :]
-        found = zero_rows(given, some)
-        assert torch.equal(found, given.masked_fill(some, 0))
-        assert found.transpose(1, 2).is_contiguous()
-        (gradient,) = torch.autograd.grad(found.sum(), given)
+        actual = zero_rows(given, some)
+        assert torch.equal(actual, given.masked_fill(some, 0))
+        assert actual.transpose(1, 2).is_contiguous()
+        (gradient,) = torch.autograd.grad(actual.sum(), given)
         assert torch.equal(gradient, torch.ones_like(given).masked_fill(some, 0))
 
 
@@ -238,13 +238,13 @@ def test_plans_are_merged_field_by_field() -> None:
 def test_calls_of_the_shared_attention_module_of_albert_are_separate_sites() -> None:
     model, batch = zoo.make_model("albert", dropout=False).eval(), zoo.make_batch("albert")
     seams = bind(model)
-    found = []
+    results = []
     for site in range(3):
         with seams.applied(Plan(uniform=frozenset({site}))):
-            found.append(model(**batch).logits)
+            results.append(model(**batch).logits)
     assert len(seams.sites) == 3
-    assert not torch.equal(found[0], found[1])
-    assert not torch.equal(found[1], found[2])
+    assert not torch.equal(results[0], results[1])
+    assert not torch.equal(results[1], results[2])
 
 
 def test_unsupported_models_are_refused_by_name() -> None:
@@ -320,12 +320,12 @@ def test_weights_multiply_attention_after_the_softmax(kind: str, attention: str)
     seams = bind(model)
     factors = random_factors(model, batch, seams)
     with seams.applied(Plan(weights=factors)):
-        found = model(**batch)
-        found.loss.backward()
+        actual = model(**batch)
+        actual.loss.backward()
     Factored(factors).attach(literal)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
     model.zero_grad()
     with seams.applied(Plan(weights={site: torch.ones(1) for site in factors})):
@@ -442,14 +442,14 @@ def test_projections_multiply_query_key_and_value(kind: str) -> None:
                 lambda m, args, y, flat=flat: y * flat if y.shape[0] == 3 else y
             )
     with seams.applied(Plan(projections=factors)):
-        found = model(**batch)
-        found.loss.backward()
+        actual = model(**batch)
+        actual.loss.backward()
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
     with seams.applied(Plan(projections={0: (None, None, torch.zeros(1))})):
-        assert not torch.allclose(model(**batch).logits, found.logits)
+        assert not torch.allclose(model(**batch).logits, actual.logits)
 
 
 # ---- the feed-forward -----------------------------------------------------------------------------------------------
@@ -532,12 +532,12 @@ def test_feed_forward_is_edited_before_and_after_its_last_linear(kind: str) -> N
         names
     )
     with seams.applied(feed_forward_plan(len(names))):
-        found = model(**batch)
-        found.loss.backward()
+        actual = model(**batch)
+        actual.loss.backward()
     literal_feed_forward(literal, names)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert_same_gradients(model, literal)
     assert type(model.get_submodule(names[0])) is not type(literal.get_submodule(names[0]))
     assert isinstance(model.get_submodule(names[0]), type(literal.get_submodule(names[0])))
@@ -612,12 +612,12 @@ def test_lora_layer_as_a_whole_counts_as_the_last_linear(kind: str, targets: lis
     names = [f"base_model.model.{name}" for name in last_maps(kind)]
     assert all("_attendrop_feed_forward" in vars(model.get_submodule(name)) for name in names)
     with seams.applied(feed_forward_plan(len(names))):
-        found = model(**batch)
-        found.loss.backward()
+        actual = model(**batch)
+        actual.loss.backward()
     literal_feed_forward(literal, names)
     expected = literal(**batch)
     expected.loss.backward()
-    assert_same_numbers(found.logits, expected.logits)
+    assert_same_numbers(actual.logits, expected.logits)
     assert any(p.grad is not None for p in model.parameters())
     assert_same_gradients(model, literal)
     seams.unbind()
@@ -671,12 +671,12 @@ def test_single_calls_of_the_shared_block_of_albert_can_be_edited() -> None:
     assert len(seams.blocks) == 3
     assert len(set(seams.blocks)) == 1
     assert [site.block for site in seams.sites] == [0, 1, 2]
-    found = []
+    results = []
     for block in range(3):
         with seams.applied(Plan(edits={block: (lambda x: x * 2,)})):
-            found.append(model(**batch).logits)
-    assert not torch.allclose(found[0], found[1])
-    assert not torch.allclose(found[1], found[2])
+            results.append(model(**batch).logits)
+    assert not torch.allclose(results[0], results[1])
+    assert not torch.allclose(results[1], results[2])
     seen = []
     with seams.applied(Plan(edits={-1: (lambda x: seen.append(x) or x,)})):
         model(**batch)

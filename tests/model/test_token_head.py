@@ -33,13 +33,13 @@ def test_attribution_by_parts_matches_plain_autograd(kind: str, monkeypatch: pyt
     monkeypatch.setattr(token_head, "LOGITS_AT_ONCE", TOKENS * zoo.VOCABULARY * len(batch["labels"]))
     widths: list[int] = []
     model.register_forward_hook(lambda module, args, outputs: widths.append(outputs.logits.shape[1]))
-    found = attribute(model, batch)
+    actual = attribute(model, batch)
     assert max(widths[-2:]) <= TOKENS, "all logits were in memory at once"
-    for layer, values in found.items():
+    for layer, values in actual.items():
         assert relative_error(values, expected[layer]) < 1e-9
 
 
-def test_head_that_draws_or_has_no_trunk_is_asked_for_all_logits() -> None:
+def test_head_that_draws_or_has_no_trunk_computes_all_logits() -> None:
     """The dropout of a head for token labels would draw other numbers for one token after the other."""
     assert TokenHead.find(zoo.make_model("token").train()) is None
     assert TokenHead.find(zoo.make_model("t5").train()) is None
@@ -109,8 +109,8 @@ def test_penalty_by_parts_matches_the_whole(name: str, monkeypatch: pytest.Monke
         penalty = function(logits, labels)
         (0.7 * penalty).backward()
         results.append((penalty.detach(), logits.grad))
-    for found, expected in zip(*results, strict=True):
-        assert_same_numbers(found, expected)
+    for actual, expected in zip(*results, strict=True):
+        assert_same_numbers(actual, expected)
 
 
 def _lora_model() -> peft.PeftModel:

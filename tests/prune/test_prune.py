@@ -105,9 +105,9 @@ def test_forward_of_a_pruned_model_is_captured(kind: str) -> None:
         batch = {name: x.cuda() for name, x in zoo.make_batch(kind, seed=seed).items() if name != "labels"}
         batch["attention_mask"][:, 4 + seed :] = 0
         static, key = graphs.static_batch(batch)
-        found = graphs.run(key, lambda static=static: model(**static).logits, forward_of=model)
+        actual = graphs.run(key, lambda static=static: model(**static).logits, forward_of=model)
         assert graphs.failure is None
-        assert torch.allclose(found, model(**batch).logits, atol=1e-5)
+        assert torch.allclose(actual, model(**batch).logits, atol=1e-5)
         masks.append(batch["attention_mask"])
     assert not torch.equal(*masks)
 
@@ -686,6 +686,6 @@ def test_exported_onnx_model_runs_on_other_sizes(kind: str, tmp_path) -> None:
     model.eval()
     for size, length in ((1, 9), (3, 7), (5, 8)):
         batch = inputs(size, length)
-        found = session.run(["logits"], {name: x.numpy() for name, x in batch.items()})[0]
+        actual = session.run(["logits"], {name: x.numpy() for name, x in batch.items()})[0]
         # another library in float32: its rounding is below 1e-5, and a wrong graph is far above
-        assert relative_error(torch.from_numpy(found), logits(model, batch).double()) < 1e-4
+        assert relative_error(torch.from_numpy(actual), logits(model, batch).double()) < 1e-4

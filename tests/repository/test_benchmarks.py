@@ -139,8 +139,8 @@ def test_weight_pass_benchmark_writes_complete_rows(tmp_path: Path) -> None:
     passes = {name: int(row["passes"]) for name, row in rows.items()}
     assert passes["average"] == weight_passes_of("ema") == weight_passes_of("swa:start=0")
     assert passes["pull"] == weight_passes_of("l2_sp")
-    assert passes["climb of SAM"] + passes["restore"] == weight_passes_of("sam")
-    assert passes["climb of ASAM"] + passes["restore"] == weight_passes_of("asam")
+    assert passes["ascent of SAM"] + passes["restore"] == weight_passes_of("sam")
+    assert passes["ascent of ASAM"] + passes["restore"] == weight_passes_of("asam")
 
 
 class Products(TorchDispatchMode):
@@ -226,10 +226,10 @@ def test_timings_alternate_between_functions_in_rounds(monkeypatch: pytest.Monke
     seconds = iter([*(1.0, 1.0), *(2.0, 2.0), *(1.0, 3.0), *(2.0, 2.0), *(5.0, 3.0), *(2.0, 2.0)])
     monkeypatch.setattr(kernels, "_time_on_cpu", lambda run, x: (run(x), next(seconds))[1])
     runs = {name: (lambda x, name=name: calls.append(f"{name}{x}")) for name in "ab"}
-    found = kernels.timings(runs, [0, 1], "cpu", 6)
+    actual = kernels.timings(runs, [0, 1], "cpu", 6)
     assert calls == ["a0"] * 3 + ["b0"] * 3 + ["a0", "a1", "b0", "b1"] * 3
-    assert found["a"] == (2.0, 150.0)  # medians of the rounds: 1, 2 and 4
-    assert found["b"] == (2.0, 0.0)
+    assert actual["a"] == (2.0, 150.0)  # medians of the rounds: 1, 2 and 4
+    assert actual["b"] == (2.0, 0.0)
 
 
 def test_append_adds_new_columns_to_an_existing_file(tmp_path: Path) -> None:

@@ -130,24 +130,24 @@ class Compiler:
         start, log = time.monotonic(), io.StringIO()
         try:
             with redirect_stdout(log):
-                found = kernel.run(*args, grid=None, warmup=True, **options)
+                compiled = kernel.run(*args, grid=None, warmup=True, **options)
         except Exception as error:
             print("FAILED", flush=True)
             self.problems.append(f"{place} cannot be compiled: {' '.join(str(error).split())[:LONGEST]}")
             return
-        if (self.card, found.hash) in self.compiled:
+        if (self.card, compiled.hash) in self.compiled:
             print("compiled before", flush=True)
             return
-        self.compiled.add((self.card, found.hash))
+        self.compiled.add((self.card, compiled.hash))
         registers, spilled = (
             match[1] if (match := re.search(pattern, log.getvalue())) else "?"
             for pattern in (r"Used (\d+) registers", r"(\d+) bytes spill stores")
         )
-        shared, limit = found.metadata.shared, SHARED[self.card]
+        shared, limit = compiled.metadata.shared, SHARED[self.card]
         print(
             f"{registers} registers, {spilled} spilled, {shared} shared | {time.monotonic() - start:.1f} s", flush=True
         )
-        if found.hash != kernel.run(*map(at_another_address, args), grid=None, warmup=True, **options).hash:
+        if compiled.hash != kernel.run(*map(at_another_address, args), grid=None, warmup=True, **options).hash:
             self.problems.append(f"{place} is compiled again where a number has another address.")
         if shared > limit:
             self.problems.append(f"{place} needs {shared} bytes of shared memory, and the card has {limit}.")
@@ -161,12 +161,14 @@ def at_another_address(argument: Any) -> Any:
 
 def kernels_of_the_package() -> set[str]:
     """The names of all functions that can be launched: by convention they end with `_kernel`."""
-    found = set()
+    all_kernels = set()
     for module in pkgutil.walk_packages(kernels.__path__, f"{kernels.__name__}."):
         if module.name.rpartition(".")[2].startswith("triton"):
             names = vars(importlib.import_module(module.name))
-            found |= {name for name, x in names.items() if isinstance(x, JITFunction) and name.endswith("_kernel")}
-    return found
+            all_kernels |= {
+                name for name, x in names.items() if isinstance(x, JITFunction) and name.endswith("_kernel")
+            }
+    return all_kernels
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------

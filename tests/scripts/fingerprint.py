@@ -42,11 +42,11 @@ MORE = [
 
 
 def digest(tensors: dict[str, Any]) -> str:
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:16]
+        checksum.update(name.encode())
+        checksum.update(tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return checksum.hexdigest()[:16]
 
 
 def train(kind: str, regularizers: list, columns: dict[str, Any], **options: Any) -> str:
@@ -74,15 +74,15 @@ def main() -> None:
         print("plain", kind, train(kind, [], {}), flush=True)
         for method in ("ga", "aa", "iga"):
             model, batch = zoo.make_model(kind), zoo.make_batch(kind)
-            found = attribute(model, batch, method)
-            print("attribute", method, kind, digest({str(k): v for k, v in found.items()}), flush=True)
+            actual = attribute(model, batch, method)
+            print("attribute", method, kind, digest({str(k): v for k, v in actual.items()}), flush=True)
     for method, setting in SETTINGS.items():
         for kind in setting.models:
             columns = setting.columns(zoo.make_batch(kind, size=12, seed=4), "usual")
             for accumulate in (1, 2):
                 made = [make_method(method, setting.usual)]
-                found = train(kind, made, columns, gradient_accumulation_steps=accumulate)
-                print(method, kind, f"accumulation {accumulate}", found, flush=True)
+                actual = train(kind, made, columns, gradient_accumulation_steps=accumulate)
+                print(method, kind, f"accumulation {accumulate}", actual, flush=True)
     for text in MORE:
         for kind in ("bert", "gpt2", "bart"):
             print(text, kind, train(kind, [parse_method(text)], {}), flush=True)

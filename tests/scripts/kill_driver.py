@@ -83,13 +83,13 @@ def kill_at_random_moments(
         elif driver.wait() != 0:
             raise SystemExit(f"the driver ended with code {driver.returncode}")
         driver.wait()
-        found = {
+        records = {
             name: (json.dumps(record, sort_keys=True), count(folder / "marks", f"{name}-*"))
             for name, record in read_records(folder / "study", broken.append).items()
         }
-        counts["lost"] += len(seen.keys() - found.keys())
-        counts["repeated"] += sum(found[name] != seen[name] for name in seen.keys() & found.keys())
-        seen = found
+        counts["lost"] += len(seen.keys() - records.keys())
+        counts["repeated"] += sum(records[name] != seen[name] for name in seen.keys() & records.keys())
+        seen = records
     assert seen.keys() == {spec.id for spec in specs_of(folder, runs, seconds, is_real)}
     return {**counts, "records": len(seen), "broken": len(broken)}
 

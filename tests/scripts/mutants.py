@@ -53,7 +53,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "capture/half_weights.py": [
         ("self._used_otherwise.update(_parameters_in((args, kwargs)))", "pass", "half_weights"),
         ("return self._reads[weight] == self._gradients[weight] == 1", "return True", "half_weights:left_to_autocast"),
-        ("weight in trained and self", "self", "half_weights:nobody_takes"),
+        ("weight in trained and self", "self", "half_weights:unread_gradients"),
         ("if value.requires_grad else self._copies[value].detach()", "if True else None", "half_weights:frozen"),
         ("if weight._backward_hooks or weight._post_accumulate_grad_hooks:", "if False:", "half_weights:more_than"),
         ("torch._C._autograd._top_saved_tensors_default_hooks(False) is not None", "False",
@@ -67,13 +67,13 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("        if kind is not None:\n            self._copies = {}\n", "", "half_weights:exception"),
     ],
     "capture/graphs.py": [
-        ("of_weights[parameter] + of_copies.pop(parameter)", "of_copies.pop(parameter)", "half_weights:does_not_see"),
+        ("of_weights[parameter] + of_copies.pop(parameter)", "of_copies.pop(parameter)", "half_weights:outside_the"),
     ],
     "core/rates.py": [
         ('"lr": group["lr"] * factor', '"lr": group["lr"]', "llrd"),
         ("sorted(set(of_parameters), reverse=True)", "sorted(set(of_parameters))", "llrd"),
         ("self.optimizer.param_groups[:] = self._own", "pass", "llrd"),
-        ("factors.get(name, 1.0) * factor", "factor", "llrd:go_together"),
+        ("factors.get(name, 1.0) * factor", "factor", "llrd:combine_with"),
     ],
     "trainer/choice.py": [
         ("return score if is_higher_better else -score", "return score", "wise_ft"),
@@ -248,7 +248,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("(epsilon / size.clamp(min=1e-30)).clamp(max=1)", "1", "freelb:hand"),
         ("/ count.clamp(min=1).sqrt()", "/ count.clamp(min=1)", "freelb:hand"),
         ("step_size * gradient / length.masked_fill(~is_usable, 1)", "step_size * gradient", "freelb:hand"),
-        ("(number, x.shape) if step.is_captured else number", "0", "freelb:captured"),
+        ("(number, x.shape) if step.is_captured else number", "0", "freelb:before_capture"),
     ],
     "methods/hidden_mixup.py": [
         ("return self._shares(step).sum() * (replace", "return (replace", "hidden_mixup"),
@@ -340,11 +340,22 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("manual_seed(self.seed + self.epoch)", "manual_seed(self.seed)", "sampler"),
         ("argsort(descending=True, stable=True)", "argsort(descending=True, stable=True).sort().values", "sampler"),
         ("torch.randperm(full, generator=generator).tolist()", "range(full)", "sampler"),
+    ],
+    "lab/runs/trainer.py": [
         ("* self.args.gradient_accumulation_steps *", "*", "sampler"),
+        ("            self._metrics_of_part = None\n", "            pass\n", "run_trainer"),
+    ],
+    "lab/cli/packages.py": [
+        ("if word == flag and value in (None, *words[place + 1 : place + 2])", "if word == flag", "packages:flags"),
+        ("except (ImportError, ValueError)", "except ZeroDivisionError", "packages:refuses"),
+    ],
+    "lab/runs/resolve.py": [
+        ("copy.copy(resolved.arguments)", "resolved.arguments", "resolve"),
+        ('found["save_strategy"] = training["eval_strategy"]', "pass", "resolve"),
     ],
     "trainer/manifest.py": [
-        ("sorted(found, reverse=True)", "sorted(found)", "checkpoints:newest_checkpoint"),
-        ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_names"),
+        ("sorted(checkpoints, reverse=True)", "sorted(checkpoints)", "checkpoints:newest_complete"),
+        ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_check"),
     ],
     "lab/runs/recipe.py": [
         ("epochs * PRESET_EXAMPLES / examples", "epochs * examples / PRESET_EXAMPLES", "first_hour:many_passes"),
@@ -358,12 +369,12 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
 
 def arguments_of(tests: str) -> list[list[str]]:
     """The arguments of pytest, one list for each entry of `tests`."""
-    found = []
+    arguments = []
     for entry in tests.split():
         name, _, chosen = entry.partition(":")
         [file] = (ROOT / "tests").rglob(f"test_{name}.py")
-        found.append([str(file.relative_to(ROOT)), *(["-k", chosen] if chosen else [])])
-    return found
+        arguments.append([str(file.relative_to(ROOT)), *(["-k", chosen] if chosen else [])])
+    return arguments
 
 
 def fails(tree: Path, tests: str) -> bool:

@@ -74,9 +74,9 @@ def compare(folder: Path, seeds: int) -> dict[str, int]:
     expected = local_records(folder / "local", specs)
     losses = {record["scores"]["validation"]["loss"] for record in expected.values()}
     assert len(losses) == len(specs), "runs with other methods and seeds must have other scores"
-    found, lost = ray_records(folder / "ray", specs)
-    equal = [name for name, record in expected.items() if all(record[key] == found[name][key] for key in _OUTCOME)]
-    return {"runs": len(specs), "records": len(found), "equal": len(equal), "lost": lost}
+    records, lost = ray_records(folder / "ray", specs)
+    equal = [name for name, record in expected.items() if all(record[key] == records[name][key] for key in _OUTCOME)]
+    return {"runs": len(specs), "records": len(records), "equal": len(equal), "lost": lost}
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def main() -> None:
 def train(mode: str, method: str, folder: str, resume: bool) -> None:
     trainer = make_trainer(mode, method, folder)
     trainer.train(resume_from_checkpoint=resume)
-    found = {
+    saved = {
         "networks": networks_of(trainer),
         "record": trainer.regularizers[0].record() if method != "addrop" else [],
         "logs": trainer.state.log_history,
@@ -132,7 +132,7 @@ def train(mode: str, method: str, folder: str, resume: bool) -> None:
         "unbound": Seams.of(trainer.model) is None,
         "edits": edits_of_block(trainer.model),
     }
-    torch.save(found, Path(folder, f"rank{trainer.args.process_index}.pt"))
+    torch.save(saved, Path(folder, f"rank{trainer.args.process_index}.pt"))
 
 
 if __name__ == "__main__":

@@ -59,9 +59,9 @@ def main() -> None:
     logging.set_verbosity_error()
     freeze_imported()
     world = int(os.environ["WORLD_SIZE"])
-    found = {f"plain {kind}": train(None, world, kind) for kind in ("bert", "bert_lora")}
-    found |= {method: train(method, world, bert_for(method)) for method in SETTINGS}
-    torch.save(found, Path(sys.argv[1], f"rank{os.environ['RANK']}.pt"))
+    results = {f"plain {kind}": train(None, world, kind) for kind in ("bert", "bert_lora")}
+    results |= {method: train(method, world, bert_for(method)) for method in SETTINGS}
+    torch.save(results, Path(sys.argv[1], f"rank{os.environ['RANK']}.pt"))
 
 
 if __name__ == "__main__":

@@ -104,24 +104,24 @@ def worker(file: str, trials: list[str]) -> None:
     """One of the two processes. The way in which weights are shared is the same for its whole life."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    found = {method: {name: outcome(TRIALS[name], method) for name in trials} for method in METHODS}
+    outcomes = {method: {name: outcome(TRIALS[name], method) for name in trials} for method in METHODS}
     if os.environ["RANK"] == "0":
-        Path(file).write_text(json.dumps(found), encoding="utf-8")
+        Path(file).write_text(json.dumps(outcomes), encoding="utf-8")
 
 
 def main() -> None:
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__]
-    found: dict[str, dict[str, str]] = {method: {"method": method} for method in METHODS}
+    outcomes: dict[str, dict[str, str]] = {method: {"method": method} for method in METHODS}
     for trials in ([name for name in TRIALS if name != "FSDP"], ["FSDP"]):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "found.json")
             subprocess.run([*launch, str(file), *trials], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             for method, cells in json.loads(file.read_text(encoding="utf-8")).items():
-                found[method] |= cells
+                outcomes[method] |= cells
     with (RESULTS / "works-with.csv").open("w", newline="", encoding="utf-8") as csv_file:
         writer = csv.DictWriter(csv_file, ["method", *TRIALS], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(found.values())
+        writer.writerows(outcomes.values())
 
 
 if __name__ == "__main__":

@@ -123,9 +123,9 @@ def test_fixed_settings_and_combinations_follow_from_the_chosen_ones(monkeypatch
     for row in rows:
         if row["method"] == "plain" and float(row["learning_rate"]) == least["learning_rate"]:
             row["loss"] = "0.1"
-    found = choose.means(rows)
-    chosen = choose.tuned(found)
-    added = choose.fixed(chosen, found)
+    means = choose.means(rows)
+    chosen = choose.tuned(means)
+    added = choose.fixed(chosen, means)
     assert added["other plain"] == {"method": "", "training": least}
     assert added["plain like it"] == {"method": "", "training": chosen["AD-DROP"]["training"]}
     assert added["default"] == {"method": "addrop", "training": chosen["plain"]["training"]}
@@ -174,8 +174,8 @@ def test_stage_can_be_limited_to_the_best_methods_and_scale_the_rate(
     whole = {**plan.PLAN["stages"]["whole"], "best": 2}
     monkeypatch.setitem(plan.PLAN["stages"], "whole", whole)
     monkeypatch.setitem(plan.PLAN["models"], "wide", {"rate_factor": 0.5, "seeds": 3})
-    found = plan.runs("whole", "/data", "/model", name="wide")
-    assert {run.method for run in found} == {"plain", "SAM", "EMA", "AD-DROP", "Best two together"}
-    assert {run.settings["learning_rate"] for run in found} == {5e-5}
-    assert {run.settings["num_train_epochs"] for run in found} == {whole["epochs"]}
-    assert {run.seed for run in found} == {0, 1, 2}
+    actual = plan.runs("whole", "/data", "/model", name="wide")
+    assert {run.method for run in actual} == {"plain", "SAM", "EMA", "AD-DROP", "Best two together"}
+    assert {run.settings["learning_rate"] for run in actual} == {5e-5}
+    assert {run.settings["num_train_epochs"] for run in actual} == {whole["epochs"]}
+    assert {run.seed for run in actual} == {0, 1, 2}

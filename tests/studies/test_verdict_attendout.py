@@ -52,10 +52,10 @@ def made_up_line(stage: str, spec: Any, generator: np.random.Generator) -> dict[
 def rows() -> list[dict[str, str]]:
     """The lines of a whole experiment."""
     files, generator = Files("data", "files", 10), np.random.default_rng(0)
-    found: list[dict[str, str]] = []
+    lines: list[dict[str, str]] = []
     for stage in STAGES:
-        found += [made_up_line(stage.name, spec, generator) for spec in plan.runs(stage, found, files, "model")]
-    return found
+        lines += [made_up_line(stage.name, spec, generator) for spec in plan.runs(stage, lines, files, "model")]
+    return lines
 
 
 def test_runs_are_unique_and_their_methods_exist(rows: list[dict[str, str]]) -> None:

@@ -92,13 +92,13 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 
 def test_sentences_match_the_planted_effects(study: Path) -> None:
-    found = rows_of(page.TABLES["verdict-words"]())
+    actual = rows_of(page.TABLES["verdict-words"]())
     score, loss, seconds = 0, 1, -1
-    assert [found["mixout"][at] for at in (score, loss)] == ["hurts", "**helps**"]
-    assert [found["EMA"][at] for at in (score, loss)] == ["=", "**helps**"]
-    assert [found["AD-DROP"][at] for at in (score, loss)] == ["**helps**", "**helps**"]
-    assert [found["AD-DROP, default"][at] for at in (score, loss, seconds)] == ["=", "hurts", "2.0\u00a0×"]
-    assert list(found)[2] == "Two together"  # the lowest log loss comes first
+    assert [actual["mixout"][at] for at in (score, loss)] == ["hurts", "**helps**"]
+    assert [actual["EMA"][at] for at in (score, loss)] == ["=", "**helps**"]
+    assert [actual["AD-DROP"][at] for at in (score, loss)] == ["**helps**", "**helps**"]
+    assert [actual["AD-DROP, default"][at] for at in (score, loss, seconds)] == ["=", "hurts", "2.0\u00a0×"]
+    assert list(actual)[2] == "Two together"  # the lowest log loss comes first
     assert set(rows_of(page.TABLES["verdict-words-mpnet"]())["mixout"][:2]) == {"="}
     number = rows_of(page.TABLES["verdict-numbers"]())["AD-DROP"]
     assert number[score].startswith("+3.0 [+2.9,\u00a0+3.1]")
@@ -110,25 +110,25 @@ def test_sentences_match_the_planted_effects(study: Path) -> None:
 
 
 def test_control_separates_the_method_from_its_epochs(study: Path) -> None:
-    found = rows_of(page.TABLES["verdict-controls"]())
-    assert found["EMA"][:2] == ["8", "1.0e-04"]
-    assert found["EMA"][3].endswith("no difference")  # it helps against plain fine-tuning, which has more epochs
-    assert found["AD-DROP"][1] == "1.0e-04 (plain 1.2e-04)"
-    assert found["AD-DROP"][2].endswith("**helps**")
-    assert found["AD-DROP"][3].startswith("−0.05")
-    assert not {"LLRD", "plain, fewer epochs"} & set(found)  # nothing is trained like LLRD
-    assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("trained alike")[1]
+    actual = rows_of(page.TABLES["verdict-controls"]())
+    assert actual["EMA"][:2] == ["8", "1.0e-04"]
+    assert actual["EMA"][3].endswith("no difference")  # it helps against plain fine-tuning, which has more epochs
+    assert actual["AD-DROP"][1] == "1.0e-04 (plain 1.2e-04)"
+    assert actual["AD-DROP"][2].endswith("**helps**")
+    assert actual["AD-DROP"][3].startswith("−0.05")
+    assert not {"LLRD", "plain, fewer epochs"} & set(actual)  # nothing is trained like LLRD
+    assert "*Two together* (3 of 3)" in page.TABLES["verdict-majority"]().split("matched")[1]
 
 
 def test_table_by_size_omits_methods_measured_at_one_size(study: Path) -> None:
     rows = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "Two together"]
     write(study / "fewer-minilm.csv", rows)
     forget()
-    found, alike = (rows_of(page.TABLES[f"verdict-sizes{part}-loss"]()) for part in ("", "-alike"))
-    assert "Two together" not in found
-    assert found["EMA"][0].endswith("**helps**")  # n = 100
-    assert alike["EMA"][0].endswith("no difference")  # fewer epochs lower it as much
-    assert "LLRD" not in alike
+    actual, matched = (rows_of(page.TABLES[f"verdict-sizes{part}-loss"]()) for part in ("", "-matched"))
+    assert "Two together" not in actual
+    assert actual["EMA"][0].endswith("**helps**")  # n = 100
+    assert matched["EMA"][0].endswith("no difference")  # fewer epochs lower it as much
+    assert "LLRD" not in matched
 
 
 def test_recommendation_is_the_best_development_method_that_does_not_hurt(study: Path) -> None:
@@ -175,9 +175,9 @@ def test_other_data_have_their_own_table(study: Path) -> None:
     forget()
     assert page.TABLES["verdict-words"]() == before
     assert parts.sizes("minilm") == ["shots=50", "shots=150"]
-    found = rows_of(page.TABLES["verdict-other-data"]())
-    assert found["AD-DROP"][-1] == "+5.0 [+5.0,\u00a0+5.0] **helps**"
-    assert found["EMA"][1].endswith("hurts")
+    actual = rows_of(page.TABLES["verdict-other-data"]())
+    assert actual["AD-DROP"][-1] == "+5.0 [+5.0,\u00a0+5.0] **helps**"
+    assert actual["EMA"][1].endswith("hurts")
     assert recommend.preset_method() == "AD-DROP"  # EMA hurts there
     assert "| method | imdb | glue/mnli | glue/qqp | rotten_tomatoes |" in page.TABLES["verdict-tasks-loss"]()
     assert "| rotten_tomatoes | 300 | 20 |" in page.TABLES["verdict-levels"]()
@@ -199,9 +199,9 @@ def test_whole_training_sets_have_their_own_table(study: Path, monkeypatch: pyte
     assert "| method | rate | score, mrpc | score, stsb | log loss, mrpc |" in text
     assert rows_of(text)["AD-DROP"][0] == "0.0001"
     assert all(cell.endswith("**helps**") for cell in rows_of(text)["AD-DROP"][1:])
-    alike = rows_of(page.TABLES["verdict-whole-alike"]())
-    assert "no difference" in alike["EMA"][3]  # its control has the same effect
-    assert "LLRD" not in alike  # no plain fine-tuning is trained alike
+    matched = rows_of(page.TABLES["verdict-whole-matched"]())
+    assert "no difference" in matched["EMA"][3]  # its control has the same effect
+    assert "LLRD" not in matched  # no plain fine-tuning matches it
 
 
 def test_preset_can_be_the_defaults_of_a_method(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def sealed(folder: Path) -> Path:
     return folder
 
 
-def test_a_manifest_names_what_is_wrong(tmp_path: Path) -> None:
+def test_manifest_check_names_the_damaged_file(tmp_path: Path) -> None:
     good = sealed(tmp_path / "checkpoint-3")
     assert find_problem(good) is None
     for number, (name, change, problem) in enumerate(
@@ -76,7 +76,7 @@ def test_a_manifest_names_what_is_wrong(tmp_path: Path) -> None:
     assert find_problem(good) is None
 
 
-def test_the_newest_checkpoint_has_all_of_its_files(tmp_path: Path) -> None:
+def test_newest_complete_checkpoint_is_chosen(tmp_path: Path) -> None:
     good = sealed(tmp_path / "checkpoint-3")
     (sealed(tmp_path / "checkpoint-20") / "shards" / "0.bin").write_bytes(b"weigh")
     (tmp_path / "checkpoint-100").mkdir()
@@ -145,7 +145,7 @@ def test_a_setting_of_an_older_manifest_is_compared_under_its_new_name() -> None
     assert not find_changes({"step": "eager"}, {"capture": "eager"}, 2)
 
 
-def test_an_allowed_change_has_an_effect_and_is_kept_in_later_checkpoints(trained: Path, tmp_path: Path) -> None:
+def test_allowed_change_takes_effect_and_is_recorded_in_later_checkpoints(trained: Path, tmp_path: Path) -> None:
     """The learning rate comes from the optimizer's state, so that the Trainer alone would ignore a new one."""
     shape = {"lr_scheduler_type": "constant", "optim": "sgd", "learning_rate": 0.1}
     make_trainer(tmp_path, **shape).train()
@@ -160,7 +160,7 @@ def test_an_allowed_change_has_an_effect_and_is_kept_in_later_checkpoints(traine
         make_trainer(tmp_path, **shape).train(resume_from_checkpoint=True, resume_changed=True)
 
 
-def test_a_checkpoint_of_a_plain_trainer_is_resumed_from_on_request_only(tmp_path: Path) -> None:
+def test_plain_trainer_checkpoint_is_resumed_only_on_request(tmp_path: Path) -> None:
     make_trainer(tmp_path, of=Trainer).train()
     shutil.rmtree(tmp_path / "checkpoint-4")
     with pytest.raises(ValueError, match=f"has no {MANIFEST_FILE}.*resume_changed=True"):
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_a_plain_trainer_is_resumed_from_on_request_only(tmp_pat
     assert trainer.state.global_step == 4
 
 
-def test_a_damaged_checkpoint_is_passed_over(trained: Path, tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_skipped(trained: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(trained, tmp_path / "run")
     file = folder / "checkpoint-4" / "mixout.safetensors"
     content = bytearray(file.read_bytes())
@@ -185,7 +185,7 @@ def test_a_damaged_checkpoint_is_passed_over(trained: Path, tmp_path: Path) -> N
     assert same_bits(load_file(trained / "checkpoint-4" / "model.safetensors"), weights_of_file(folder, 4))
     for step in (2, 4):
         (folder / f"checkpoint-{step}" / "optimizer.pt").unlink()
-    with pytest.raises(ValueError, match="there is no whole checkpoint .* checkpoint-2 .* optimizer.pt is missing"):
+    with pytest.raises(ValueError, match="there is no complete checkpoint .* checkpoint-2 .* optimizer.pt is missing"):
         make_trainer(folder).train(resume_from_checkpoint=True)
 
 
@@ -193,7 +193,7 @@ def weights_of_file(folder: Path, step: int) -> Any:
     return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
 
 
-def test_the_best_checkpoint_must_be_whole(tmp_path: Path) -> None:
+def test_best_checkpoint_must_be_complete(tmp_path: Path) -> None:
     """Without it the run would end with another model. A folder that was moved keeps its best checkpoint."""
     best = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "load_best_model_at_end": True,
             "metric_for_best_model": "loss", "learning_rate": 0.5}  # fmt: skip
@@ -238,7 +238,7 @@ def settings(workspace: Path, output: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_a_finished_run_is_not_resumed_but_may_be_trained_on(workspace: Path) -> None:
+def test_finished_run_is_not_resumed_but_can_be_extended(workspace: Path) -> None:
     fine_tune(**settings(workspace, "run"))
     folder = workspace / "run"
     record, config = (folder / "record.json").read_bytes(), (folder / "run.yaml").read_bytes()
@@ -292,7 +292,7 @@ def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_workers_end_with_their_launcher_and_the_run_is_resumed_with_the_same_number_only(workspace: Path) -> None:
+def test_workers_end_with_their_launcher_and_resuming_needs_the_same_number(workspace: Path) -> None:
     shape = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "no", "num_train_epochs": 200}
     words = flags(settings(workspace, "two", **shape))
     command = [sys.executable, "-m", "attendrop", "train", *words, "--nproc", "2"]
@@ -309,15 +309,15 @@ def test_workers_end_with_their_launcher_and_the_run_is_resumed_with_the_same_nu
 
 def _workers(folder: str) -> list[int]:
     """The processes whose command line names a folder, besides the launcher."""
-    found = []
+    ids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
         if folder.encode() in words and b"--nproc" not in words:
-            found.append(int(path.parent.name))
-    return found
+            ids.append(int(path.parent.name))
+    return ids
 
 
 def _wait_for(condition: Any, seconds: float = 240) -> None:

@@ -66,11 +66,11 @@ def test_two_processes_match_one_process(
         assert rank["sharded"] == (len(list(make_model("bert").parameters())) if sharded else 0)
         assert rank["unbound"]
         assert rank["edits"] == 1
-    found = first["networks"]["model"]
-    assert same_bits(found, second["networks"]["model"])
+    actual = first["networks"]["model"]
+    assert same_bits(actual, second["networks"]["model"])
     weights, losses = alone
-    assert largest_difference(found, weights) < 1e-9
-    assert largest_difference(found, weights_of(make_model("bert", dropout=False))) > 1e-2
+    assert largest_difference(actual, weights) < 1e-9
+    assert largest_difference(actual, weights_of(make_model("bert", dropout=False))) > 1e-2
     assert len(losses) == STEPS
     assert all(math.isfinite(loss) for loss in losses)
     assert _losses(first["logs"]) == pytest.approx(losses, rel=1e-9)

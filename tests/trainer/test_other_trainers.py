@@ -108,8 +108,8 @@ def test_setfit_trains_its_body_with_regularizers(tmp_path: Path) -> None:
     from datasets import Dataset
     from sklearn.linear_model import LogisticRegression
 
-    found = texts(8)
-    data = Dataset.from_list([{"text": text, "label": int(text.startswith("w0"))} for text in found])
+    examples = texts(8)
+    data = Dataset.from_list([{"text": text, "label": int(text.startswith("w0"))} for text in examples])
 
     def run(regularizers: Any, **options: Any) -> tuple[Any, dict[str, Tensor]]:
         body = make_sentence_model(tmp_path)
@@ -129,7 +129,7 @@ def test_setfit_trains_its_body_with_regularizers(tmp_path: Path) -> None:
     assert same_bits(plain, run([ADDrop(q=0.0, cross_tuning=False)])[1])
     trainer, dropped = run([ADDrop(**ON)])
     assert largest_difference(plain, dropped) > 1e-5
-    assert trainer.model.predict(found).shape == (8,)
+    assert trainer.model.predict(examples).shape == (8,)
     lines = [line for line in trainer.st_trainer.state.log_history if "embedding_loss" in line]
     assert 0.05 < lines[0]["addrop/drop_rate_layer_0"] < 0.9
     assert lines[-1]["embedding_loss"] < lines[0]["embedding_loss"]
@@ -169,17 +169,17 @@ def test_penalties_in_sft_trainer_are_those_of_the_trainer(accumulated: int, tmp
     sft = make_trainer("sft", tmp_path, method(), model=model(), **options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = trained(sft)
+        actual = trained(sft)
     assert not [w for w in caught if "return_outputs" in str(w.message)]
     own = RegularizedTrainer(
         model=model(), args=make_arguments(tmp_path, **options), train_dataset=sft.train_dataset,
         data_collator=sft.data_collator, regularizers=method(),
     )  # fmt: skip
-    assert largest_difference(found, trained(own)) < 1e-9
-    assert largest_difference(found, trained(make_trainer("sft", tmp_path, model=model(), **options))) > 1e-3
+    assert largest_difference(actual, trained(own)) < 1e-9
+    assert largest_difference(actual, trained(make_trainer("sft", tmp_path, model=model(), **options))) > 1e-3
 
 
-def test_probes_leave_no_trace_in_what_is_logged(tmp_path: Path) -> None:
+def test_probes_do_not_change_logged_metrics(tmp_path: Path) -> None:
     """TRL counts tokens and accuracies in each computation of the loss, also in one that a probe asks for."""
     logged = []
     for regularizers in (None, [ADDrop(p=0.5, q=1e-9, cross_tuning=False)]):
@@ -232,8 +232,8 @@ def test_noise_of_neftune_is_scaled_by_the_length_of_each_packed_text() -> None:
 
 
 def columns_of(model: Any) -> list[dict[str, Tensor]]:
-    found = [texts(3, seed=seed, longest=longest) for seed, longest in ((1, 8), (2, 5), (3, 7))]
-    return [{k: v for k, v in model.preprocess(column).items() if isinstance(v, Tensor)} for column in found]
+    columns = [texts(3, seed=seed, longest=longest) for seed, longest in ((1, 8), (2, 5), (3, 7))]
+    return [{k: v for k, v in model.preprocess(column).items() if isinstance(v, Tensor)} for column in columns]
 
 
 @pytest.mark.usefixtures("float64")
@@ -258,7 +258,7 @@ def test_attribution_of_a_contrastive_loss_is_its_gradient(method: str, tmp_path
                 total -= weight * torch.autograd.grad(scaled, literal.maps[place])[0]
             expected.append(a.detach() * total)
 
-    found = []
+    results = []
 
     class Reads(ADDrop):
         def on_batch(self, batch: Any) -> None:
@@ -266,7 +266,7 @@ def test_attribution_of_a_contrastive_loss_is_its_gradient(method: str, tmp_path
 
         def plan(self, batch: Any) -> Any:
             for _, attribution in attributions(batch.probe(), [0, 1], method, "pseudo", rule):
-                found.append((attribution.scores(), attribution.record.valid))
+                results.append((attribution.scores(), attribution.record.valid))
             return super().plan(batch)
 
     def compute() -> Tensor:
@@ -277,8 +277,8 @@ def test_attribution_of_a_contrastive_loss_is_its_gradient(method: str, tmp_path
             engine.begin_micro_batch(columns[0])
         with engine.micro_batch(columns[0], loop_loss=compute):
             compute().backward()
-    assert len(found) == len(expected) == 6
-    for (scores, valid), oracle in zip(found, expected, strict=True):
+    assert len(results) == len(expected) == 6
+    for (scores, valid), oracle in zip(results, expected, strict=True):
         assert scores is not None
         assert_same_numbers(scores.masked_fill(~valid, 0), oracle.masked_fill(~valid, 0))
 
@@ -303,7 +303,7 @@ def test_each_call_has_its_own_mask(tmp_path: Path) -> None:
     assert not torch.equal(one, two)
 
 
-def test_a_loss_that_keeps_outputs_between_its_calls(tmp_path: Path) -> None:
+def test_loss_that_stores_outputs_between_calls_trains(tmp_path: Path) -> None:
     """MatryoshkaLoss computes embeddings once and reads them for each width: a probe in the middle would disturb it."""
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
@@ -326,7 +326,7 @@ def test_gradient_checkpointing_repeats_the_plan_of_each_call(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("labels", [1, 2])
-def test_what_a_cross_encoder_attributes(labels: int, tmp_path: Path) -> None:
+def test_cross_encoder_attributes_its_loss(labels: int, tmp_path: Path) -> None:
     """The logit of the predicted class, as in the paper; with one score the loss."""
     trainer = make_trainer("cross_encoder", tmp_path, [ADDrop(**ON)], num_labels=labels, max_steps=1)
     computed = []
@@ -381,12 +381,12 @@ def test_old_versions_are_refused(package: str, oldest: str, monkeypatch: pytest
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_methods_that_a_contrastive_loss_cannot_have(method: Any, words: str, tmp_path: Path) -> None:
+def test_contrastive_loss_refuses_unsupported_methods(method: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words):
         make_trainer("sentence", tmp_path, [method])
 
 
-def test_losses_and_arguments_that_are_refused(tmp_path: Path) -> None:
+def test_unsupported_losses_and_arguments_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.sentence_transformer import losses
 

@@ -246,11 +246,11 @@ def test_fp16_attributions_rank_like_fp32(kind: str, size_of_head: float) -> Non
         assert head(torch.ones(1, 32)).dtype == torch.float16
         half = attribute(model, batch)
     for site, expected in exact.items():
-        found = half[site].float()
-        assert found.isfinite().all()
-        assert (found - expected).norm() / expected.norm() < 0.2
+        actual = half[site].float()
+        assert actual.isfinite().all()
+        assert (actual - expected).norm() / expected.norm() < 0.2
         rows = expected.abs().amax(-1) > 0.05 * expected.abs().max()  # those that carry a signal
-        ranks = torch.stack([x[rows].argsort(-1).argsort(-1).float() for x in (expected, found)])
+        ranks = torch.stack([x[rows].argsort(-1).argsort(-1).float() for x in (expected, actual)])
         ranks = ranks - ranks.mean(-1, keepdim=True)
         correlation = (ranks[0] * ranks[1]).sum(-1) / ranks.norm(dim=-1).prod(0)
         assert correlation.mean() > 0.9, site
@@ -481,6 +481,6 @@ def test_frozen_layers_get_attributions(kind: str, checkpointing: bool) -> None:
     model = _with_lora(kind, only_last=True).train()
     if checkpointing:
         model.gradient_checkpointing_enable()
-    found = attribute(model, batch, layers="first")[0]
+    actual = attribute(model, batch, layers="first")[0]
     assert expected.abs().max() > 1e-3
-    assert_same_numbers(found, expected)
+    assert_same_numbers(actual, expected)

@@ -26,7 +26,7 @@ class Tree:
     first: Leaf | None = None
 
 
-def test_what_json_gives_is_the_same_dataclass() -> None:
+def test_json_round_trip_restores_the_dataclass() -> None:
     leaf = Leaf("a", (0.0, 1.0))
     tree = Tree([leaf, Leaf("b", None, 5)], {"x": [leaf]}, leaf)
     assert from_json(Tree, json.loads(json.dumps(to_json(tree))), "it") == tree

@@ -26,8 +26,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 _HAS_NO_PADDING = "_attendrop_has_no_padding"
 
-# Tokens from which a batch without padding goes without a mask. Batches with and without one need graphs of their own,
-# and only at long texts does the mask cost much.
+# The length from which a batch without padding drops its mask. Batches with and without one need separate graphs,
+# and the mask is expensive for long texts only.
 MASK_FREE_FROM = 1024
 
 
@@ -57,7 +57,7 @@ class NotesPadding:
 
 
 def take_note(batch: Any) -> tuple[Any, bool]:
-    """The batch without the note of `NotesPadding`, and whether it says that there is no padding."""
+    """Return the batch without the note of `NotesPadding`, and whether it says that there is no padding."""
     if not isinstance(batch, Mapping) or _HAS_NO_PADDING not in batch:
         return batch, False
     return {name: value for name, value in batch.items() if name != _HAS_NO_PADDING}, bool(batch[_HAS_NO_PADDING])
@@ -67,11 +67,11 @@ class ExactShapes:
     """Every batch keeps its shape."""
 
     def shapes(self, tensors: Mapping[str, Tensor]) -> Shapes:
-        """The shape of the buffer for each tensor."""
+        """Return the shape of the buffer for each tensor."""
         return {name: tuple(value.shape) for name, value in tensors.items()}
 
     def fill(self) -> dict[str, int]:
-        """What a buffer holds behind a shorter tensor."""
+        """Return the padding value of each buffer."""
         return {}
 
 
@@ -101,7 +101,7 @@ class PaddedShapes(ExactShapes):
         return padded if self._is_harmless else exact
 
     def repays(self, batch: Mapping[str, Any]) -> bool:
-        """Whether there are enough batches of this length to capture them."""
+        """Return whether there are enough batches of this length to capture them."""
         ids, lengths = batch.get("input_ids"), self.buckets.lengths
         if not isinstance(ids, Tensor) or lengths is None:
             return True
@@ -109,11 +109,11 @@ class PaddedShapes(ExactShapes):
         return ids.shape[-1] in lengths if self._is_harmless is False else self.buckets.repays(ids.shape[-1])
 
     def _may_be_longer(self, tensors: Mapping[str, Tensor], longer: Mapping[str, Tensor]) -> bool:
-        """Whether more padding changes nothing."""
+        """Return whether more padding leaves the loss unchanged."""
         return self._have_same_loss(tensors, longer)
 
     def without_mask(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A batch without padding, without its mask, where its length stays as it is and the loss does too."""
+        """Return a batch without padding, without its mask, where its length stays as it is and the loss does too."""
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor)}
         mask = tensors.get("attention_mask")
         if mask is None or mask.shape[-1] < MASK_FREE_FROM or self.shapes(tensors) != ExactShapes.shapes(self, tensors):
@@ -139,7 +139,7 @@ class PaddedShapes(ExactShapes):
         return unwrapped(self._trainer.model).config
 
     def _padded(self, tensors: Mapping[str, Tensor], exact: Shapes) -> Shapes | None:
-        """The shapes with lengths rounded up; None where it is not known how to pad a column."""
+        """Return the shapes with lengths rounded up; None where it is not known how to pad a column."""
         if not {"input_ids", "attention_mask"} <= set(tensors):
             return None
         if getattr(self._trainer.processing_class, "padding_side", "right") != "right":
@@ -161,7 +161,7 @@ class PaddedShapes(ExactShapes):
         return rounded if rounded <= getattr(self._config, "max_position_embeddings", rounded) else length
 
     def _longer(self, tensors: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
-        """The tensors padded to these shapes."""
+        """Return the tensors padded to these shapes."""
         fill, longer = self.fill(), dict(tensors)
         for name, value in tensors.items():
             if shapes[name] != value.shape:
@@ -170,7 +170,7 @@ class PaddedShapes(ExactShapes):
 
     @torch.no_grad()
     def _have_same_loss(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-        """Whether two forms of a batch have the same loss. A head may read every position, padding included."""
+        """Return whether two forms of a batch have the same loss. A head may read every position, padding included."""
         trainer = self._trainer
         one, other = ({k: x for k, x in batch.items() if k not in self._columns} for batch in (one, other))
         parameter = next(trainer.model.parameters())
@@ -181,6 +181,6 @@ class PaddedShapes(ExactShapes):
 
     @property
     def _tolerance(self) -> float:
-        """How much two ways to compute the same number differ, relative to it."""
+        """Return the relative difference between two computations of the same number."""
         args, dtype = self._trainer.args, next(self._trainer.model.parameters()).dtype
         return 3e-2 if args.fp16 or args.bf16 or dtype not in (torch.float32, torch.float64) else 1e-4

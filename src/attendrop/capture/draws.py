@@ -1,4 +1,4 @@
-"""What Python decides in each step, in device memory, where captured work reads it: keys of draws, and numbers."""
+"""Values that Python computes in each step, in device memory for captured work: keys of draws, and numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DrawKeys:
         self._written: tuple[int, ...] | None = None
 
     def key(self, site: int, stream: str) -> Tensor:
-        """The key, an int32 of no dimensions. A key that is new gets a slot of the table."""
+        """Return the key, a 0-d int32 tensor. A key that is new gets a slot of the table."""
         slot = self._slots.get((site, stream))
         if slot is None:
             slot = self._slots[site, stream] = 1 + len(self._slots)
@@ -48,30 +48,33 @@ class DrawKeys:
         return self._table[slot]
 
     def values(self, name: Hashable, function: Callable[[Step], Tensor]) -> Tensor:
-        """What `function` returns for the present step, in float64. A name that is new gets a place in the table."""
+        """Return the result of `function` for the current step, in float64.
+
+        A name that is new gets a place in the table.
+        """
         if name not in self._places:
             assert self._step is not None, "numbers are read while a step runs"
-            found = function(self._step)
+            result = function(self._step)
             start = sum(size.numel() for _, size in self._places.values())
-            if start + found.numel() > _NUMBERS:
+            if start + result.numel() > _NUMBERS:
                 raise NotCaptured(f"its methods compute more than {_NUMBERS} numbers in Python")
-            self._places[name] = slice(start, start + found.numel()), found.shape
+            self._places[name] = slice(start, start + result.numel()), result.shape
             self._functions[name] = function
             if not self._is_capturing:
-                self._numbers[self._places[name][0]].copy_(found.flatten())
+                self._numbers[self._places[name][0]].copy_(result.flatten())
         place, shape = self._places[name]
         return self._numbers[place].view(shape)
 
     def first_position(self) -> Tensor:
-        """The position of the micro-batch's first example in the global batch."""
+        """Return the position of the micro-batch's first example in the global batch."""
         return self._table[0]
 
     def forget(self) -> None:
-        """Writes everything again before the next replay: another run begins, whose steps have the same numbers."""
+        """Write everything again before the next replay: another run begins, whose steps have the same numbers."""
         self._step = self._written = None
 
     def write(self, work: MicroBatch | Step) -> None:
-        """Updates the tables before a replay: all keys and numbers become those of this micro-batch or step."""
+        """Update the tables before a replay: all keys and numbers become those of this micro-batch or step."""
         if isinstance(work, MicroBatch):
             self._first_position = work.first_position
         step = self._step = work.step if isinstance(work, MicroBatch) else work
@@ -83,8 +86,8 @@ class DrawKeys:
         words[0], words[1:] = self._first_position, keys_of(step.seed, step.progress.step, sites, streams)
         self._copy(torch.from_numpy(words), self._table)
         if self._functions:
-            found = [function(step).flatten().double() for function in self._functions.values()]
-            self._copy(torch.cat(found), self._numbers)
+            numbers = [function(step).flatten().double() for function in self._functions.values()]
+            self._copy(torch.cat(numbers), self._numbers)
         self._written = now
 
     def _copy(self, new: Tensor, table: Tensor) -> None:
@@ -149,7 +152,7 @@ class StaticMicroBatch(MicroBatch):
 
     def probe(self) -> Probe:
         if not self.may_probe:
-            raise NotCaptured("a method asks the model in a step in which its `probes` is False")
+            raise NotCaptured("a method probes the model in a step in which its `probes` is False")
         return super().probe()
 
     def positions(self, rows: int, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which Trainers can capture their training steps. A reason is the end of a sentence that begins with "because"."""
+"""Decides which Trainers can capture their training steps. A reason ends a sentence that begins with "because"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EVALUATION_METHODS = ("prediction_step", "compute_loss", "compute_loss_context_
 
 
 def reason_against(trainer: TrainerProtocol) -> str | None:
-    """Why the steps of this trainer cannot be captured; None where they can."""
+    """Return why the steps of this trainer cannot be captured; None where they can."""
     return _reason_of_hardware(trainer) or _reason_of_arguments(trainer) or _reason_of_methods(trainer)
 
 
@@ -48,12 +48,12 @@ def _reason_of_methods(trainer: TrainerProtocol) -> str | None:
 
 
 def reason_against_auto(trainer: TrainerProtocol) -> str | None:
-    """Why `capture="auto"` does not capture: Python code that runs in every step and that a replay would skip."""
+    """Return why `capture="auto"` does not capture: Python code that runs in each step and that a replay would skip."""
     return _reason_of_code(trainer, _STEP_METHODS)
 
 
 def reason_against_evaluation(trainer: TrainerProtocol) -> str | None:
-    """Why the evaluation of this trainer is not captured; None where it is."""
+    """Return why the evaluation of this trainer is not captured; None where it is."""
     if getattr(trainer.args, "predict_with_generate", False):
         return "of predict_with_generate"
     if trainer.args.torch_compile or hasattr(trainer.model_wrapped, "_orig_mod"):
@@ -62,7 +62,7 @@ def reason_against_evaluation(trainer: TrainerProtocol) -> str | None:
 
 
 def _reason_of_code(trainer: TrainerProtocol, methods: tuple[str, ...]) -> str | None:
-    """Which code of the user a replay would skip."""
+    """Return which code of the user a replay would skip."""
     for cls in type(trainer).__mro__:
         for name in methods:
             if name in vars(cls) and not cls.__module__.startswith(("attendrop.", "transformers.")):

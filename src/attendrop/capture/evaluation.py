@@ -27,7 +27,7 @@ PredictionStep = Callable[[dict[str, Any]], Any]  # what `Trainer.prediction_ste
 
 
 class EvaluationShapes(PaddedShapes):
-    """As `PaddedShapes`, for what a model returns: more padding must not change it where there is no padding."""
+    """Like `PaddedShapes`, for what a model returns: more padding must not change it where there is no padding."""
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         super().__init__(trainer)
@@ -47,7 +47,7 @@ class EvaluationShapes(PaddedShapes):
         )
 
     def cut(self, outputs: Any, batch: Mapping[str, Tensor]) -> Any:
-        """What a model returns for a padded batch, without what belongs to the padding."""
+        """Return the outputs of a model for a padded batch, without those of the padding."""
         leaves, structure = tree_flatten(outputs)
         for number, cuts in enumerate(self._cuts):
             for dim, name in cuts:
@@ -56,13 +56,13 @@ class EvaluationShapes(PaddedShapes):
 
 
 def _cuts(exact: Tensor, padded: Tensor, lengths: Mapping[str, tuple[int, int]]) -> list[tuple[int, str]]:
-    """The dimensions of a result that are longer for the padded batch, and a column that is as long."""
-    found = []
+    """Return the dimensions of a result that are longer for the padded batch, and a column that is as long."""
+    cuts = []
     for dim, pair in enumerate(zip(exact.shape, padded.shape, strict=True)):
         names = [name for name, both in lengths.items() if both == pair]
         if pair[0] != pair[1] and names:
-            found.append((dim, names[0]))
-    return found
+            cuts.append((dim, names[0]))
+    return cuts
 
 
 class CapturedEvaluation:
@@ -83,7 +83,7 @@ class CapturedEvaluation:
         self._gave_up = False
 
     def begin(self, dataset: Any, evaluations: int) -> None:
-        """To be called before an evaluation.
+        """Call this before an evaluation.
 
         Args:
             dataset: what is evaluated on.
@@ -100,7 +100,7 @@ class CapturedEvaluation:
         self._now = self._buckets[id(dataset)][1]
 
     def step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
-        """What `run` returns for a batch; None where it must run eagerly.
+        """Return the result of `run` for a batch; None if it must run eagerly.
 
         Args:
             run: a prediction step of the Trainer.
@@ -119,14 +119,17 @@ class CapturedEvaluation:
         key = ("evaluation", kind, shapes, self._addresses())
         if self._graphs.is_full and not self._graphs.has(key):
             return None
-        found = self._graphs.run(key, lambda: run(dict(static)), forward_of=self._trainer.model, may_fail=True)
+        outputs = self._graphs.run(key, lambda: run(dict(static)), forward_of=self._trainer.model, may_fail=True)
         if key in self._graphs.failure_of:
             self._give_up(self._graphs.failure_of[key])
-        copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, found)
+        copied = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, outputs)
         return shapes_of.cut(copied, batch) if self._is_padded(batch, static) else copied
 
     def _repays(self, batch: Mapping[str, Any], shapes: EvaluationShapes) -> bool:
-        """Whether batches of this shape come up often enough. The last one may be smaller; it comes once each time."""
+        """Return whether batches of this shape come up often enough.
+
+        The last one may be smaller; it comes once each time.
+        """
         if batch_size(batch) != self._trainer.args.eval_batch_size:
             return self._evaluations >= BREAK_EVEN_FORWARDS
         return shapes.repays(batch)

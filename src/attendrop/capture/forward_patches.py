@@ -22,7 +22,7 @@ Contexts = Callable[[], tuple[AbstractContextManager[None], AbstractContextManag
 
 @contextmanager
 def capturable(model: nn.Module, contexts: Contexts | None = None) -> Iterator[None]:
-    """Inside, the forward of `model` does not read from the CPU or from the device, where a patch can avoid that.
+    """Keep the forward of `model` from reading on the CPU or from the device, where a patch can avoid that.
 
     Args:
         model: the model.
@@ -40,7 +40,7 @@ def capturable(model: nn.Module, contexts: Contexts | None = None) -> Iterator[N
 
 
 def _masks_left_out() -> AbstractContextManager[None]:
-    """While a graph is captured, transformers does not look at the values of a padding mask, and makes the whole mask.
+    """Let transformers make whole masks: during a capture it does not look at the values of a padding mask.
 
     Before version 5.18 it does so where there is no padding mask, too, and in a form for which PyTorch has no fast
     attention. Inside, nothing counts as traced where there is nothing to read.
@@ -61,7 +61,7 @@ _positions: WeakKeyDictionary[nn.Module, dict[Any, Tensor]] = WeakKeyDictionary(
 
 @contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """`owner` has this attribute inside; afterwards it is as before."""
+    """Set an attribute of `owner` for the duration of the block."""
     missing = object()
     before = vars(owner).get(name, missing)
     setattr(owner, name, value)
@@ -75,7 +75,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _deberta_positions_kept(encoder: Any) -> AbstractContextManager[None]:
-    """The relative positions of DeBERTa-v2 are computed once for each length, before a step is captured."""
+    """Compute the relative positions of DeBERTa-v2 once for each length, before a step is captured."""
     compute, kept = encoder.get_rel_pos, _positions.setdefault(encoder, {})
 
     def get_rel_pos(hidden_states: Tensor, query_states: Any = None, relative_pos: Any = None) -> Any:
@@ -90,7 +90,7 @@ def _deberta_positions_kept(encoder: Any) -> AbstractContextManager[None]:
 
 
 def _mpnet_positions_kept(encoder: Any) -> AbstractContextManager[None]:
-    """The same for MPNet: some versions of transformers compute its relative positions on the CPU."""
+    """Return the same for MPNet: some versions of transformers compute its relative positions on the CPU."""
     compute, kept = encoder.relative_position_bucket, _positions.setdefault(encoder, {})
     device = next(encoder.parameters()).device
 
@@ -104,7 +104,7 @@ def _mpnet_positions_kept(encoder: Any) -> AbstractContextManager[None]:
 
 
 class _CrossEntropy(nn.CrossEntropyLoss):
-    """In float32, in which DeBERTa computes it."""
+    """Return it in float32, as DeBERTa does."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         return super().forward(logits.float(), labels)
@@ -112,7 +112,7 @@ class _CrossEntropy(nn.CrossEntropyLoss):
 
 @contextmanager
 def _deberta_labels_all_counted(head: Any) -> Iterator[None]:
-    """With a problem type, DeBERTa's loss ignores labels of -100 instead of looking for those that are not negative."""
+    """Set a problem type, with which DeBERTa's loss ignores labels of -100 instead of searching for negative ones."""
     if head.config.problem_type is not None or head.num_labels == 1:
         yield
         return

@@ -3,7 +3,7 @@
 A graph reads and writes fixed addresses. Whatever changes from step to step is therefore written into tensors that
 stay at their addresses: batches (`Graphs.static_batch`), the keys of local draws (`DrawKeys`), gradients
 (`Graphs.run(..., network=...)`). Ordinary dropout still draws from the global generator: a replay starts from its
-present state and advances it.
+current state and advances it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Graph:
 
 
 class Graphs:
-    """The CUDA graphs of one training run. They share their memory, so only one may run at a time.
+    """The CUDA graphs of one training run. They share memory, so only one may run at a time.
 
     Args:
         device: the GPU.
@@ -78,11 +78,11 @@ class Graphs:
         return len(self._graphs) >= self.limit
 
     def has(self, key: Hashable) -> bool:
-        """Whether there is a graph for this key."""
+        """Return whether there is a graph for this key."""
         return any((self._scope, key, adds) in self._graphs for adds in (False, True))
 
     def begin_run(self, shapes: ExactShapes, scope: Hashable) -> None:
-        """To be called when another run begins to use these graphs.
+        """Call this when another run begins to use these graphs.
 
         Args:
             shapes: which shapes the buffers of batches have in this run.
@@ -96,7 +96,7 @@ class Graphs:
         self._draw_keys.forget()
 
     def drop_scope(self) -> None:
-        """Frees the graphs of the present scope."""
+        """Free the graphs of the current scope."""
         del self._draw_keys_of[self._scope]
         self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != self._scope}
 
@@ -109,7 +109,7 @@ class Graphs:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         fill: Mapping[str, int] | None = None,
     ) -> dict[str, Tensor]:
-        """Copies the values into the buffers of `key`, which are created by the first call with it.
+        """Copy the values into the buffers of `key`, which are created by the first call with it.
 
         Args:
             key: names the buffers.
@@ -138,7 +138,7 @@ class Graphs:
     def static_batch(
         self, batch: Mapping[str, Any], shapes_of: ExactShapes | None = None
     ) -> tuple[dict[str, Any], Hashable]:
-        """The batch in buffers, its lengths rounded up; and a key that batches of the same shapes share.
+        """Return the batch in buffers, its lengths rounded up; and a key that batches of the same shapes share.
 
         Args:
             batch: the batch.
@@ -155,11 +155,11 @@ class Graphs:
         return {**self.static(("batch", key), tensors, shapes, shapes_of.fill()), **rest}, key
 
     def static_micro_batch(self, batch: MicroBatch) -> StaticMicroBatch:
-        """The micro-batch for a plan that is captured: its draws read their keys from device memory."""
+        """Return the micro-batch for a plan that is captured: its draws read their keys from device memory."""
         return StaticMicroBatch.of(batch, self._draw_keys)
 
     def static_step(self, step: Step) -> StaticStep:
-        """The step for work that is captured: it reads keys and numbers from device memory."""
+        """Return the step for work that is captured: it reads keys and numbers from device memory."""
         return StaticStep.of(step, self._draw_keys)
 
     # ---- capture and replay ------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Graphs:
         all_scopes: bool = False,
         may_fail: bool = False,
     ) -> Any:
-        """Returns what `function` returns, in tensors that the next run with the same key overwrites.
+        """Return the result of `function`, in tensors that the next run with the same key overwrites.
 
         The first run with a key captures the function. If that fails, this and all later functions run eagerly, and
         `failure` says why.
@@ -189,8 +189,8 @@ class Graphs:
             forward_of: the model whose forward the function runs; it is made `capturable`.
             warm_up: run the function once before it is captured; not for a function whose effects must not repeat.
             all_scopes: use this graph in runs of all scopes (`begin_run`).
-            may_fail: whether other functions are captured also if this one cannot be. The caller must not come again
-                with such a function; `failure_of` says why it failed.
+            may_fail: whether other functions are captured even if this one cannot be. The caller must not pass such a
+                function again; `failure_of` says why it failed.
         """
 
         def work(contexts: Contexts | None = None) -> Any:
@@ -224,7 +224,7 @@ class Graphs:
         return graph.outputs
 
     def run_once(self, key: Hashable, function: Callable[[], Any], step: Step | None = None) -> Any:
-        """As `run`, for a function whose effects must not repeat, such as one that multiplies gradients.
+        """Like `run`, for a function whose effects must not repeat, such as one that multiplies gradients.
 
         The first run with a key is eager, which loads the kernels; the second is captured.
 
@@ -241,7 +241,7 @@ class Graphs:
         return function()
 
     def owns_gradients(self, parameters: list[nn.Parameter]) -> bool:
-        """Whether the gradients of these parameters, which all have one, are the tensors into which graphs write them.
+        """Return whether the gradients of these parameters (all have one) are the tensors into which graphs write them.
 
         It is called twice in every step, so it loops over the parameters in C.
         """
@@ -255,7 +255,7 @@ class Graphs:
         return [p for p in self._parameters[network] if p.requires_grad]  # another run may freeze other weights
 
     def _collect_gradients(self, graph: _Graph) -> None:
-        """Moves gradients of an eager micro-batch into the tensors to which the graph adds."""
+        """Move gradients of an eager micro-batch into the tensors to which the graph adds."""
         for parameter, gradient in graph.gradients:
             if parameter.grad is None:
                 gradient.zero_()
@@ -263,7 +263,7 @@ class Graphs:
                 gradient.copy_(parameter.grad)
 
     def _try_to_capture(self, work: _Work, network: nn.Module | None, adds: bool, warm_up: bool) -> _Graph | None:
-        """The graph; None where it cannot be captured, and then `failure` says why."""
+        """Return the graph; None where it cannot be captured, and then `failure` says why."""
         try:
             with self._restored(network):
                 return self._capture(work, network, adds, warm_up)
@@ -295,7 +295,7 @@ class Graphs:
         return _Graph(graph, outputs, gradients, host.draws, recomputed)
 
     def _run_before_capture(self, function: Callable[[], Any], network: nn.Module | None) -> LinearCopies:
-        """Runs the function: lazy initialisation, workspaces, kernels that are compiled on their first call.
+        """Run the function: lazy initialisation, workspaces, kernels that are compiled on their first call.
 
         Returns copies from which its linear layers can read.
         """
@@ -317,7 +317,7 @@ class Graphs:
     def _write_gradients(
         self, network: nn.Module | None, copies: LinearCopies, adds: bool
     ) -> list[tuple[nn.Parameter, Tensor]]:
-        """Writes the gradients that a function has left to where the optimizer reads them."""
+        """Write the gradients that a function has left to where the optimizer reads them."""
         of_weights, of_copies = self._take_gradients(network), copies.take_gradients()
         for parameter in of_weights.keys() & of_copies.keys():  # it is used in a way that the trial does not see
             of_weights[parameter] = of_weights[parameter] + of_copies.pop(parameter)
@@ -326,7 +326,7 @@ class Graphs:
         return [(parameter, self._gradients[parameter]) for parameter in (*of_weights, *of_copies)]
 
     def _check_cpu_draws(self, host: HostOps, before: tuple[Any, ...]) -> None:
-        """Refuses work that draws random numbers on the CPU, unless their values do not matter."""
+        """Refuse work that draws random numbers on the CPU, unless their values do not matter."""
         state, *others = _cpu_random_states()
         is_same = others == list(before[1:]) and (state == before[0] or (self.ignores_cpu_draws and host.draws))
         if not is_same or (state != before[0] and not draws_only(host.draws, _as_state(before[0]))):
@@ -334,7 +334,7 @@ class Graphs:
 
     @contextmanager
     def _restored(self, network: nn.Module | None) -> Iterator[None]:
-        """Restores random states and gradients after a capture; after a failed one, the state of torch too."""
+        """Restore random states and gradients after a capture; after a failed one, the state of torch too."""
         gradients = [(parameter, parameter.grad) for parameter in self._trained(network)]
         for parameter, _ in gradients:
             parameter.grad = None
@@ -363,7 +363,7 @@ class Graphs:
                 repair()
 
     def clear(self) -> None:
-        """Frees the memory. A gradient that a parameter still has stays valid."""
+        """Free the memory. A gradient that a parameter still has stays valid."""
         self._graphs, self._static, self._gradients, self._parameters = {}, {}, {}, {}
         self._loaded = set()
 

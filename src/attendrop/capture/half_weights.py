@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 LINEAR_FUNCTIONS: tuple[Callable[..., Tensor], ...] = (nn.functional.linear, torch.addmm)  # addmm: GPT-2's Conv1D
 
-# What may be asked of a weight beside that: its description, and whether it requires a gradient.
+# Reads of a weight that do not count: its description, and whether it requires a gradient.
 _DESCRIPTIONS = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in ("dtype", "device", "shape", "ndim", "is_cuda", "is_leaf")),
@@ -35,7 +35,7 @@ _DESCRIPTIONS = frozenset(
 
 
 class Trial(TorchFunctionMode):
-    """To be entered for the run before a capture. Notes what the work inside does with its weights."""
+    """Enter this for the run before a capture. Notes what the work inside does with its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,20 +78,20 @@ class Trial(TorchFunctionMode):
             self._watched[weight] = node, node.register_prehook(lambda _: self._gradients.update([weight]))
 
     def usable(self, trained: Iterable[nn.Parameter]) -> LinearCopies:
-        """Copies from which the linear layers of this work can read.
+        """Return copies from which the linear layers of this work can read.
 
         Args:
             trained: the weights whose gradients are taken after the work.
         """
         trained = set(trained)
-        found = [
+        weights = [
             weight
             for weight in self._reads
             if weight in self._kept
             and weight not in self._used_otherwise
             and (not self._gradients[weight] or (weight in trained and self._has_one_gradient(weight)))
         ]
-        return LinearCopies(found, self._dtype)
+        return LinearCopies(weights, self._dtype)
 
     def _has_one_gradient(self, weight: nn.Parameter) -> bool:
         """Where there are several, autocast may add them up in float32, and a copy would in half precision."""
@@ -99,9 +99,9 @@ class Trial(TorchFunctionMode):
 
 
 class LinearCopies(TorchFunctionMode):
-    """Inside, linear layers read from copies of their weights, which are made when it is entered.
+    """Let linear layers in the block read from copies of their weights, which are made on entry.
 
-    Copies with a gradient are there until it is taken (`take_gradients`).
+    Copies with a gradient exist until it is taken (`take_gradients`).
 
     Args:
         weights: the weights.
@@ -138,21 +138,21 @@ class LinearCopies(TorchFunctionMode):
         return self._copies[value] if value.requires_grad else self._copies[value].detach()
 
     def load_kernels(self) -> None:
-        """CUDA loads a kernel on its first call, which is not allowed during a capture."""
+        """Load the kernels: CUDA loads one on its first call, which is not allowed during a capture."""
         for weight in self.weights[:1]:
             number, half = [weight.new_zeros(1)], [weight.new_zeros(1, dtype=self._dtype)]
             torch._foreach_copy_(half, number)
             torch._foreach_copy_(number, half)
 
     def take_gradients(self) -> dict[nn.Parameter, Tensor]:
-        """The gradients that the work has left, in half precision. The copies are freed."""
-        found = {weight: copy.grad for weight, copy in self._copies.items() if copy.grad is not None}
+        """Return the gradients that the work has left, in half precision. The copies are freed."""
+        gradients = {weight: copy.grad for weight, copy in self._copies.items() if copy.grad is not None}
         self._copies = {}
-        return found
+        return gradients
 
 
 def write_gradients(into: Mapping[nn.Parameter, Tensor], new: Mapping[nn.Parameter, Tensor], adds: bool) -> None:
-    """Copies or adds gradients into tensors that stay at their addresses, with few kernels.
+    """Copy or add gradients into tensors that stay at their addresses, with few kernels.
 
     Args:
         into: these tensors.
@@ -170,7 +170,7 @@ def write_gradients(into: Mapping[nn.Parameter, Tensor], new: Mapping[nn.Paramet
 
 
 def _dtype_of_copy(weight: nn.Parameter) -> torch.dtype | None:
-    """The precision to which autocast converts a weight now; None where it does not, or where others depend on it."""
+    """Return the precision to which autocast converts a weight now; None if it does not, or if others depend on it."""
     device = weight.device.type
     if not torch.is_autocast_enabled(device) or weight.dtype != torch.float32 or not weight.is_contiguous():
         return None
@@ -181,7 +181,7 @@ def _dtype_of_copy(weight: nn.Parameter) -> torch.dtype | None:
 
 
 def _keeps_weights(values: Iterable[Any]) -> bool:
-    """Whether a linear layer with these arguments saves its weight for the backward.
+    """Return whether a linear layer with these arguments saves its weight for the backward.
 
     Without a gradient it does not, and nor does it under gradient checkpointing: there autocast's copies are freed one
     after the other, and copies of ours would take memory beside them.
@@ -192,7 +192,7 @@ def _keeps_weights(values: Iterable[Any]) -> bool:
 
 
 def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
-    """The parameters among arguments and in the containers that they hold; none of a subclass, as quantised weights."""
+    """Yield the parameters among arguments and in their containers; none of a subclass, such as quantised weights."""
     if type(value) is nn.Parameter:
         yield value
     elif isinstance(value, (tuple, list)):

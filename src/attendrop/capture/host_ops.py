@@ -1,4 +1,4 @@
-"""What a forward does on the CPU while it is captured."""
+"""Replaces and records what a forward does on the CPU while it is captured."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class HostOps(TorchFunctionMode):
 
 
 def repeat(draws: list[tuple[Any, ...]]) -> None:
-    """Advances the global generator of the CPU as these draws did."""
+    """Advance the global generator of the CPU as these draws did."""
     for arguments in draws:
         torch.rand(*arguments)
 
 
 def draws_only(draws: list[tuple[Any, ...]], before: Tensor) -> bool:
-    """Whether these draws alone have changed the CPU's generator, whose state was `before`."""
+    """Return whether these draws alone have changed the CPU's generator, whose state was `before`."""
     after = torch.get_rng_state()
     torch.set_rng_state(before)
     repeat(draws)

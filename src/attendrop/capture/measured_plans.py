@@ -39,7 +39,7 @@ class MeasuredPlans:
         self._made: Counter[Hashable] = Counter()  # how many plans, by their keys
 
     def write_masks(self, into: Plan, engine: Engine, key: Hashable, batch: MicroBatch, work: StaticMicroBatch) -> None:
-        """Adds the metrics of the step to it, and copies the masks that they describe.
+        """Add the metrics of the step to it, and copy the masks that they describe.
 
         Args:
             into: the usual plan of the step.
@@ -58,7 +58,10 @@ class MeasuredPlans:
                 target.copy_(new)
 
     def _may_capture(self, key: Hashable, plan: Plan) -> bool:
-        """Whether the plan is a graph, or becomes one. The first of a shape is eager: another one may not come."""
+        """Return whether the plan is a graph, or becomes one.
+
+        The first of a shape is eager: another one may not come.
+        """
         if self._graphs.has(key):
             return True
         if self._made[key] == 1 or key in self._graphs.failure_of or self._graphs.is_full:
@@ -73,5 +76,5 @@ class MeasuredPlans:
         with preserved(self._graphs.device):
             plan, metrics = self._graphs.run(key, measure, batch=batch, forward_of=self._model, may_fail=True)
         batch.step.metrics.update({name: value.clone() for name, value in metrics.items()})
-        found: Plan = plan
-        return found
+        captured: Plan = plan
+        return captured

@@ -19,18 +19,18 @@ class NonfiniteFilter:
         self._is_on = False
 
     def start(self) -> None:
-        """Turns the Trainer's own filter off and this one on, where the user wants one."""
+        """Turn the Trainer's own filter off and this one on, where the user wants one."""
         args = self._trainer.args
         self._is_on = self._is_on or args.logging_nan_inf_filter
         args.logging_nan_inf_filter = False
 
     def stop(self) -> None:
-        """Restores the Trainer's own filter."""
+        """Restore the Trainer's own filter."""
         self._trainer.args.logging_nan_inf_filter |= self._is_on
         self._is_on = False
 
     def __call__(self, loss: Tensor) -> Tensor:
-        """The loss, or the mean of the losses since the last log line where it is not finite."""
+        """Return the loss, or the mean of the losses since the last log line where it is not finite."""
         if not self._is_on:
             return loss
         trainer = self._trainer
@@ -39,7 +39,7 @@ class NonfiniteFilter:
 
     @contextmanager
     def as_given(self) -> Iterator[None]:
-        """Inside, the arguments are as the user gave them: they are saved beside the model."""
+        """Restore the user's arguments for the block, in which they are saved beside the model."""
         args = self._trainer.args
         args.logging_nan_inf_filter = args.logging_nan_inf_filter or self._is_on
         try:

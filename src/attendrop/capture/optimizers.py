@@ -20,7 +20,7 @@ _NOT_FIXED = ("params", "param_names", "lr", "initial_lr")  # of a group, in a g
 
 
 def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a replay does everything that a step of this optimizer does."""
+    """Return whether a replay does everything that a step of this optimizer does."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return False
     has_hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
@@ -29,7 +29,7 @@ def allows_capture(optimizer: torch.optim.Optimizer) -> bool:
 
 @contextmanager
 def replaying_steps(optimizer: torch.optim.Optimizer, graph: OptimizerGraph) -> Iterator[None]:
-    """Inside, `optimizer.step()` replays the graph where it can.
+    """Let `optimizer.step()` in the block replay the graph where possible.
 
     The Trainer calls `step` of the optimizer deep inside its loop, through accelerate's wrapper, and learning rate
     schedulers have replaced it on the instance already. So it is replaced on the instance here too, and restored at
@@ -71,7 +71,7 @@ class OptimizerGraph:
         return self._all_rates[:count]
 
     def step(self, eager_step: Callable[[], Any]) -> None:
-        """Takes a step: a replay, or `eager_step` where that is not possible."""
+        """Take a step: a replay, or `eager_step` where that is not possible."""
         if not self._allows:
             eager_step()
             return
@@ -100,7 +100,7 @@ class OptimizerGraph:
         return ("optimizer", id(self), tuple(settings), tuple(addresses))
 
     def _capturable(self, eager_step: Callable[[], Any]) -> None:
-        """The step with settings that allow a capture: `capturable`, and learning rates in device memory."""
+        """Take the step with settings that allow a capture: `capturable`, and learning rates in device memory."""
         groups = self._optimizer.param_groups
         before = [(group["lr"], group["capturable"]) for group in groups]
         for group, rate in zip(groups, self._learning_rates, strict=True):
@@ -112,7 +112,7 @@ class OptimizerGraph:
                 group["lr"], group["capturable"] = lr, capturable
 
     def _warm_up_kernels(self) -> None:
-        """CUDA loads a kernel on its first call, which is not allowed during a capture: run a dummy step first."""
+        """Run a dummy step, because CUDA loads a kernel on its first call, which is not allowed during a capture."""
         dtypes = {p.dtype for group in self._optimizer.param_groups for p in group["params"]}
         parameters = [nn.Parameter(torch.zeros(1, dtype=dtype, device=self._graphs.device)) for dtype in dtypes]
         for parameter in parameters:

@@ -8,7 +8,7 @@
         trainer.train()
 
 A graph reads and writes fixed addresses. So the runs must share the parameters and the optimizer. Graphs of a method or
-a loss that holds tensors of its own are captured again in each run, because those tensors are new.
+a loss that holds its own tensors are captured again in each run, because those tensors are new.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PersistentGraphs:
         self._optimizers: list[tuple[torch.optim.Optimizer, OptimizerGraph]] = []
 
     def begin_run(self, model: nn.Module, shapes: ExactShapes, scope: Hashable) -> Graphs:
-        """The graphs for a run that begins. They are dropped if the model's parameters have moved."""
+        """Return the graphs for a run that begins. They are dropped if the model's parameters have moved."""
         parameters = list(model.parameters())
         addresses = [parameter.data_ptr() for parameter in parameters]
         if self._graphs is None or addresses != self._addresses or self._graphs.is_full:
@@ -50,11 +50,11 @@ class PersistentGraphs:
         return self._graphs
 
     def begin_evaluation(self, model: nn.Module, scope: Hashable) -> Graphs:
-        """The graphs for an evaluation that begins, outside of training."""
+        """Return the graphs for an evaluation that begins, outside of training."""
         return self.begin_run(model, ExactShapes(), ("evaluation", scope))
 
     def optimizer_graph(self, optimizer: torch.optim.Optimizer, new: OptimizerGraph) -> OptimizerGraph:
-        """The graph of this optimizer's step; `new` where there is none yet."""
+        """Return the graph of this optimizer's step; `new` where there is none yet."""
         for known, graph in self._optimizers:
             if known is optimizer:
                 return graph
@@ -62,24 +62,24 @@ class PersistentGraphs:
         return new
 
     def end_run(self, parts: Iterable[Any]) -> None:
-        """Drops the graphs of the run that ends if they cannot be used again.
+        """Drop the graphs of the finished run if they cannot be reused.
 
         Args:
-            parts: what belongs to this run and a graph may read: the methods, and the function of the loss.
+            parts: the parts of this run that a graph may read: the methods, and the loss function.
         """
         assert self._graphs is not None
         if self._graphs.failure is not None or any(holds_tensors(part) for part in parts):
             self._graphs.drop_scope()
 
     def clear(self) -> None:
-        """Frees the memory."""
+        """Free the memory."""
         if self._graphs is not None:
             self._graphs.clear()
         self._graphs, self._optimizers = None, []
 
 
 def holds_tensors(value: Any, depth: int = 4) -> bool:
-    """Whether an object refers to a tensor or to a module, in its attributes or in the containers that they hold."""
+    """Return whether an object refers to a tensor or a module, in its attributes or in their containers."""
     if isinstance(value, (Tensor, nn.Module)):
         return True
     if depth == 0 or value is None or isinstance(value, (bool, int, float, str, bytes, torch.dtype, torch.device)):

@@ -18,7 +18,7 @@ logger = logging.get_logger(__name__)
 
 
 class CapturedPrediction:
-    """Computes the logits of batches whose lengths are known before: eagerly, or from graphs where that is repaid.
+    """Computes the logits of batches whose lengths are known before: eagerly, or from graphs where that saves time.
 
     Args:
         model: the model, in eval mode.
@@ -45,17 +45,17 @@ class CapturedPrediction:
         return rounded if rounded <= self._limit else length
 
     def width(self, length: int) -> int:
-        """The length to which a full batch of this length should be padded."""
+        """Return the length to which a full batch of this length should be padded."""
         if not self._may_pad or self._is_harmless is False or not self._buckets.repays(length):
             return length
         return self._buckets.rounded(length)
 
     def logits(self, inputs: Mapping[str, Tensor], length: int, is_full: bool) -> Tensor:
-        """The logits of a batch.
+        """Return the logits of a batch.
 
         Args:
             inputs: the batch, on the device of the model.
-            length: its length without the padding that `width` has asked for.
+            length: its length without the padding of `width`.
             is_full: whether it has as many examples as the others.
         """
         width = inputs["input_ids"].shape[-1]
@@ -73,7 +73,7 @@ class CapturedPrediction:
         return logits.clone()
 
     def _is_same(self, exact: Mapping[str, Tensor], padded: Mapping[str, Tensor]) -> bool:
-        """Whether more padding leaves the logits as they are."""
+        """Return whether more padding leaves the logits as they are."""
         one, other = (self._model(**batch).logits for batch in (exact, padded))
         other = other if other.dim() < 3 else other[:, : one.shape[1]]
         tolerance = 1e-4 if one.dtype in (torch.float32, torch.float64) else 3e-2

@@ -1,9 +1,9 @@
 """Ordinary dropout in blocks that gradient checkpointing runs again in the backward, inside of a graph.
 
 The second forward of a block must draw what the first drew. Outside of graphs, checkpointing reads the state of the
-generator before the first, which a capture cannot. Here the second forward draws from a state of the generator of its
-own. Before each replay it gets the seed and the offset at which the first will draw: the present offset, and the
-numbers that the blocks before it draw, which the run before the capture has counted.
+generator before the first, which a capture cannot. Here the second forward has its own generator state. Before each
+replay it gets the seed and the offset at which the first will draw: the current offset plus the numbers that earlier
+blocks draw, which the run before the capture has counted.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ class RecomputedDraws:
         return cuda_generator(self._device)
 
     def _offset(self) -> int:
-        """How many numbers have been drawn. The state is a seed and this offset, 8 bytes each."""
+        """Return how many numbers have been drawn. The state is a seed and this offset, 8 bytes each."""
         return int(self._generator.get_state().view(torch.int64)[1])
 
     @contextmanager
     def counting(self) -> Iterator[Contexts]:
-        """To be entered for the run before the capture; yields the contexts of its blocks, for `capturable`."""
+        """Enter this for the run before the capture; yields the contexts of its blocks, for `capturable`."""
         self._start = self._offset()
         with advancing():
             yield self._of_eager_run
 
     def capturing(self) -> Contexts:
-        """The contexts of the blocks of the run that is captured, for `capturable`."""
+        """Return the contexts of the blocks of the run that is captured, for `capturable`."""
         self._next = 0
         return self._of_captured_run
 
     def register(self, graph: Any) -> None:
-        """Creates the states for a graph that will be captured."""
+        """Create the states for a graph that will be captured."""
         self._states = [self._generator.clone_state() for _ in self._offsets]
         for state in self._states:
             graph.register_generator_state(state)
 
     def prepare_replay(self) -> None:
-        """To be called before each replay."""
+        """Call this before each replay."""
         if self._states:
             now = self._generator.get_state()
             seed_and_offset = now.view(torch.int64)
@@ -68,7 +68,7 @@ class RecomputedDraws:
                 state.set_state(now)
 
     def _of_eager_run(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        """The contexts of the two forwards of a block."""
+        """Return the contexts of the two forwards of a block."""
         self._offsets.append(self._offset() - self._start)
         return nullcontext(), self._from(self._generator.clone_state())
 
@@ -78,7 +78,7 @@ class RecomputedDraws:
 
     @contextmanager
     def _from(self, state: Any) -> Iterator[None]:
-        """Inside, the global generator has this state."""
+        """Give the global generator this state for the block."""
         before = self._generator.graphsafe_get_state()
         self._generator.graphsafe_set_state(state)
         try:

@@ -1,4 +1,4 @@
-"""Which batches of a training run are worth the time that it takes to record them as graphs."""
+"""Which batches of a training run are worth recording as graphs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .buckets import (
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """What is recorded in a run. By default, everything.
+    """Which shapes are recorded in a run. By default, all.
 
     Args:
         buckets: the lengths to which batches are padded.
@@ -35,14 +35,14 @@ class RecordingPlan:
 
     @classmethod
     def of(cls, trainer: TrainerProtocol, engine: Engine | None) -> RecordingPlan:
-        """What is repaid in the run of this trainer, which is about to begin.
+        """Return which shapes are worth recording in the run of this trainer, which is about to begin.
 
         A graph is for batches of one length in steps of one kind. So the number of its uses is the number of batches
         in the run, times the share of its length, divided by the number of kinds.
         """
         state, args = trainer.state, trainer.args
         accumulation = args.gradient_accumulation_steps
-        # The first micro-batch of a step has graphs of its own: it writes gradients, and the others add to them.
+        # The first micro-batch of a step has its own graphs: it writes gradients, and the others add to them.
         kinds = len(_kinds(trainer, engine)) * min(2, accumulation)
         small_batches = state.num_train_epochs >= BREAK_EVEN_STEPS * kinds
         lengths = lengths_of(trainer.train_dataset)
@@ -59,7 +59,7 @@ class RecordingPlan:
 
     @classmethod
     def for_many_runs(cls, trainer: TrainerProtocol) -> RecordingPlan:
-        """What is recorded in a run whose graphs are kept for later runs: everything.
+        """Return the recording of a run whose graphs are kept for later runs: all shapes.
 
         Lengths are rounded up to powers of two, so that a run on another sample of the data finds its graphs recorded.
         """
@@ -68,21 +68,21 @@ class RecordingPlan:
 
 
 def _kinds(trainer: TrainerProtocol, engine: Engine | None) -> set[Hashable]:
-    """The kinds of steps that the methods know, as far as the first steps of the epochs show them."""
+    """Return the kinds of steps that the methods know, as far as the first steps of the epochs show them."""
     if engine is None:
         return {()}
     state = trainer.state
     epochs = max(1, math.ceil(min(state.num_train_epochs, state.max_steps)))
-    found: set[Hashable] = set()
+    keys: set[Hashable] = set()
     for epoch in range(min(epochs, 100)):
         progress = Progress(epoch * state.max_steps // epochs, state.max_steps, epoch, epochs)
         step = Step(engine.model, engine.seams, progress, views=engine.views, columns=engine.columns)
-        found.add(tuple(method.capture_key(step) for method in engine.regularizers))
-    return found
+        keys.add(tuple(method.capture_key(step) for method in engine.regularizers))
+    return keys
 
 
 def evaluations_of_run(trainer: TrainerProtocol) -> int:
-    """How often this run evaluates."""
+    """Return how often this run evaluates."""
     state, strategy = trainer.state, trainer.args.eval_strategy
     if str(getattr(strategy, "value", strategy)) == "steps":
         return max(1, state.max_steps // max(1, int(state.eval_steps or 1)))

@@ -1,4 +1,4 @@
-"""How a Trainer runs its steps: captured as CUDA graphs where that is wanted and possible, otherwise eagerly.
+"""Runs the steps of a Trainer: captured as CUDA graphs if that is wanted and possible, otherwise eagerly.
 
 At the batch sizes of fine-tuning a GPU waits for Python most of the time. A captured step needs only a few calls.
 Micro-batches are captured by training.py, evaluation by evaluation.py. Gradients are clipped by a graph, and the
@@ -36,7 +36,7 @@ MODES = ("auto", "eager", "captured")
 
 
 class StepCapture:
-    """How a Trainer runs its training steps: captured where that is wanted and possible, otherwise eagerly.
+    """Runs the training steps of a Trainer: captured if that is wanted and possible, otherwise eagerly.
 
     Args:
         trainer: the Trainer.
@@ -66,7 +66,7 @@ class StepCapture:
         return None if self._captured is None else self._captured.graphs
 
     def check(self) -> str | None:
-        """Why steps cannot be captured; raises a `ValueError` where they must be."""
+        """Return why steps cannot be captured; raises a `ValueError` where they must be."""
         reason = reason_against(self._trainer)
         if reason is not None and self._mode == "captured":
             raise ValueError(
@@ -75,7 +75,7 @@ class StepCapture:
         return reason
 
     def keep_graphs(self, kept: PersistentGraphs, scope: Hashable) -> None:
-        """Uses graphs of earlier runs, and leaves those of this run for later ones. To be called before training.
+        """Use graphs of earlier runs, and leave those of this run for later ones. To be called before training.
 
         Args:
             kept: the graphs. All runs that use them train the same model object, one after the other.
@@ -90,7 +90,7 @@ class StepCapture:
 
     @contextmanager
     def loading_ahead(self) -> Iterator[None]:
-        """Where steps may be captured, dataloaders that are created inside do not wait for the GPU at every batch."""
+        """Keep dataloaders that the block creates from waiting for the GPU at every batch, if steps may be captured."""
         loading = self._trainer.accelerator.dataloader_config
         before = loading.non_blocking
         loading.non_blocking = before or self.may_capture
@@ -101,7 +101,7 @@ class StepCapture:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """To be entered for the whole of training."""
+        """Enter this for the whole of training."""
         with self.loading_ahead():
             try:
                 yield
@@ -110,7 +110,7 @@ class StepCapture:
                 self._filter.stop()
 
     def begin(self, engine: Engine | None) -> None:
-        """To be called when the model, the optimizer and the engine of this run have been created."""
+        """Call this when the model, the optimizer and the engine of this run have been created."""
         self._stop()
         self.gave_up, self.were_captured = None, False
         if self._mode == "eager":
@@ -119,11 +119,11 @@ class StepCapture:
         if reason is None and self._mode == "auto":
             reason = reason_against_auto(self._trainer)
         if reason is not None:
-            # On a CPU nobody expects captured steps.
+            # On a CPU captured steps are not expected.
             log = logger.info if self._trainer.args.device.type != "cuda" else logger.warning
             log(f"Steps are not captured, because {reason}.")
             return
-        # With capture="captured" everything is captured, also what will not be repaid.
+        # With capture="captured" everything is captured, even where it does not save time.
         if self._mode == "captured":
             plan = RecordingPlan()
         elif self._kept is not None:
@@ -153,7 +153,7 @@ class StepCapture:
         batch: MicroBatch | None,
         has_no_padding: bool = False,
     ) -> Tensor | None:
-        """The loss of a micro-batch, its gradients added; None where it must run eagerly.
+        """Return the loss of a micro-batch, its gradients added; None where it must run eagerly.
 
         Args:
             run: the Trainer's forward, loss and backward: `run(network, inputs, items)`.
@@ -178,11 +178,11 @@ class StepCapture:
         return loss
 
     def clip_gradients(self, max_norm: float) -> Tensor | None:
-        """Clips the model's gradients as the Trainer does; returns their norm, or None where the Trainer must do it."""
+        """Clip the model's gradients as the Trainer does and return their norm; None if the Trainer must do it."""
         return None if self._captured is None else self._captured.clip_gradients(max_norm)
 
     def remembered(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """A result that stays the same while the present steps are captured. It is computed once.
+        """Return a result that stays the same while the current steps are captured. It is computed once.
 
         Args:
             key: names the result.
@@ -213,12 +213,12 @@ class StepCapture:
 
     @property
     def _own_parts(self) -> list[Any]:
-        """What belongs to this Trainer and a graph may read: the methods, and the function of the loss."""
+        """The parts of this Trainer that a graph may read: the methods, and the loss function."""
         return [*self._trainer.regularizers, getattr(self._trainer, "compute_loss_func", None)]
 
     @contextmanager
     def evaluating(self, dataset: Any) -> Iterator[None]:
-        """To be entered for an evaluation or a prediction. Its forward passes are captured where that is possible.
+        """Enter this for an evaluation or a prediction. Its forward passes are captured where that is possible.
 
         Args:
             dataset: what is evaluated on.
@@ -252,7 +252,7 @@ class StepCapture:
         return self._evaluation is not None
 
     def evaluation_step(self, run: PredictionStep, batch: Mapping[str, Any], kind: Hashable) -> Any:
-        """What `run` returns for a batch, from a graph; None where it must run eagerly.
+        """Return the result of `run` for a batch, from a graph; None if it must run eagerly.
 
         Args:
             run: a prediction step of the Trainer.
@@ -263,9 +263,9 @@ class StepCapture:
         return self._evaluation.step(run, batch, kind)
 
     def replace_nonfinite(self, loss: Tensor) -> Tensor:
-        """What the Trainer does with a loss that is not finite, without waiting for the GPU."""
+        """Filter a loss that is not finite as the Trainer does, without waiting for the GPU."""
         return self._filter(loss)
 
     def saving(self) -> AbstractContextManager[None]:
-        """To be entered while the arguments are saved beside the model: they are as the user gave them."""
+        """Enter this while the arguments are saved beside the model: they are as the user gave them."""
         return self._filter.as_given()

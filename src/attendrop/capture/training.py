@@ -1,8 +1,8 @@
 """The micro-batches of captured training steps: what is recorded, and under which keys.
 
-    plan    the methods' `plan`, where it asks the model: AD-DROP's probe, attribution and masks
+    plan    the methods' `plan`, where it probes the model: AD-DROP's probe, attribution and masks
     pass    the tracked forward, the loss, penalties and the backward under that plan, as the Trainer runs them; where
-            no method asks the model, the plan too
+            no method probes the model, the plan too
 
 These are two graphs, because both passes draw the same ordinary dropout: the random state is restored between them.
 There is one pair for each shape of the batch and each kind of step.
@@ -62,7 +62,7 @@ class CapturedTraining:
     def loss(
         self, run: TrainingStep, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
     ) -> Tensor | None:
-        """As `StepCapture.try_captured`. Raises `NotCaptured` where no step of this run can be captured."""
+        """Like `StepCapture.try_captured`. Raises `NotCaptured` where no step of this run can be captured."""
         try:
             static, items, key = self._prepare(inputs, items, batch)
         except RunEagerly as reason:
@@ -80,7 +80,7 @@ class CapturedTraining:
         return loss.clone()
 
     def clip_gradients(self, max_norm: float) -> Tensor | None:
-        """As `StepCapture.clip_gradients`."""
+        """Like `StepCapture.clip_gradients`."""
         clipped = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._trainer.accelerator.scaler is not None or not clipped:
             return None  # a loss scaler looks at gradients on the CPU
@@ -99,7 +99,7 @@ class CapturedTraining:
         key: Hashable,
         batch: MicroBatch,
     ) -> Tensor:
-        """The loss of a micro-batch with the engine's methods."""
+        """Return the loss of a micro-batch with the engine's methods."""
         inputs = {name: x for name, x in static.items() if name not in engine.columns}
 
         def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
@@ -110,7 +110,7 @@ class CapturedTraining:
         return engine.run_passes(batch, _GraphRunner(self, engine, run, items, key))
 
     def trained(self, engine: Engine) -> nn.Module:
-        """The model, with the parameters of the methods that the pass gives gradients."""
+        """Return the model, with the parameters of the methods that the pass gives gradients."""
         if self._network is None:
             own = [
                 p for method in engine.regularizers if isinstance(method, HasParameters) for p in method.parameters()
@@ -121,10 +121,10 @@ class CapturedTraining:
     def _prepare(
         self, inputs: Mapping[str, Any], items: Tensor | int | None, batch: MicroBatch | None
     ) -> tuple[dict[str, Any], Any, Hashable]:
-        """The inputs and the number of items in buffers, and the key of the graphs for them."""
+        """Return the inputs and the number of items in buffers, and the key of the graphs for them."""
         is_full = batch_size(inputs) == self._trainer._train_batch_size
         if not (self.shapes.repays(inputs) if is_full else self._recording.small_batches):
-            raise RunEagerly("their shape comes up too rarely in this run to repay its recording")
+            raise RunEagerly("their shape is too rare in this run to be worth recording")
         static, shapes = self.graphs.static_batch(inputs)
         if isinstance(items, Tensor):
             items = self.graphs.static("items", {"items": items})["items"]
@@ -138,7 +138,7 @@ class CapturedTraining:
         return static, items, key
 
     def _kind(self, batch: MicroBatch | None) -> tuple[Hashable, ...]:
-        """The kind of step: what the methods' plans depend on."""
+        """Return the kind of step: what the methods' plans depend on."""
         if self._engine is None or batch is None:
             return ()
         keys = []
@@ -159,7 +159,7 @@ class _GraphRunner:
         self._graphs, self._model = training.graphs, training.model
 
     def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
-        """Plans in a graph of its own where a method asks the model; otherwise the plan is a part of the pass."""
+        """Plan, in a separate graph if a method probes the model; otherwise the plan is part of the pass."""
         self._batch, self._work = batch, self._graphs.static_micro_batch(batch)
         methods = [method for method in self._engine.regularizers if isinstance(method, ProbesModel)]
         self._plan: Plan | None = None
@@ -174,7 +174,7 @@ class _GraphRunner:
         return nullcontext  # the plan is applied inside of the graphs
 
     def run(self, number: int, inputs: dict[str, Any]) -> Tensor:
-        """Forward, loss and backward of one pass."""
+        """Return forward, loss and backward of one pass."""
         name = ("pass", self._key, number) if number else ("pass", self._key)
         network = self._training.trained(self._engine)
         loss = self._graphs.run(name, self._pass, batch=self._batch, network=network, forward_of=self._model)

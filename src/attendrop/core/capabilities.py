@@ -1,4 +1,4 @@
-"""What a method can do beside planning a pass. A method inherits from each capability that it has.
+"""What a method can do besides planning a pass. A method inherits from each capability that it has.
 
     class MyAverage(AveragesWeights, KeepsState): ...
 
@@ -26,9 +26,9 @@ class ProbesModel(Regularizer):
     measures_plan: ClassVar[bool] = False  # whether `plan` writes metrics in the steps that are logged
 
     def probes(self, step: Step) -> bool:
-        """Whether `plan` asks the model in this step.
+        """Return whether `plan` probes the model in this step.
 
-        A captured plan that does is a graph of its own, so that the tracked pass draws the same ordinary dropout.
+        A captured plan that does is a separate graph, so that the tracked pass draws the same ordinary dropout.
         """
         raise NotImplementedError
 
@@ -38,7 +38,7 @@ class ComparesViews(Regularizer):
 
     @property
     def views(self) -> int:
-        """Copies of each example in the tracked pass. With zero strength it must be 1: then a run is plain."""
+        """Copies of each example in the tracked pass. With zero strength it must be 1, so that the run is plain."""
         raise NotImplementedError
 
 
@@ -53,7 +53,7 @@ class RunsSeveralPasses(Regularizer):
         raise NotImplementedError
 
     def on_pass(self, batch: MicroBatch, number: int) -> None:
-        """Before each tracked pass; `number` counts from 0. It runs in Python in every step, as `on_batch` does.
+        """Act before each tracked pass; `number` counts from 0. It runs in Python in every step, as `on_batch` does.
 
         A captured pass has one graph for each number, which may run more than once: what the pass leaves for the next
         one it writes into a tensor that it does not read.
@@ -74,10 +74,10 @@ class ReadsHiddenGradients(Regularizer):
 
 
 class HasParameters(Regularizer):
-    """Has parameters of its own that get gradients in the tracked pass."""
+    """Has its own parameters, which get gradients in the tracked pass."""
 
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters."""
+        """Return the parameters."""
         raise NotImplementedError
 
 
@@ -89,7 +89,7 @@ class RequiresModelLoss(Regularizer):
 
     @property
     def requires_model_loss(self) -> tuple[str, str] | None:
-        """Why the loss must be the model's own, and what to do where it is not; None where it may be any.
+        """Why the loss must be the model's own, and what to do otherwise; None if any loss will do.
 
         Both are parts of the sentence of an error.
         """
@@ -121,7 +121,7 @@ class ScalesLearningRates(Regularizer):
     """Scales the learning rates of weights, or freezes them."""
 
     def rate_factors(self, model: nn.Module, seams: Seams) -> dict[str, float]:
-        """Factors of the learning rate, by the names of the model's parameters; the others have 1.
+        """Return factors of the learning rate, by the names of the model's parameters; the others have 1.
 
         A parameter with the factor 0 is frozen while the engine is open: it gets no gradient, no weight decay and no
         state in the optimizer. The factors of several methods are multiplied. Raises a `ValueError` as `check` does,
@@ -138,7 +138,7 @@ class AveragesWeights(Regularizer):
     """Evaluates and saves the model with other weights than it trains, such as an average."""
 
     def evaluated_weights(self, model: nn.Module) -> dict[str, Tensor]:
-        """Weights with which the model is evaluated and saved, by the names of its parameters; the others are its own.
+        """Return the weights to evaluate and save the model with, by the names of its parameters; others stay its own.
 
         Args:
             model: the model that is trained.
@@ -159,7 +159,7 @@ class ChoosesOnDevelopment(AveragesWeights):
         raise NotImplementedError
 
     def choose(self, value: float) -> None:
-        """From now on, `evaluated_weights` are those of this value of `choices`."""
+        """Use this value of `choices` in `evaluated_weights` from now on."""
         raise NotImplementedError
 
 
@@ -172,11 +172,11 @@ class KeepsState(Regularizer):
     local_state: ClassVar[tuple[str, ...]] = ()  # prefixes of the state tensors that differ between processes
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What a checkpoint must hold of this method: tensors, and values that JSON can hold."""
+        """Return the state of this method for a checkpoint: tensors and JSON-serialisable values."""
         raise NotImplementedError
 
     def load_state(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        """Restores what `state` returned. It is called before the first step of the resumed run."""
+        """Restore what `state` returned. It is called before the first step of the resumed run."""
         raise NotImplementedError
 
 
@@ -184,12 +184,12 @@ class KeepsState(Regularizer):
 
 
 def views_of(*regularizers: Regularizer) -> int:
-    """Copies of each example in the tracked pass of these methods."""
+    """Return copies of each example in the tracked pass of these methods."""
     return max((r.views for r in regularizers if isinstance(r, ComparesViews)), default=1)
 
 
 def columns_of(*regularizers: Regularizer) -> frozenset[str]:
-    """Columns of the batch that these methods read and the model must not get."""
+    """Return columns of the batch that these methods read and the model must not get."""
     return frozenset(name for r in regularizers if isinstance(r, ReadsColumns) for name in r.columns)
 
 
@@ -199,10 +199,10 @@ def start_order(regularizer: Regularizer) -> int:
 
 
 def adds_penalty(regularizer: Regularizer) -> bool:
-    """Whether a method adds a term to the loss."""
+    """Return whether a method adds a term to the loss."""
     return type(regularizer).penalty is not Regularizer.penalty
 
 
 def reads_predictions(regularizer: Regularizer) -> bool:
-    """Whether the penalty of a method reads what the model predicts for each example."""
+    """Return whether the penalty of a method reads what the model predicts for each example."""
     return adds_penalty(regularizer) and not isinstance(regularizer, PenalizesParameters)

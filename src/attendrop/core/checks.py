@@ -1,4 +1,4 @@
-"""What is refused: methods that cannot act together, and models, losses and batches that they cannot use."""
+"""Checks that refuse methods that cannot act together, and models, losses and batches that they cannot use."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _OTHER_LOSSES = "label_smoothing_factor, class weights, a focal loss or a comput
 
 
 def as_list(regularizers: Any) -> list[Any]:
-    """One method, or several, as a list."""
+    """Return one method, or several, as a list."""
     return [regularizers] if isinstance(regularizers, (Regularizer, str)) else list(regularizers)
 
 
 def check_regularizers(regularizers: Sequence[Any]) -> None:
-    """Refuses what is not a method, the same method twice, and methods that cannot act together."""
+    """Refuse what is not a method, the same method twice, and methods that cannot act together."""
     for regularizer in regularizers:
         if not isinstance(regularizer, Regularizer):
             raise ValueError(
@@ -56,7 +56,7 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
 
 
 def check_model_loss(regularizer: Regularizer, is_another: bool) -> None:
-    """Refuses a method that replaces a part of the model's own loss where another loss is trained.
+    """Refuse a method that replaces a part of the model's own loss where another loss is trained.
 
     Args:
         regularizer: the method.
@@ -69,7 +69,7 @@ def check_model_loss(regularizer: Regularizer, is_another: bool) -> None:
 
 
 def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any]) -> None:
-    """Refuses a batch that lacks a column which a method reads."""
+    """Refuse a batch that lacks a column which a method reads."""
     for regularizer in regularizers:
         for name in regularizer.columns if isinstance(regularizer, ReadsColumns) else ():
             if name not in batch:
@@ -80,7 +80,7 @@ def check_columns(regularizers: Sequence[Regularizer], batch: Mapping[str, Any])
 
 
 def check_calls(regularizers: Sequence[Regularizer]) -> None:
-    """Refuses what is not defined where the loop's loss calls the model by itself."""
+    """Refuse what is not defined where the loop's loss calls the model by itself."""
     for regularizer in regularizers:
         name = type(regularizer).__name__
         if views_of(regularizer) > 1 or reads_predictions(regularizer):
@@ -101,7 +101,7 @@ def check_calls(regularizers: Sequence[Regularizer]) -> None:
 
 
 def check_checkpointing(model: nn.Module) -> None:
-    """Refuses reentrant gradient checkpointing, under which recorded tensors would get no gradients."""
+    """Refuse reentrant gradient checkpointing, under which recorded tensors would get no gradients."""
     for module in model.modules():
         function = getattr(module, "_gradient_checkpointing_func", None)
         if getattr(module, "gradient_checkpointing", False) and isinstance(function, partial):
@@ -109,7 +109,7 @@ def check_checkpointing(model: nn.Module) -> None:
 
 
 def refuse_reentrant(options: Mapping[str, Any] | None) -> None:
-    """Refuses these `gradient_checkpointing_kwargs` if they ask for reentrant checkpointing."""
+    """Refuse these `gradient_checkpointing_kwargs` if they ask for reentrant checkpointing."""
     if options and options.get("use_reentrant"):
         raise ValueError(
             "gradient_checkpointing_kwargs has use_reentrant=True, which gives attributions no gradient; it must be "

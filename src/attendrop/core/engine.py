@@ -72,7 +72,7 @@ class EagerRunner:
         self.plan, self._step = engine.planned, step
 
     def run(self, number: int, inputs: dict[str, Any]) -> Tensor:
-        """Forward, loss and backward of one pass."""
+        """Return forward, loss and backward of one pass."""
         return self._step(inputs)
 
 
@@ -91,7 +91,7 @@ class Engine:
             `world` it gives each example its position in the global batch, so that several processes draw what one
             process would.
         example: a batch for the dry run that finds the attention calls; text and image models need none.
-        loop: what the training loop offers to methods that train networks of their own or draw examples.
+        loop: what the training loop offers to methods that train their own networks or draw examples.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Engine:
         self.is_open = True
 
     def _check(self, regularizer: Regularizer, epochs: int | None) -> None:
-        """Calls its `check`. Where it fails only because other methods freeze weights, the error names them."""
+        """Call its `check`. Where it fails only because other methods freeze weights, the error names them."""
         try:
             regularizer.check(self.model, self.seams, epochs)
         except ValueError as error:
@@ -168,7 +168,7 @@ class Engine:
         self.close()
 
     def scale_learning_rates(self) -> None:
-        """Gives each weight the learning rate that the methods want, where the loop has its optimizer already.
+        """Give each weight the learning rate that the methods want, where the loop has its optimizer already.
 
         A loop that creates its optimizer after the engine calls this before it creates the learning rate scheduler.
         """
@@ -177,7 +177,7 @@ class Engine:
     def begin_step(
         self, progress: Progress | None = None, measure: bool = False, model: nn.Module | None = None
     ) -> None:
-        """Opens an optimizer step. `micro_batch` does this by itself.
+        """Open an optimizer step. `micro_batch` does this by itself.
 
         Args:
             progress: how far training has come; by default one step further than the last.
@@ -208,7 +208,7 @@ class Engine:
     def micro_batch(
         self, batch: Mapping[str, Any], loop_loss: Callable[[], Tensor] | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Plans the pass over `batch` and yields the inputs for it. Forward *and* backward belong inside.
+        """Plan the pass over `batch` and yield the inputs for it. Forward *and* backward belong inside.
 
         Where a method needs several passes, all but the last run here, with the loss that `loss` returns. A loop that
         scales its loss, for accumulation for example, uses `passes` instead:
@@ -234,7 +234,7 @@ class Engine:
         backward: Callable[[nn.Module, Mapping[str, Any]], Any] | None = None,
         loop_loss: Callable[[], Tensor] | None = None,
     ) -> MicroBatch:
-        """Opens a micro-batch, for a loop that does by itself what `micro_batch` does with the result.
+        """Open a micro-batch, for a loop that does by itself what `micro_batch` does with the result.
 
         Args:
             batch: the batch as the data loader gave it, on the device of the model.
@@ -269,7 +269,7 @@ class Engine:
         return begun
 
     def run_passes(self, batch: MicroBatch, runner: Runner) -> Tensor:
-        """Runs the tracked passes over a micro-batch, forward and backward; returns the sum of their losses.
+        """Run the tracked passes over a micro-batch, forward and backward, and return the sum of their losses.
 
         Args:
             batch: what `begin_micro_batch` returned.
@@ -280,7 +280,7 @@ class Engine:
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def passes(self, batch: MicroBatch, plan: Planner | None = None) -> Generator[dict[str, Any], None, None]:
-        """Calls the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
+        """Call the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
 
         Args:
             batch: what `begin_micro_batch` returned.
@@ -304,7 +304,7 @@ class Engine:
         return max((r.passes(step) for r in self.regularizers if isinstance(r, RunsSeveralPasses)), default=1)
 
     def planned(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
-        """Plans; returns what makes the context of a pass. Where the loss calls the model, each call has its plan."""
+        """Plan and return what makes the context of a pass. Where the loss calls the model, each call has its plan."""
         if batch.loop_loss is None:
             plan = self.plan(batch)
             return lambda: self.tracked(batch, self.seams.applied(plan))
@@ -317,7 +317,7 @@ class Engine:
 
     @contextmanager
     def tracked(self, batch: MicroBatch, applied: AbstractContextManager[Any]) -> Iterator[None]:
-        """Inside, a pass is tracked: `applied` applies its plan, and `loss` reads the micro-batch.
+        """Track a pass in the block: `applied` applies its plan, and `loss` reads the micro-batch.
 
         A Trainer calls `loss` from its `compute_loss`, to which it cannot hand the micro-batch.
         """
@@ -329,7 +329,7 @@ class Engine:
             self._tracked = before
 
     def plan(self, batch: MicroBatch) -> Plan:
-        """The plans of all methods for the tracked pass, combined."""
+        """Return the plans of all methods for the tracked pass, combined."""
         plan = Plan()
         rows, _, _ = map_shape(self.seams.sites[0], batch.examples)
         for regularizer in self.regularizers:
@@ -339,14 +339,14 @@ class Engine:
         return plan
 
     def _for(self, regularizer: Regularizer, batch: MicroBatch) -> MicroBatch:
-        """The batch with the columns of this method and of no other."""
+        """Return the batch with the columns of this method and of no other."""
         others = self.columns - columns_of(regularizer)
         if not others:
             return batch
         return replace(batch, examples={k: value for k, value in batch.examples.items() if k not in others})
 
     def loss(self, outputs: Any, loss: Tensor | None = None, share: float | Tensor = 1.0) -> Tensor:
-        """The loss of the tracked pass with all penalties added; its share, where there are several passes.
+        """Return the loss of the tracked pass with all penalties added; its share, where there are several passes.
 
         Args:
             outputs: what the model returned.
@@ -370,18 +370,18 @@ class Engine:
         return self.averaged(total)
 
     def averaged(self, loss: Tensor) -> Tensor:
-        """The loss of one tracked pass, divided by the number of passes over the micro-batch."""
+        """Return the loss of one tracked pass, divided by the number of passes over the micro-batch."""
         count = 1 if self._step is None else self.number_of_passes(self._step)
         return loss / count if count > 1 else loss
 
     def before_optimizer(self) -> None:
-        """To be called when all gradients of the step are there, before the optimizer's step."""
+        """Call this when all gradients of the step are computed, before the optimizer's step."""
         assert self._step is not None, "before_optimizer() comes after micro_batch()"
         for regularizer in self.regularizers:
             regularizer.on_gradients(self._step)
 
     def after_optimizer(self) -> None:
-        """To be called after the optimizer's step."""
+        """Call this after the optimizer's step."""
         assert self._step is not None, "after_optimizer() comes after before_optimizer()"
         # An average is taken of the weights as all other methods leave them.
         for regularizer in sorted(self.regularizers, key=lambda r: isinstance(r, AveragesWeights)):
@@ -395,14 +395,14 @@ class Engine:
         )
 
     def pop_metrics(self) -> dict[str, Tensor]:
-        """The means of the metrics since the last call."""
+        """Return the means of the metrics since the last call."""
         means = {name: torch.stack(values).mean() for name, values in self._metrics.items()}
         self._metrics = {}
         return means
 
     @contextmanager
     def evaluated_weights(self) -> Iterator[None]:
-        """Inside, the model has the weights with which it is evaluated and saved, such as those of an average.
+        """Give the model, for the block, the weights with which it is evaluated and saved, such as an average.
 
         They are written in place and back, so that captured graphs find the weights at their addresses.
         """
@@ -414,28 +414,28 @@ class Engine:
             yield
 
     def finish(self) -> None:
-        """To be called when training has ended: the model gets the weights with which it is evaluated."""
+        """Give the model the weights with which it is evaluated. Call this when training has ended."""
         write_weights(self.model, self._evaluated_weights())
 
     def _evaluated_weights(self) -> dict[str, Tensor]:
-        """The weights of the one method that keeps an average."""
+        """Return the weights of the one method that keeps an average."""
         method = next((r for r in self.regularizers if isinstance(r, AveragesWeights)), None)
         return {} if method is None else method.evaluated_weights(self.model)
 
     def save_state(self, folder: str | Path) -> None:
-        """Writes what a resumed run needs beside the weights. Every process calls it, with the same folder."""
+        """Write what a resumed run needs beside the weights. Every process calls it, with the same folder."""
         save_state(self.regularizers, folder, self.rank)
         averaged = self._evaluated_weights()
         if averaged and self.rank == 0:  # the model in the checkpoint is the averaged one
             save_trained_weights(self.model, averaged, folder)
 
     def load_state(self, folder: str | Path) -> None:
-        """Loads what `save_state` wrote."""
+        """Load what `save_state` wrote."""
         load_state(self.regularizers, folder, self.rank)
         write_weights(self.model, load_trained_weights(folder))
 
     def close(self) -> None:
-        """Restores the model as it was, also in the middle of a step."""
+        """Restore the model as it was, also in the middle of a step."""
         if not self.is_open:
             return
         self.is_open = False

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Hyper:
-    """What a field allows; see `hyper`."""
+    """The allowed values of a field; see `hyper`."""
 
     low: float
     high: float
@@ -56,7 +56,7 @@ class Hyper:
         return "".join(f", or {value!r}" for value in self.also)
 
     def described(self, field: dataclasses.Field[Any]) -> str:
-        """What is allowed, for the help of a field; empty where it is True and False, or anything."""
+        """Describe the allowed values for the help of a field; empty for a bool or for any value."""
         kinds = _kinds(field)
         if self.choices and "bool" not in kinds:
             return f"one of {', '.join(map(json.dumps, self.choices))}"
@@ -82,7 +82,7 @@ def hyper(
     search: str = "",
     paper: str = "",
 ) -> T:
-    """A field of a method whose value is checked when the method is created.
+    """Return a field of a method whose value is checked when the method is created.
 
     The annotation says what it holds: `float`, `int`, `Strength` (a number or a schedule), `bool` or, with `choices`,
     anything.
@@ -111,7 +111,7 @@ def hyper(
 
 
 def hyper_of(field: dataclasses.Field[Any]) -> Hyper | None:
-    """What a field allows; None where it was not made with `hyper`."""
+    """Return the bounds of a field; None if it was not made with `hyper`."""
     bounds: Hyper | None = field.metadata.get("hyper")
     return bounds
 
@@ -125,7 +125,7 @@ def check_fields(method: Any) -> None:
 
 
 def _kinds(field: dataclasses.Field[Any]) -> set[str]:
-    """The names in the annotation, "Strength" for its value `float | Schedule`."""
+    """Return the names in the annotation, "Strength" for its value `float | Schedule`."""
     if field.type == Strength:
         return {"Strength"}
     text = field.type.__name__ if isinstance(field.type, type) else str(field.type)

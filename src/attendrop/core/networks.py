@@ -14,7 +14,7 @@ from .step import Loop
 
 
 class TrainsNetworks(Regularizer):
-    """The base class of methods that train networks of their own beside the model.
+    """The base class of methods that train their own networks beside the model.
 
     Where `competes` is True, the Trainer scores these networks at every evaluation, and at the end of training the best
     one on the development set becomes the model.
@@ -41,16 +41,16 @@ class TrainsNetworks(Regularizer):
             )
 
     def networks(self) -> dict[str, nn.Module]:
-        """The networks, by name. There are none before the first step."""
+        """Return the networks, by name. There are none before the first step."""
         return {}
 
     def record(self) -> list[dict[str, Any]]:
-        """What this method learned, one entry for each round, as values that JSON can hold."""
+        """Return what this method learned, one JSON-serialisable entry for each round."""
         return []
 
 
 def networks_of(regularizers: Sequence[Regularizer], competing: bool = False) -> dict[str, nn.Module]:
-    """The networks that these methods train beside the model, by name.
+    """Return the networks that these methods train beside the model, by name.
 
     Args:
         regularizers: the methods.
@@ -62,14 +62,14 @@ def networks_of(regularizers: Sequence[Regularizer], competing: bool = False) ->
 
 @torch.no_grad()
 def exchange(a: nn.Module, b: nn.Module) -> None:
-    """The two networks exchange weights and buffers."""
+    """Exchange the weights and buffers of two networks."""
     for x, y in zip([*a.parameters(), *a.buffers()], [*b.parameters(), *b.buffers()], strict=True):
         x.data, y.data = y.data, x.data
 
 
 @contextmanager
 def exchanged(a: nn.Module, b: nn.Module) -> Iterator[None]:
-    """The two networks have each other's weights and buffers inside."""
+    """Exchange the weights and buffers of two networks for the duration of the block."""
     exchange(a, b)
     try:
         yield

@@ -40,14 +40,14 @@ class Rates:
         self._groups: DividedGroups | None = None
 
     def freeze(self, model: nn.Module) -> None:
-        """The weights whose factor is 0 get no gradient, so that no optimizer changes them."""
+        """Turn off the gradients of weights whose factor is 0, so that no optimizer changes them."""
         for name, parameter in model.named_parameters():
             if name in self._zeros and parameter.requires_grad:
                 parameter.requires_grad_(False)
                 self._frozen.append(name)
 
     def scale(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        """Gives each weight its learning rate, where an optimizer is given. A second call with it does nothing."""
+        """Give each weight its learning rate, where an optimizer is given. A second call with it does nothing."""
         if not self._factors or optimizer is None or (self._groups and self._groups.optimizer is optimizer):
             return
         owner = " and ".join(self._owners)
@@ -56,7 +56,7 @@ class Rates:
         self._groups = DividedGroups(optimizer, factors)
 
     def check_scaled(self) -> None:
-        """Raises a `ValueError` if a method scales learning rates and no optimizer was given."""
+        """Raise a `ValueError` if a method scales learning rates and no optimizer was given."""
         if self._factors and self._groups is None:
             raise ValueError(
                 f"{' and '.join(self._owners)} scales learning rates and needs the optimizer; pass "
@@ -64,7 +64,7 @@ class Rates:
             )
 
     def restore(self, model: nn.Module) -> None:
-        """Restores the groups of the optimizer and the weights that were frozen."""
+        """Restore the groups of the optimizer and the weights that were frozen."""
         if self._groups is not None:
             self._groups.restore()
             self._groups = None
@@ -109,7 +109,7 @@ class DividedGroups:
         optimizer.param_groups[:] = [part for parts in self._parts for part, _ in parts]
 
     def restore(self) -> None:
-        """The optimizer has its own groups again, with the parameters that it has now: FSDP replaces them."""
+        """Restore the optimizer's own groups, with the parameters that it has now: FSDP replaces them."""
         for group, parts in zip(self._own, self._parts, strict=True):
             for part, positions in parts:
                 for position, parameter in zip(positions, part["params"], strict=True):
@@ -118,7 +118,7 @@ class DividedGroups:
 
 
 def _parts(group: dict[str, Any], factors: Mapping[nn.Parameter, float]) -> list[tuple[dict[str, Any], list[int]]]:
-    """The parts of a group, each with the positions of its parameters in the group."""
+    """Return the parts of a group, each with the positions of its parameters in the group."""
     of_parameters = [factors.get(parameter, 1.0) for parameter in group["params"]]
     parts = []
     for factor in sorted(set(of_parameters), reverse=True):

@@ -102,19 +102,19 @@ class Regularizer:
     # ---- what it needs -----------------------------------------------------------------------------------------
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
-        """Raises a `ValueError` if this method cannot work on this model, or not for this number of epochs."""
+        """Raise a `ValueError` if this method cannot work on this model, or not for this number of epochs."""
 
     def check_loop(self, model: nn.Module, loop: Loop) -> None:
-        """Raises a `ValueError` if this method cannot work in this training loop."""
+        """Raise a `ValueError` if this method cannot work in this training loop."""
 
     def refuses(self, other: Regularizer) -> str | None:
-        """The end of a sentence that says why this method cannot act together with `other`; None where it can."""
+        """Return the end of a sentence that says why this method cannot act together with `other`; None if it can."""
         return None
 
     # ---- captured steps ----------------------------------------------------------------------------------------
 
     def capture_key(self, step: Step) -> Hashable:
-        """What `plan` and `penalty` depend on besides the batch, the weights, draws and `Step.number`.
+        """Return a key of what `plan` and `penalty` depend on besides the batch, the weights, draws and `Step.number`.
 
         Steps with equal keys replay one CUDA graph. None means that this step is not captured; it is the default for
         methods that override `plan` or `penalty`. What changes from step to step and is no reason for another graph,
@@ -126,32 +126,32 @@ class Regularizer:
     # ---- the hooks ---------------------------------------------------------------------------------------------
 
     def on_step_begin(self, step: Step) -> None:
-        """Before the first micro-batch of an optimizer step."""
+        """Act before the first micro-batch of an optimizer step."""
 
     def on_batch(self, batch: MicroBatch) -> None:
-        """Before `plan`. It runs in Python in every step, also where plans are replayed from a CUDA graph.
+        """Act before `plan`. This runs in Python in every step, also where plans are replayed from a CUDA graph.
 
         In a captured step the tensors of the batch are overwritten by the next one: clone what must be kept.
         """
 
     def plan(self, batch: MicroBatch) -> Plan:
-        """What the tracked pass over this micro-batch changes in the model."""
+        """Return the changes to the model for the tracked pass over this micro-batch."""
         return Plan()
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
-        """A term that is added to the loss, from the outputs of the tracked pass."""
+        """Return a term that is added to the loss, from the outputs of the tracked pass."""
         return None
 
     def on_gradients(self, step: Step) -> None:
-        """When all gradients of the step are there, before they are clipped and the optimizer steps."""
+        """Act when all gradients of the step are computed, before they are clipped and the optimizer steps."""
 
     def on_step_end(self, step: Step) -> None:
-        """After the optimizer's step."""
+        """Act after the optimizer's step."""
 
     # ---- the life of a run -------------------------------------------------------------------------------------
 
     def _claim(self, engine: Any) -> None:
-        """Refuses a second engine while another one uses this object, whose state belongs to one run."""
+        """Refuse a second engine while another one uses this object, whose state belongs to one run."""
         user = self.__dict__.get("_engine")
         if user is not None and user() is not None and user().is_open:
             raise ValueError(
@@ -161,13 +161,13 @@ class Regularizer:
         self.__dict__["_engine"] = weakref.ref(engine)
 
     def reset(self) -> None:
-        """Forgets an earlier run: one object may train several models, one after the other."""
+        """Forget an earlier run: one object may train several models, one after the other."""
 
     def on_close(self) -> None:
-        """Restores what it has changed. Training has ended or failed, maybe in the middle of a step."""
+        """Restore what the method has changed. Training has ended or failed, maybe in the middle of a step."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole configuration, as values that JSON can hold."""
+        """Return the whole configuration, as JSON-serialisable values."""
         fields = {f.name: _as_json(getattr(self, f.name)) for f in dataclasses.fields(self)}
         return {"method": self.name or type(self).__name__, **fields}
 

@@ -58,7 +58,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """A schedule from values at equal distances: "0.1..0.5", or "0..0.3..0.1"."""
+        """Return a schedule from values at equal distances: "0.1..0.5", or "0..0.3..0.1"."""
         values = text.split("..")
         return cls([(i / (len(values) - 1), float(value)) for i, value in enumerate(values)])
 
@@ -102,17 +102,17 @@ def as_strength(owner: str, field: str, value: Any, low: float, high: float, is_
 
 
 def value_at(strength: Strength, progress: Progress) -> float:
-    """The strength at this point of training."""
+    """Return the strength at this point of training."""
     return strength(progress.fraction) if isinstance(strength, Schedule) else strength
 
 
 def values_of(strength: Strength) -> list[float]:
-    """The number itself, or the values at the points of a schedule."""
+    """Return the number itself, or the values at the points of a schedule."""
     return [value for _, value in strength.points] if isinstance(strength, Schedule) else [strength]
 
 
 def largest(strength: Strength) -> float:
-    """The largest value of the strength: if it is zero, the method never acts."""
+    """Return the largest value of the strength: if it is zero, the method never acts."""
     return max(values_of(strength))
 
 
@@ -120,7 +120,7 @@ END_ON = ("plain", "method", "either")
 
 
 def is_method_epoch(epoch: int, epochs: int, end_on: str) -> bool:
-    """Whether a method with cross-tuning acts in this epoch: it acts in every other one.
+    """Return whether a method with cross-tuning acts in this epoch: it acts in every other one.
 
     "plain" and "method" count backwards from the last epoch; "either" is the paper's order, epochs 1, 3, 5 … plain.
     """

@@ -19,13 +19,13 @@ TRAINED_FILE = "trained_weights.safetensors"
 
 
 def save_regularizers(regularizers: Sequence[Regularizer], folder: str | Path, **extra: Any) -> None:
-    """Writes the configuration of all methods into `regularizers.json`, with `extra` values beside it."""
+    """Write the configuration of all methods into `regularizers.json`, with `extra` values beside it."""
     record = {**extra, "regularizers": [regularizer.to_dict() for regularizer in regularizers]}
     Path(folder, CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
-    """Writes what a resumed run needs of the methods. Every process calls it, with the same folder.
+    """Write what a resumed run needs of the methods. Every process calls it, with the same folder.
 
     The first process writes everything, the others only the tensors that differ between processes.
     """
@@ -40,7 +40,7 @@ def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
 
 
 def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
-    """Loads what `save_state` wrote into the methods."""
+    """Load what `save_state` wrote into the methods."""
     for regularizer in (r for r in regularizers if isinstance(r, KeepsState)):
         path, mine = (_state_file(folder, regularizer, process) for process in (0, rank))
         if path.is_file():
@@ -52,13 +52,13 @@ def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
 
 
 def save_trained_weights(model: nn.Module, names: Iterable[str], folder: str | Path) -> None:
-    """Writes the weights that are trained, where the model in the checkpoint has averaged ones in their place."""
+    """Write the weights that are trained, where the model in the checkpoint has averaged ones in their place."""
     weights = dict(model.named_parameters())
     save_file({name: weights[name].detach().contiguous().clone() for name in names}, Path(folder, TRAINED_FILE))
 
 
 def load_trained_weights(folder: str | Path) -> dict[str, Tensor]:
-    """What `save_trained_weights` wrote; empty where it wrote nothing."""
+    """Return what `save_trained_weights` wrote; empty where it wrote nothing."""
     path = Path(folder, TRAINED_FILE)
     return load_file(path) if path.is_file() else {}
 
@@ -68,7 +68,7 @@ def _state_file(folder: str | Path, regularizer: Regularizer, rank: int) -> Path
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of an optimizer as named tensors: "<number of the parameter>.<name>"."""
+    """Return the state of an optimizer as named tensors: "<number of the parameter>.<name>"."""
     return {
         f"{number}.{name}": value
         for number, state in optimizer.state_dict()["state"].items()
@@ -78,7 +78,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Loads what `optimizer_tensors` returned into an optimizer with the same parameters."""
+    """Load what `optimizer_tensors` returned into an optimizer with the same parameters."""
     state_dict = optimizer.state_dict()
     states: dict[int, dict[str, Any]] = {}
     for name, value in tensors.items():

@@ -1,4 +1,4 @@
-"""What a method knows while it takes part in training: the loop, the optimizer step, the micro-batch.
+"""The objects that a method sees during training: the loop, the optimizer step, the micro-batch.
 
 Loop        the whole training: the optimizer, the processes, where examples can be drawn
 Step        one optimizer step: the model, how far training has come, the metrics to log
@@ -25,7 +25,7 @@ Examples = Callable[[str, int, torch.Generator], Mapping[str, Any]]
 
 
 class Graphs(Protocol):
-    """CUDA graphs that a loop offers to methods for work of their own (implemented by `attendrop.capture.graphs`)."""
+    """CUDA graphs that a loop offers to methods for their own work (implemented by `attendrop.capture.graphs`)."""
 
     device: torch.device
 
@@ -51,7 +51,7 @@ class Graphs(Protocol):
 
 
 class Loop:
-    """What a training loop offers to methods that train networks of their own or draw examples.
+    """The services of a training loop for methods that train their own networks or draw examples.
 
     Pass one to `Engine(loop=...)`; `RegularizedTrainer` does so by itself. A subclass may override `prepare` and
     `graphs`.
@@ -129,7 +129,7 @@ class Loop:
         return 1.0
 
     def prepare(self, network: nn.Module) -> nn.Module:
-        """Gives another network what the loop gave to the model's forward: autocast, for example."""
+        """Give another network what the loop gave to the model's forward: autocast, for example."""
         return network
 
 
@@ -167,15 +167,15 @@ class Step:
         return next(self.model.parameters()).device
 
     def shared_generator(self, name: str) -> torch.Generator:
-        """A generator for draws that must be the same on every process; `name` tells those of one step apart."""
+        """Return a generator for draws that are the same on every process; `name` distinguishes those of one step."""
         return random.shared_generator(self.seed, self.progress.step, name)
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """The key of a site's draws. In a captured step it is an int32 tensor of no dimensions on the device."""
+        """Return the key of a site's draws. In a captured step it is a 0-d int32 tensor on the device."""
         return random.key_of(self.seed, self.progress.step, site, stream)
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """The keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
+        """Return the keys of several sites, int32 [sites, 1], for `attendrop.kernels.draws` to draw for all at once."""
         words = [random.key_of(self.seed, self.progress.step, site, stream) for site in sites]
         return to_device_async(random.as_keys(words).unsqueeze(1), device)
 
@@ -187,27 +187,27 @@ class Step:
     def number(
         self, name: Hashable, function: Callable[[Step], float], dtype: torch.dtype = torch.float32
     ) -> float | Tensor:
-        """A number that Python computes and that may change from step to step.
+        """Return a number that Python computes and that may change from step to step.
 
         Args:
-            name: tells the numbers of a run apart. Equal names have equal functions.
+            name: distinguishes the numbers of a run. Equal names have equal functions.
             function: computes it from the step. It depends on nothing else that changes.
             dtype: the precision of a captured step's number.
 
         Returns:
-            The number itself; in a captured step a tensor of no dimensions on the device, into which the number is
+            The number itself; in a captured step a 0-d tensor on the device, into which the number is
             written before each replay.
         """
         return function(self)
 
     def strength(self, name: Hashable, strength: Strength, dtype: torch.dtype = torch.float32) -> float | Tensor:
-        """The value of a strength in this step, as `number` returns it where it is a schedule."""
+        """Return the value of a strength in this step, as `number` returns it where it is a schedule."""
         if not isinstance(strength, Schedule):
             return strength
         return self.number(name, lambda step: value_at(strength, step.progress), dtype)
 
     def values(self, name: Hashable, function: Callable[[Step], Tensor]) -> Tensor:
-        """As `number`, for a small tensor that is computed on the CPU: float32, on the device of the model."""
+        """Like `number`, for a small tensor that is computed on the CPU: float32, on the device of the model."""
         return to_device_async(function(self).float(), self.device)
 
 
@@ -245,32 +245,32 @@ class MicroBatch:
     call: int = 0
 
     def probe(self) -> Probe:
-        """Asks the model about the examples before the pass that trains it."""
+        """Ask the model about the examples before the pass that trains it."""
         columns = self.step.columns
         inputs = {k: v for k, v in self.examples.items() if k not in columns}
         return Probe(self.step.model, self.step.seams, inputs, self.loop_loss, self.call)
 
     def uniform(self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str) -> Tensor:
-        """Draws in [0, 1), the same however the global batch is divided among processes and micro-batches.
+        """Return draws in [0, 1), the same however the global batch is divided among processes and micro-batches.
 
         Args:
             site: the number of the attention site (or block) that they are for.
             shape: [B, H, Q, K].
             device: where they are needed.
-            stream: a name that tells the draws of one site apart.
+            stream: a name that distinguishes the draws of one site.
         """
         return uniform(self.key(site, stream), self.positions(shape[0], device), shape[1:], device)
 
     def uniform_of_views(
         self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str
     ) -> Tensor:
-        """As `uniform`, with other draws for each view: [views · B, H, Q, K], where `shape` is that of one view."""
+        """Like `uniform`, with other draws for each view: [views · B, H, Q, K], where `shape` is that of one view."""
         return _joined([self.uniform(site, shape, device, name) for name in self._streams_of_views(stream)])
 
     def dropout_of_views(
         self, site: int, shape: tuple[int, int, int, int], device: torch.device, stream: str, p: float | Tensor
     ) -> Tensor:
-        """As `uniform_of_views`, for dropout: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0."""
+        """Like `uniform_of_views`, for dropout: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0."""
         positions = self.positions(shape[0], device)
         keys = [self.key(site, name) for name in self._streams_of_views(stream)]
         return _joined([dropout_factors(p, key, positions, shape[1:], device) for key in keys])
@@ -279,16 +279,19 @@ class MicroBatch:
         return [stream, *(f"{stream}/{view}" for view in range(1, self.step.views))]
 
     def key(self, site: int, stream: str) -> int | Tensor:
-        """As `Step.key`, with draws of its own for each call of the model."""
+        """Like `Step.key`, with separate draws for each call of the model."""
         return self.step.key(site, self._stream(stream))
 
     def keys(self, sites: Sequence[int], stream: str, device: torch.device) -> Tensor:
-        """As `Step.keys`, with draws of its own for each call of the model."""
+        """Like `Step.keys`, with separate draws for each call of the model."""
         return self.step.keys(sites, self._stream(stream), device)
 
     def _stream(self, stream: str) -> str:
         return f"{stream}/call {self.call}" if self.call else stream
 
     def positions(self, rows: int, device: torch.device) -> Tensor:
-        """The positions of the rows in the global batch. A multiple-choice example has one row for each choice."""
+        """Return the positions of the rows in the global batch.
+
+        A multiple-choice example has one row for each choice.
+        """
         return self.first_position * -(-rows // self.size) + torch.arange(rows, device=device)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def write_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Writes `weights` over the parameters of the same names, whose addresses stay.
+    """Write `weights` over the parameters of the same names, whose addresses stay.
 
     Args:
         model: the model.
@@ -26,7 +26,7 @@ def write_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 @contextmanager
 def replaced_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Inside, the model has `weights`; after it, its own again, bit for bit.
+    """Give the model `weights` for the block, and its own again after it, bit for bit.
 
     Args:
         model: the model.

@@ -1,4 +1,4 @@
-"""Operations with a kernel of their own, each beside its reference in plain torch, which is the specification.
+"""Operations with their own kernels, each beside its reference in plain torch, which is the specification.
 
 Kernels read single numbers, such as the key of draws, from device memory; many of them are elements of one table
 (capture/draws.py). Triton would compile such a kernel twice: for addresses that are multiples of 16, and for others. So
@@ -20,15 +20,15 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether triton is installed; the first call logs a warning if it is not."""
-    found = importlib.util.find_spec("triton") is not None
-    if not found:
+    """Return whether triton is installed; the first call logs a warning if it is not."""
+    is_installed = importlib.util.find_spec("triton") is not None
+    if not is_installed:
         _log.warning("triton is not installed: masks and draws are computed in plain torch, which takes longer.")
-    return found
+    return is_installed
 
 
 def is_on_nvidia(x: Tensor) -> bool:
-    """Whether a tensor is on an NVIDIA card, whose kernels may contain assembly."""
+    """Return whether a tensor is on an NVIDIA card, whose kernels may contain assembly."""
     import torch
 
     return x.is_cuda and torch.version.hip is None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def method_names() -> list[str]:
-    """The names of all methods, in alphabetical order: one module or package each. Nothing is imported."""
+    """Return the names of all methods, in alphabetical order: one module or package each. Nothing is imported."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
@@ -40,12 +40,12 @@ def __getattr__(attribute: str) -> Any:
 
 
 def _class_in(module: ModuleType, name: str) -> Any:
-    """The class of the module whose `name` is the module's."""
+    """Return the class of the module whose `name` is the module's."""
     return next(value for value in vars(module).values() if isinstance(value, type) and vars(value).get("name") == name)
 
 
 def parse_method(text: str) -> Regularizer:
-    """A regulariser from a text with its name and fields.
+    """Return a regulariser from a text with its name and fields.
 
     Args:
         text: "name" or "name:field=value,field=value". A value is written as in Python; quotation marks are optional,
@@ -65,13 +65,13 @@ def parse_method(text: str) -> Regularizer:
 
 
 def method_class(name: str) -> Any:
-    """The class of a method, by its name in the catalogue."""
+    """Return the class of a method, by its name in the catalogue."""
     check_name(name)
     return __getattr__("METHODS")[name]
 
 
 def check_name(name: str) -> None:
-    """Refuses an unknown method, with the nearest name: "AD-DROP" is nearest to "addrop". Nothing is imported.
+    """Refuse an unknown method, with the nearest name: "AD-DROP" is nearest to "addrop". Nothing is imported.
 
     Args:
         name: what the user wrote.
@@ -89,7 +89,7 @@ def _letters(name: str) -> str:
 
 
 def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
-    """A regulariser from its name and fields.
+    """Return a regulariser from its name and fields.
 
     Args:
         name: the name in the catalogue.
@@ -104,7 +104,7 @@ def make_method(name: str, fields: dict[str, Any]) -> Regularizer:
 
 
 def load_regularizers(folder: str | Path) -> list[Regularizer]:
-    """The regularisers that a training run saved beside its model.
+    """Return the regularisers that a training run saved beside its model.
 
     Args:
         folder: a folder that `RegularizedTrainer` saved: a checkpoint, or the final model.
@@ -125,7 +125,7 @@ def load_regularizers(folder: str | Path) -> list[Regularizer]:
 
 
 def _parse_value(text: str) -> Any:
-    """A Python literal, or the text itself where it is none."""
+    """Return a Python literal, or the text itself where it is none."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -135,7 +135,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _as_slice(value: Any) -> Any:
-    """A slice where `value` is written as one, 0:4 or ::2; else `value`."""
+    """Return a slice where `value` is written as one, 0:4 or ::2; else `value`."""
     if isinstance(value, str) and re.fullmatch(r"-?\d*:-?\d*(:-?\d*)?", value):
         return slice(*(int(part) if part else None for part in value.split(":")))
     return value

@@ -107,7 +107,7 @@ class ADDrop(ProbesModel):
         return self._is_on(step)
 
     def _is_on(self, step: Step) -> bool:
-        """Whether anything is dropped in this step."""
+        """Return whether anything is dropped in this step."""
         progress = step.progress
         if value_at(self.p, progress) == 0 or value_at(self.q, progress) == 0:
             return False
@@ -166,8 +166,10 @@ class ADDrop(ProbesModel):
         return {"candidate_share": region / positions, **metrics} if self.attribution != "rd" else metrics
 
     def _counts(self, attribution: Attribution, rule: DropRule, keep: Tensor, first: int, is_square: bool) -> Tensor:
-        """The numbers of valid positions and of rows with any, and what of the positions is dropped, has attention and
-        is a candidate. `first` is the first of the queries."""
+        """Count valid positions, rows with any, dropped positions, dropped attention mass and candidates.
+
+        `first` is the number of the first query.
+        """
         record, scores = attribution.record, attribution.scores()
         counted = record.valid.expand_as(keep)
         if is_square:  # the rows of real tokens: in self attention a real token may attend to itself

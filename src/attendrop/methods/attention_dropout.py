@@ -31,7 +31,7 @@ from ._shared.patterns import PATTERNS, draw_keep
 
 
 def renormalised(weights: Tensor, keep: Tensor, valid: Tensor) -> Tensor:
-    """A ⊙ m / sg(Σ A ⊙ m), [B, H, Q, K]; uniform over the valid positions where a row has lost everything."""
+    """Return a ⊙ m / sg(Σ A ⊙ m), [B, H, Q, K]; uniform over the valid positions where a row has lost everything."""
     remaining = weights * keep
     total = remaining.detach().sum(-1, keepdim=True, dtype=torch.float32).to(weights.dtype)
     uniform = valid / valid.sum(-1, keepdim=True)

@@ -44,6 +44,6 @@ class AttentionLayerDrop(Regularizer):
         return Plan(uniform=frozenset(int(site) for site in self._are_uniform(step).nonzero()))
 
     def _are_uniform(self, step: Step) -> Tensor:
-        """Which sites are uniform, bool [sites]. It is the same on every process."""
+        """Return which sites are uniform, bool [sites]. It is the same on every process."""
         draws = torch.rand(len(step.seams.sites), generator=step.shared_generator(self.name))
         return draws < value_at(self.p, step.progress)

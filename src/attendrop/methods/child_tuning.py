@@ -43,7 +43,7 @@ _ALL = 1 << 62  # more examples than any data set has
 def fisher(
     model: nn.Module, batches: Iterator[Mapping[str, Any]], parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The sum over the batches of the squared gradient of their mean loss, for each element of `parameters`."""
+    """Return the sum over the batches of the squared gradient of their mean loss, for each element of `parameters`."""
     total = {name: torch.zeros_like(parameter, dtype=torch.float32) for name, parameter in parameters.items()}
     for batch in batches:
         loss = model(**batch)["loss"]
@@ -55,7 +55,7 @@ def fisher(
 
 
 def largest_share(scores: Mapping[str, Tensor], p: float) -> dict[str, Tensor]:
-    """True for the share p of all elements with the largest scores, and for ties with the smallest of these."""
+    """Return True for the share p of all elements with the largest scores, and for ties with the smallest of these."""
     everything = torch.cat([score.flatten() for score in scores.values()])
     count = round(p * everything.numel())
     if count == 0:
@@ -198,7 +198,7 @@ class ChildTuning(KeepsState):
 
 @torch.no_grad()
 def _mask_outside(weights: list[ChildWeight]) -> None:
-    """Sets gradients outside of the child to zero, and keeps the values of the weights."""
+    """Set gradients outside of the child to zero, and keep the values of the weights."""
     for parameter, values, child in weights:
         if parameter.grad is not None:
             parameter.grad.mul_(child)
@@ -207,7 +207,7 @@ def _mask_outside(weights: list[ChildWeight]) -> None:
 
 @torch.no_grad()
 def _undo(weights: list[ChildWeight]) -> None:
-    """Weights outside of the child get the values back that they had before the optimizer's step."""
+    """Restore weights outside of the child to their values before the optimizer's step."""
     for parameter, values, child in weights:
         parameter.copy_(torch.where(child, parameter, values))
 
@@ -218,7 +218,7 @@ def _parameters_of_blocks(model: nn.Module, seams: Seams) -> dict[str, nn.Parame
 
 
 def _split(batch: Mapping[str, Any], size: int, world: int) -> Iterator[dict[str, Any]]:
-    """Parts of `size` examples of the batch: all of them, or with several processes those of this process."""
+    """Return part of `size` examples of the batch: all of them, or with several processes those of this process."""
     examples = batch_size(batch)
     rank = torch.distributed.get_rank() if world > 1 else 0
     for first in range(rank * size, examples, world * size):

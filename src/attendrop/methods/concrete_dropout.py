@@ -39,7 +39,7 @@ def keep_factor(logit: Tensor, draws: Tensor, temperature: float) -> Tensor:
 
 
 def negative_entropy(logit: Tensor) -> Tensor:
-    """p log p + (1 − p) log(1 − p)"""
+    """Return p log p + (1 − p) log(1 − p)."""
     p = logit.sigmoid()
     return p * nn.functional.logsigmoid(logit) + (1 - p) * nn.functional.logsigmoid(-logit)
 
@@ -72,7 +72,7 @@ class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, 
         self._widths_on_device: tuple[tuple[int, ...], Tensor] | None = None
 
     def probabilities(self) -> list[float]:
-        """The present rates, one for each block in calling order."""
+        """Return the current rates, one for each block in calling order."""
         return [] if self._rates is None else self._rates[0].detach().sigmoid().tolist()
 
     def on_step_begin(self, step: Step) -> None:
@@ -122,7 +122,10 @@ class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, 
         return self._unit + self.entropy * (self._block_widths() * negative_entropy(self._rates[0])).sum()
 
     def _block_widths(self) -> Tensor:
-        """The width of each block's hidden states. It is copied to the device once, before a step is captured."""
+        """Return the width of each block's hidden states.
+
+        It is copied to the device once, before a step is captured.
+        """
         assert self._rates is not None
         widths = tuple(self._widths.get(block, 0) for block in range(len(self._rates[0])))
         if self._widths_on_device is None or self._widths_on_device[0] != widths:
@@ -146,7 +149,7 @@ class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, 
 
     @staticmethod
     def _take_step(optimizer: Any, is_finite: Tensor) -> None:
-        """One step, if the gradients are finite: with fp16 the scaled loss may have overflowed."""
+        """Take one step if the gradients are finite: with fp16 the scaled loss may have overflowed."""
         if is_finite.is_cuda:
             optimizer.found_inf = (~is_finite).float()
             optimizer.step()
@@ -154,7 +157,7 @@ class ConcreteDropout(HasParameters, PenalizesParameters, ReadsHiddenGradients, 
             optimizer.step()
 
     def _unscale(self) -> None:
-        """Divides the gradient of the rates by the factor with which the loop has multiplied the loss.
+        """Divide the gradient of the rates by the factor with which the loop has multiplied the loss.
 
         With fp16 that is the loss scale, which changes during training: Adam would average gradients of different
         scales. A loss scaler unscales only the gradients of its own optimizer. The loss contains `_unit` with the

@@ -32,7 +32,9 @@ KINDS = ("token", "feature", "span")
 
 
 def cut_of(draws: Tensor, real: Tensor, ratio: float | Tensor, kind: str) -> Tensor:
-    """What is cut, bool: max(1, ⌊ratio · n⌋) of each example's n real tokens, as single ones or as one run. [B, L]
+    """Return the cut positions, bool: max(1, ⌊ratio · n⌋) of each example's n real tokens, single ones or a run.
+
+    [B, L]
 
     Args:
         draws: in [0, 1): one for each token, [B, L]; for a run the first of them alone counts.

@@ -92,7 +92,7 @@ class DENI(TrainsNetworks, AveragesWeights, KeepsState):
         return reason_against(self, other)
 
     def _noisy(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-        """The weights that get noise."""
+        """Yield the weights that get noise."""
         inside = {id(parameter) for parameter in pretrained_part(model).parameters()}
         for name, parameter in trained_parameters(model).items():
             if self.noise_on == "trained" or id(parameter) not in inside:
@@ -101,7 +101,7 @@ class DENI(TrainsNetworks, AveragesWeights, KeepsState):
     # ---- when --------------------------------------------------------------------------------------------------
 
     def _round(self, progress: Progress) -> int | None:
-        """The round to which a step belongs; None: the model is trained alone."""
+        """Return the round to which a step belongs; None: the model is trained alone."""
         total = progress.total_steps
         start, end, ensemble = (round(share * total) for share in (self.start, self.end, self.ensemble))
         if self.models == 1 or progress.step >= total:
@@ -114,7 +114,7 @@ class DENI(TrainsNetworks, AveragesWeights, KeepsState):
         return number if is_inside and since < period else None
 
     def _neighbour(self, progress: Progress, by: int) -> int | None:
-        """The round of the step before (-1) or after (1)."""
+        """Return the round of the step before (-1) or after (1)."""
         return self._round(Progress(progress.step + by, progress.total_steps)) if progress.step + by >= 0 else None
 
     # ---- the step ----------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class DENI(TrainsNetworks, AveragesWeights, KeepsState):
 
 @torch.no_grad()
 def add_noise(weight: Tensor, scale: float, step: Step, stream: str) -> None:
-    """Adds scale · std(W) · ε to a weight, ε ~ N(0, 1). Every process draws the same."""
+    """Add scale · std(W) · ε to a weight, ε ~ N(0, 1). Every process draws the same."""
     size = scale * weight.to(torch.promote_types(weight.dtype, torch.float32)).std(correction=0)
     rows = weight.view(1) if weight.dim() == 0 else weight
     for part, uniform in draws(step, stream, rows.shape, weight.device):

@@ -34,7 +34,7 @@ def head_factors(draws: Tensor, p: float | Tensor) -> Tensor:
 
 
 def v_shape(p: float, warmup: float, fraction: float) -> float:
-    """The probability at `fraction` of the training: p at both ends, 0 where the warm-up ends."""
+    """Return the probability at `fraction` of the training: p at both ends, 0 where the warm-up ends."""
     if fraction < warmup:
         return p * (1 - fraction / warmup)
     return p * (fraction - warmup) / (1 - warmup) if warmup < 1 else 0.0

@@ -34,7 +34,7 @@ from ._shared.weights import reason_against
 
 
 def norms(x: Tensor) -> Tensor:
-    """The Frobenius norm of each example of x, [B, ...], with as many dimensions as x."""
+    """Return the Frobenius norm of each example of x, [B, ...], with as many dimensions as x."""
     return x.flatten(1).norm(dim=1).view(-1, *[1] * (x.dim() - 1))
 
 
@@ -80,7 +80,7 @@ class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
             check_number("FreeLB.init", self.init)
 
     def reset(self) -> None:
-        self._number = 0  # of the present pass
+        self._number = 0  # of the current pass
         self._deltas: dict[Hashable, Tensor] = {}  # what each pass leaves for the next one
 
     def refuses(self, other: Regularizer) -> str | None:
@@ -130,7 +130,7 @@ class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
         return (number, x.shape) if step.is_captured else number
 
     def _leave(self, place: Hashable, delta: Tensor) -> None:
-        """Keeps δ for the next pass. A tensor of a captured pass exists already: a trial run has created it."""
+        """Keep δ for the next pass. A tensor of a captured pass exists already: a trial run has created it."""
         if isinstance(place, tuple) and place in self._deltas:
             self._deltas[place].copy_(delta)
         else:

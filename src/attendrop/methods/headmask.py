@@ -61,7 +61,7 @@ class HeadMask(ProbesModel):
             head_of(model, {})
 
     def count(self, step: Step) -> int:
-        """The number of heads that are masked in this step."""
+        """Return the number of heads that are masked in this step."""
         heads = sum(site.heads for site in step.seams.sites)
         count = round(value_at(self.share, step.progress) * heads) if self.n is None else self.n
         return min(count, heads - 1)

@@ -53,7 +53,7 @@ class Pairs:
         return cls(partners, back, shares, shares.index_select(1, back))
 
     def mix(self, place: int) -> Edit:
-        """The edit of hidden states, [rows, tokens, d], at a place."""
+        """Return the edit of hidden states, [rows, tokens, d], at a place."""
         return lambda x: mixed_rows(x, self.partners, self.back, self.shares[place], self.shares_back[place])
 
 

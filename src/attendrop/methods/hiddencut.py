@@ -37,7 +37,7 @@ BY = ("attention", "gradient", "random")
 
 
 def span(importance: Tensor, real: Tensor, draws: Tensor, ratio: float | Tensor, pool: float) -> Tensor:
-    """The tokens that are cut, bool [B, L]: a run of each example's n real tokens.
+    """Return the tokens that are cut, bool [B, L]: a run of each example's n real tokens.
 
     Args:
         importance: of each token, [B, L].
@@ -61,12 +61,12 @@ def _share(n: Tensor, share: float | Tensor) -> Tensor:
 
 
 def attention_received(record: Record, real: Tensor) -> Tensor:
-    """The attention that each token receives, summed over heads and real queries: [B, L]."""
+    """Return the attention that each token receives, summed over heads and real queries: [B, L]."""
     return (record.attention() * real[:, None, :, None]).sum((1, 2))
 
 
 def second_view(record: Record) -> Record:
-    """The record of an attention call, restricted to the second of two views."""
+    """Return the record of an attention call, restricted to the second of two views."""
 
     def half(x: Tensor) -> Tensor:
         return x if x.shape[0] == 1 else x.chunk(2)[1]
@@ -113,7 +113,7 @@ class HiddenCut(ProbesModel, ComparesViews):
         seams.needs_feed_forward("HiddenCut")
 
     def _sites(self, seams: Seams) -> list[Site]:
-        """The selected self attention. A block is cut once, although it may have cross attention too."""
+        """Return the selected self attention. A block is cut once, although it may have cross attention too."""
         selected = [seams.sites[site] for site in seams.select(self.layers, "HiddenCut.layers")]
         sites = [site for site in selected if site.kind == "self"]
         if not sites:

@@ -27,7 +27,7 @@ from ._shared.noise import NOISES, noise_of
 
 
 def before_layers(seams: Seams) -> list[int]:
-    """The blocks whose output is the input of another block of the same stack; −1 is the embeddings."""
+    """Return the blocks whose output is the input of another block of the same stack; −1 is the embeddings."""
     stacks = {site.block: site.stack for site in seams.sites}
     return [-1, *(block for block in stacks if stacks.get(block + 1) == stacks[block])]
 

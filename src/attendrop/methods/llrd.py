@@ -2,12 +2,12 @@
 
     η_l = η · d^(L + 1 − l),    l = 0 embeddings, 1 … L blocks, L + 1 head
 
-η is the learning rate of the run at the present step, and d the decay. The head, the pooler and the last norm have the
+η is the learning rate of the run at the current step, and d the decay. The head, the pooler and the last norm have the
 full rate. Every scheduler works as it does without this method: it multiplies all rates alike.
 
 Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", arXiv 1801.06146 (discriminative
 fine-tuning, d = 1/2.6); Zhang, Wu, Katiyar, Weinberger and Artzi, arXiv 2006.05987, use it for BERT.
-Differs from the papers in: the embeddings are a layer of their own, below the first block.
+Differs from the papers in: the embeddings are a separate layer below the first block.
 """
 
 from __future__ import annotations

@@ -44,20 +44,20 @@ class Factor:
 
 
 def lora_factors(model: nn.Module) -> list[tuple[Factor, Factor]]:
-    """The trained factors of all LoRA layers, in the order of the modules; of peft's ordinary linear layers alone."""
+    """Return the trained factors of all LoRA layers, in module order; only of peft's ordinary linear layers."""
     modules = dict(model.named_modules())
-    found = []
+    factors = []
     for name, a in modules.items():
         layer, separator, adapter = name.partition(".lora_A.")
         other = f"{layer}.lora_B.{adapter}"
         b = modules.get(other)
         if separator and isinstance(a, nn.Linear) and isinstance(b, nn.Linear) and a.weight.requires_grad:
-            found.append((Factor(name, a.in_features), Factor(other, b.out_features)))
-    return found
+            factors.append((Factor(name, a.in_features), Factor(other, b.out_features)))
+    return factors
 
 
 def variant_of(model: nn.Module) -> str | None:
-    """The name of a LoRA layer that is of another kind, such as DoRA; None where all are ordinary."""
+    """Return the name of a LoRA layer that is of another kind, such as DoRA; None where all are ordinary."""
     return next((name for name, module in model.named_modules() if getattr(module, "lora_variant", None)), None)
 
 
@@ -121,7 +121,7 @@ class LoRADropout(ComparesViews):
         )
 
     def _edits(self, step: Step, stream: str, factors: list[Factor], p: float | Tensor) -> dict[str, tuple[Edit, ...]]:
-        """The edit of each factor, by its name. Masks of the same width are drawn at once."""
+        """Return the edit of each factor, by its name. Masks of the same width are drawn at once."""
         edits: dict[str, tuple[Edit, ...]] = {}
         views = torch.arange(step.views, device=step.device)
         for width in {factor.width: None for factor in factors}:
@@ -145,7 +145,7 @@ class Masks:
         self._converted: dict[tuple[torch.device, torch.dtype], Tensor] = {}  # all at once
 
     def drop(self, number: int) -> Edit:
-        """An edit that multiplies x, [views · rows, ..., width], by the masks of a factor."""
+        """Return an edit that multiplies x, [views · rows, ..., width], by the masks of a factor."""
 
         def edit(x: Tensor) -> Tensor:
             kind = x.device, x.dtype

@@ -77,7 +77,7 @@ class LPFT(Regularizer):
         self._probing_steps(step)  # raises an error before the first step
 
     def _trains_head(self, step: Step) -> bool:
-        """Whether the head is trained alone in this step."""
+        """Return whether the head is trained alone in this step."""
         return step.progress.step < self._probing_steps(step)
 
     def capture_key(self, step: Step) -> Hashable:
@@ -90,14 +90,14 @@ class LPFT(Regularizer):
         return Plan(edits={len(step.seams.blocks) - 1: (Tensor.detach,)})
 
     def on_gradients(self, step: Step) -> None:
-        """Drops the gradients of the pretrained part: an optimizer passes over weights that have none."""
+        """Drop the gradients of the pretrained part: an optimizer passes over weights that have none."""
         if self._trains_head(step):
             for parameter in pretrained_part(step.model).parameters():
                 parameter.grad = None
 
 
 def may_end_backward(step: Step) -> bool:
-    """Whether the backward may end after the last block, so that all weights before it get no gradient.
+    """Return whether the backward may end after the last block, so that all weights before it get no gradient.
 
     Not where another method reads gradients there, nor with several processes, of which each waits for the gradients
     of all weights. And not where weights outside of the transformers model are trained: those of PEFT's prompts come

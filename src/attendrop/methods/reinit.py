@@ -65,7 +65,7 @@ class Reinit(ChangesFirstWeights, KeepsState):
         return reason_against(self, other)
 
     def _modules(self, model: nn.Module, seams: Seams) -> list[nn.Module]:
-        """The modules that get fresh weights."""
+        """Return the modules that get fresh weights."""
         if self.blocks == 0:
             return []
         chosen = [model.get_submodule(name) for name in seams.blocks[-self.blocks :]]
@@ -90,7 +90,7 @@ class Reinit(ChangesFirstWeights, KeepsState):
 
 
 def initialise(model: Any, modules: list[nn.Module]) -> None:
-    """Initialises all weights of `modules` in place, as `model` does with a new model."""
+    """Initialise all weights of `modules` in place, as `model` does with a new model."""
     for top in modules:
         with _not_initialised(top):
             for module in top.modules():
@@ -99,7 +99,7 @@ def initialise(model: Any, modules: list[nn.Module]) -> None:
 
 @contextmanager
 def _not_initialised(module: nn.Module) -> Iterator[None]:
-    """Inside, the tensors of the module do not have the flag that protects them from being initialised."""
+    """Remove, for the block, the flag that protects the tensors of the module from being initialised."""
     tensors = [x for x in (*module.parameters(), *module.buffers()) if getattr(x, _FLAG, False)]
     for tensor in tensors:
         setattr(tensor, _FLAG, False)

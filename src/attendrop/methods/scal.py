@@ -33,7 +33,7 @@ from ._shared.causality import is_causal
 
 
 def adversarial(gradient: Tensor, epsilon: float | Tensor) -> Tensor:
-    """ε g / ‖g‖, the norm over all tokens of an example; zero where there is no gradient. [B, L, d]"""
+    """Return ε g / ‖g‖, [B, L, d], the norm over all tokens of an example; zero where there is no gradient."""
     size = gradient.flatten(1).norm(dim=1).view(-1, *[1] * (gradient.dim() - 1))
     return epsilon * gradient / size.masked_fill(size == 0, 1)
 
@@ -47,7 +47,7 @@ def info_nce(h: Tensor, h_adv: Tensor, tau: float) -> Tensor:
 
 
 def pooled(hidden: Tensor, real: Tensor, how: str) -> Tensor:
-    """The state of the "first" or the "last" real token, or the "mean" over all of them: [B, d] from [B, L, d]."""
+    """Return the state of the "first" or "last" real token, or the "mean" over all: [B, d] from [B, L, d]."""
     if how == "mean":
         weights = real / real.sum(-1, keepdim=True).clamp(min=1)
         return (hidden * weights.unsqueeze(-1)).sum(1)
@@ -95,7 +95,7 @@ class SCAL(ProbesModel, ComparesViews, ReadsHiddenGradients):
         if value_at(self.alpha, step.progress) > 0:
 
             def keep(x: Tensor) -> Tensor:
-                step.seams.kept.setdefault(self.name, x)  # gradient checkpointing comes here again in the backward
+                step.seams.kept.setdefault(self.name, x)  # gradient checkpointing runs this again in the backward
                 return x
 
             edits[len(step.seams.blocks) - 1] = (keep,)

@@ -100,7 +100,7 @@ class ScheduledDropout(Regularizer):
         return bool(self._probabilities(step).any())
 
     def _probabilities(self, step: Step) -> Tensor:
-        """The probability of each site, float64 [sites]."""
+        """Return the probability of each site, float64 [sites]."""
         layers = 1 + max(site.layer for site in step.seams.sites)
         of_sites = [self.probability(site.layer, layers, step.progress.fraction) for site in step.seams.sites]
         return torch.tensor(of_sites, dtype=torch.float64)
@@ -123,7 +123,7 @@ class ScheduledDropout(Regularizer):
 
 
 def fit_schedule(run: Any, knots: int = 5) -> ScheduledDropout:
-    """A schedule that follows the learned curves of an AttendOut run: the least-squares fit for each layer.
+    """Return a schedule that follows the learned curves of an AttendOut run: the least-squares fit for each layer.
 
     Args:
         run: the `AttendOut` object after training, its `history`, or the path of a saved `attendout_run.json`.

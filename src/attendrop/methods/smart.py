@@ -79,7 +79,7 @@ class Teacher(WeightAverage):
         return {name: average.to(own[name].dtype) for name, average in self.evaluated_weights(model).items()}
 
     def on_step_begin(self, step: Step) -> None:
-        """θ̃ is the present weights where training starts. Graphs read it at its address on the device."""
+        """θ̃ is the current weights where training starts. Graphs read it at its address on the device."""
         if not self.evaluated_weights(step.model):
             with trained_weights(step):
                 self.begin_average(step.model)
@@ -187,7 +187,7 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
         return delta
 
     def _step(self, probe: Probe, batch: MicroBatch, clean: Predictions, delta: Tensor | None) -> Tensor:
-        """One ascent step from δ; None: from the first noise."""
+        """Return one ascent step from δ; None: from the first noise."""
         used: list[Tensor] = []
 
         def perturb(x: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
         return noise.to(torch.promote_types(x.dtype, torch.float32))
 
     def _taught(self, probe: Probe, batch: MicroBatch) -> Tensor:
-        """The logits of the teacher."""
+        """Return the logits of the teacher."""
         with probe.untracked(training=False), torch.no_grad():
             return self._predictions(probe, batch, Plan(), self._teacher.weights(batch.step.model)).logits
 

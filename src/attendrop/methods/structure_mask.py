@@ -29,7 +29,7 @@ Collator = Callable[[list[dict[str, Any]]], Any]
 
 
 def collate_structure(collator: Collator, column: str = "structure_mask") -> Collator:
-    """A data collator that also pads and stacks the matrices of `column`.
+    """Return a data collator that also pads and stacks the matrices of `column`.
 
     The matrix of an example with n tokens is [n, n]; the batch gets one tensor [B, L, L]. It is True where there is
     padding, on the left or on the right: the model's own mask takes care of padding.
@@ -98,7 +98,7 @@ class StructureMask(ReadsColumns):
         self._sites(seams)
 
     def _sites(self, seams: Seams) -> list[int]:
-        """The selected self attention over the input: that of the only stack, or of the encoder."""
+        """Return the selected self attention over the input: that of the only stack, or of the encoder."""
         selected = seams.select(self.layers, "StructureMask.layers")
         over_input = [site for site in selected if seams.sites[site].is_over_input(seams.sites)]
         if not over_input:

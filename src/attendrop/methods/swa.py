@@ -43,5 +43,5 @@ class SWA(WeightAverage):
         return 1 / math.ceil(self._past_start(step) / self.every)  # 1/n, this one counted
 
     def _past_start(self, step: Step) -> float:
-        """Steps since averaging began."""
+        """Return the number of steps since averaging began."""
         return round(step.progress.step + 1 - self.start * step.progress.total_steps, 9)

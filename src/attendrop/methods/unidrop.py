@@ -34,12 +34,15 @@ from ._shared.dropping import dropped_blocks, feature_dropout
 
 
 def hidden_tokens(draws: Tensor, droppable: Tensor, p_k: float | Tensor, p_d: float | Tensor) -> Tensor:
-    """The dropped tokens: bool [B, L]. `draws` [B, 1 + L] has one draw for the example, then one for each token."""
+    """Return the dropped tokens: bool [B, L].
+
+    `draws` [B, 1 + L] has one draw for the example, then one for each token.
+    """
     return droppable & (draws[:, :1] >= p_k) & (draws[:, 1:] < p_d)
 
 
 def droppable_tokens(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
-    """The keys of the site that may be dropped, bool [rows, K]: not padding, not the first token, not a special one."""
+    """Return the keys that may be dropped, bool [rows, K]: not padding, not the first token, not a special one."""
     real = real_keys(model, site, batch)
     droppable = real & (real.cumsum(-1) > 1)
     ids = batch.get("decoder_input_ids" if is_decoder_of_two(model, site) else "input_ids")
@@ -83,7 +86,7 @@ class UniDrop(Regularizer):
         return tuple(self._acts(step).values())
 
     def _acts(self, step: Step) -> dict[str, bool]:
-        """Which of its parts act in this step."""
+        """Return which of its parts act in this step."""
         now = {field.name: value_at(getattr(self, field.name), step.progress) for field in dataclasses.fields(self)}
         parts = {name: now[name] > 0 for name in ("fd1", "fd2", "fd3", "fd4", "layerdrop")}
         return {**parts, "tokens": now["p_d"] > 0 and now["p_k"] < 1}
@@ -129,7 +132,7 @@ class UniDrop(Regularizer):
         return batch.dropout_of_views(site.index, shape, batch.step.device, f"{self.name}/{stream}", p)
 
     def _keep(self, site: Site, batch: MicroBatch, p_k: float | Tensor, p_d: float | Tensor) -> Tensor:
-        """The keep mask of the site. A sequence loses the same tokens in all attention over it."""
+        """Return the keep mask of the site. A sequence loses the same tokens in all attention over it."""
         step = batch.step
         droppable = droppable_tokens(step.model, site, batch.examples)
         rows, keys = droppable.shape

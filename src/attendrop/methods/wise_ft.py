@@ -62,7 +62,7 @@ class WiSEFT(RemembersOrigin, ChoosesOnDevelopment):
 
     @property
     def choices(self) -> Sequence[float]:
-        """Of two values with the same score the first is taken: the one closer to the tuned weights."""
+        """The values to compare. Of equal scores the first wins: the one closer to the tuned weights."""
         return sorted(set(self.grid), reverse=True) if self.alpha == AUTO else ()
 
     def choose(self, value: float) -> None:
@@ -71,7 +71,7 @@ class WiSEFT(RemembersOrigin, ChoosesOnDevelopment):
     # ---- the weights -------------------------------------------------------------------------------------------
 
     def origin(self, name: str, parameter: nn.Parameter) -> Tensor | None:
-        """Of a LoRA adapter the second factor is scaled alone: both would be scaled by α²."""
+        """Scale only the second factor of a LoRA adapter: scaling both would give α²."""
         if ".lora_A." in name or ".lora_embedding_A." in name:
             return None
         if ".lora_B." in name or ".lora_embedding_B." in name:

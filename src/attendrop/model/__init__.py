@@ -1,1 +1,1 @@
-"""How a model is changed for one pass: the plan, the places that read it, the probe, attribution."""
+"""Changes to a model for one pass: the plan, the seams that apply it, the probe, attribution."""

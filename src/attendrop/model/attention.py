@@ -57,7 +57,7 @@ class Record:
     own_function: Callable[..., tuple[Tensor, Tensor]] | None = None
 
     def of_queries(self, rows: slice) -> Record:
-        """The record of these queries alone."""
+        """Return the record of these queries alone."""
         return replace(
             self,
             query=self.query[:, :, rows],
@@ -67,11 +67,11 @@ class Record:
         )
 
     def value_of_heads(self) -> Tensor:
-        """The values, one for each head: [B, H, K, d]."""
+        """Return the values, one for each head: [B, H, K, d]."""
         return _of_heads(self.value, self.query.shape[1])
 
     def attention(self) -> Tensor:
-        """The attention map of the model, without dropout: [B, H, Q, K]."""
+        """Return the attention map of the model, without dropout: [B, H, Q, K]."""
         if self.own_function is not None:
             zero = torch.zeros((), dtype=self.query.dtype, device=self.query.device)
             mask = (zero if self.bias is None else self.bias).masked_fill(~self.valid, float("-inf"))
@@ -84,7 +84,7 @@ class Record:
 
 
 def of_queries(x: Tensor, rows: slice) -> Tensor:
-    """These rows of what is broadcastable to [B, H, Q, K], unless it is the same for all."""
+    """Return these rows of a tensor broadcastable to [B, H, Q, K], or the tensor itself where all rows are the same."""
     return x if x.dim() < 2 or x.shape[-2] == 1 else x[..., rows, :]
 
 
@@ -111,7 +111,7 @@ class CallCounter:
         return self.numbers[self.calls % len(self.numbers)]
 
     def advance(self) -> int:
-        """Counts a call and returns its number."""
+        """Count a call and return its number."""
         number = self.current
         if len(self.numbers) > 1:
             self.calls += 1
@@ -127,7 +127,7 @@ def _attend(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The registered attention function. Where the plan changes nothing, it is the model's own."""
+    """Return the registered attention function. Where the plan changes nothing, it is the model's own."""
     record_attention(module, query, key)
     own = _own_function(implementation, module)
     counter = getattr(module, "_attendrop", None)
@@ -144,7 +144,7 @@ def _attend(
 def _attend_instead(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """In the place of a kernel that takes no mask for each head and position."""
+    """Run in place of a kernel that takes no mask for each head and position."""
     for name in ("s_aux", "softcap"):
         if kwargs.get(name) is not None:
             raise ValueError(
@@ -190,7 +190,7 @@ class Call:
         return self.kwargs.get("s_aux") is not None
 
     def eager_function(self) -> Callable[..., tuple[Tensor, Tensor]]:
-        """The module's own eager function, with its softcap, sinks and the like but without dropout."""
+        """Return the module's own eager function, with its softcap, sinks and the like but without dropout."""
         own = _own_function("eager", self.module) or _eager
         return functools.partial(_call_eager, own, self.module, {**self.kwargs, "dropout": 0.0})
 
@@ -222,7 +222,7 @@ def _attend_under_plan(call: Call, seams: Seams, site: int) -> tuple[Tensor, Ten
 
 
 def _apply_mask(call: Call, seams: Seams, site: int, valid: Tensor, needs_map: bool) -> tuple[Tensor, Tensor | None]:
-    """Changes query and mask of the call as the plan says.
+    """Change query and mask of the call as the plan says.
 
     Returns the positions that attend, and the rows that became uniform, [..., 1], where that is known.
     """
@@ -261,14 +261,14 @@ def _apply_mask(call: Call, seams: Seams, site: int, valid: Tensor, needs_map: b
 
 
 def _use_mask_of_model(call: Call, seams: Seams) -> None:
-    """On a GPU a bool mask is turned into a bias, once for all layers."""
+    """On a GPU a bool mask is converted to an additive mask once for all layers."""
     mask_is_bool = call.attention_mask is not None and call.mask_bias is None
     if call.implementation == "sdpa" and mask_is_bool and _is_eager_on_gpu(call.query):
         call.attention_mask = seams.validity.bias_of(call.attention_mask, call.query.dtype)
 
 
 def _attend_by_map(call: Call, plan: Plan, site: int, allowed: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Attention by its map, with the plan's changes of the weights after the softmax."""
+    """Return attention by its map, with the plan's changes of the weights after the softmax."""
     # The module's own eager function computes the weights, with its softcap, sinks and the like; a value of width 1
     # keeps that cheap. Its dropout comes last, so that the plan changes the weights of the softmax.
     _, weights = call.eager_function()(call.query, call.key, call.value[..., :1], call.attention_mask)
@@ -291,7 +291,7 @@ def _call_eager(
 
 
 def _record(call: Call, seams: Seams, site: int, valid: Tensor, output: Tensor, uses_bitmask: bool) -> None:
-    """Records the call. Gradient checkpointing runs it a second time, which must not replace the first record."""
+    """Record the call. Gradient checkpointing runs it a second time, which must not replace the first record."""
     if torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()  # the second time too: it must save for the backward what the first time saved
     if site not in seams.records:
@@ -333,7 +333,7 @@ class _ZeroRows(torch.autograd.Function):
 
 
 def _zeroed(x: Tensor, rows: Tensor) -> Tensor:
-    """In words of 8 bytes where they fit: the time of a kernel that broadcasts grows with the number of elements."""
+    """Copy in words of 8 bytes where possible: the time of a broadcasting kernel grows with the number of elements."""
     if torch.compiler.is_compiling() or not _fits_words(x):
         return torch.where(rows, torch.zeros((), dtype=x.dtype, device=x.device), x)
     return (x.view(torch.int64) & (rows.long() - 1)).view(x.dtype)
@@ -345,7 +345,7 @@ def _fits_words(x: Tensor) -> bool:
 
 
 def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, multiplied by the plan's factors."""
+    """Return the query, key and value, multiplied by the plan's factors."""
     factors = plan.projections.get(site, (None, None, None))
     q, k, v = (
         x if factor is None else x * factor.to(x.dtype) for x, factor in zip((query, key, value), factors, strict=True)
@@ -354,7 +354,7 @@ def projected(plan: Plan, site: int, query: Tensor, key: Tensor, value: Tensor) 
 
 
 def _own_function(implementation: str, module: nn.Module) -> Any:
-    """The attention function that the module would have called: its own file may override a shared one."""
+    """Return the attention function that the module would have called: its own file may override a shared one."""
     file = sys.modules[type(module).__module__]
     interface = getattr(file, "ALL_ATTENTION_FUNCTIONS", None) or AttentionInterface()
     return interface.get_interface(implementation, getattr(file, "eager_attention_forward", None))
@@ -369,14 +369,14 @@ def _eager(
     scaling: float = 1.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """For modules whose file has no such function: those with an adapter, which always passes a mask."""
+    """Compute attention for modules whose file has no function: those with an adapter, which always passes a mask."""
     assert attention_mask is not None
     weights = (query @ key.transpose(-1, -2) * scaling + attention_mask).softmax(-1)
     return weights @ value, weights
 
 
 def _sdpa_mask(**options: Any) -> Tensor | None:
-    """transformers' own mask; where all queries may see the same, only one row of it is in memory."""
+    """Return the mask of transformers; where all queries see the same keys, only one row of it is in memory."""
     if options.get("mask_function") is not bidirectional_mask_function or options.get("use_vmap"):
         return sdpa_mask(**options)
     row = sdpa_mask(**{**options, "q_length": 1})

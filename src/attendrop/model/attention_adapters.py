@@ -17,13 +17,13 @@ from .dry_run import is_traced
 
 
 def _follows_plan(module: Any) -> bool:
-    """Whether our attention function is to run: under a plan, and in the dry run that finds the attention calls."""
+    """Return whether our attention function must run: under a plan, and in the dry run that finds attention calls."""
     counter = getattr(module, "_attendrop", None)
     return is_traced(module) if counter is None else bool(counter.seams.plan)
 
 
 def _with_factors(module: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value with the plan's factors, for scores that the attention function does not compute."""
+    """Return query, key and value with the plan's factors, for scores that the attention function does not compute."""
     counter = getattr(module, "_attendrop", None)
     return (q, k, v) if counter is None else projected(counter.seams.plan, counter.current, q, k, v)
 

@@ -6,7 +6,7 @@
     RD    nothing: every position counts the same
 
 `O = A V`, so `∂F/∂A = (∂F/∂O) Vᵀ`: one backward gives the gradients of the outputs of all layers, no map is kept in
-memory, and any attention kernel works. Scaling A of a layer scales its O, so the same identity serves the integrated
+memory, and any attention kernel works. Scaling A of a layer scales its O, so the same identity covers the integrated
 path.
 (AD-DROP, arXiv 2210.05883, Eq. 2–4 and 8–10.)
 """
@@ -29,7 +29,7 @@ from ..kernels.mask_bits import combined, pack
 from ..utils.batches import batch_size, tiled
 from .objective import Objective, TokenObjective, head_of, needs_labels, objective_for, predicts_class
 from .plan import Plan
-from .probe import Found, Probe
+from .probe import Probe, Probed
 from .seams import Record, bound
 from .sites import Layers
 
@@ -64,7 +64,7 @@ class Attribution:
     gradient: Tensor | None = None  # ∂F/∂O, [B, Q, H, d]; for "iga" its mean along the path
 
     def of_queries(self, rows: slice) -> Attribution:
-        """The attribution of these queries alone."""
+        """Return the attribution of these queries alone."""
         gradient = None if self.gradient is None else self.gradient[:, rows]
         return replace(self, record=self.record.of_queries(rows), gradient=gradient)
 
@@ -78,7 +78,7 @@ class Attribution:
         return scores if self.method == "ga" else self.record.attention() * scores
 
     def keep(self, rule: kernel.DropRule) -> Tensor | KeepForm:
-        """The keep mask of AD-DROP, in the form of `as_stored`."""
+        """Return the keep mask of AD-DROP, in the form of `as_stored`."""
         record = self.record
         if self.method == "ga" and self.gradient is not None:
             if record.uses_bitmask:
@@ -90,7 +90,7 @@ class Attribution:
         return self.as_stored(kernel.keep_from_scores(scores, record.valid, rule))
 
     def as_stored(self, keep: Tensor) -> Tensor | KeepForm:
-        """A keep mask as the attention kernel takes it: as bits, as a bias on a GPU, or as it is.
+        """Return a keep mask as the attention kernel takes it: as bits, as a bias on a GPU, or as it is.
 
         Computed here, that replaces the keep mask in memory; computed in its layer, it would come on top of it.
         """
@@ -108,14 +108,14 @@ def attributions(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Attribution]]:
-    """Yields each site with its attribution. The probe has ended before the first one is yielded."""
+    """Yield each site with its attribution. The probe has ended before the first one is yielded."""
     gradients, records = _probed(probe, sites, method, label, rule or IntegrationRule())
     for site in sites:
         if site in records:  # a block that the model has skipped by itself has no attribution
             yield site, Attribution(method, records[site], gradients.pop(site, None))
 
 
-def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule) -> Found:
+def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule) -> Probed:
     """∂F/∂O of the sites, where the method needs it, and their records."""
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
@@ -131,7 +131,7 @@ def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: I
 
 
 def _attributes_loss(probe: Probe, method: str, label: str) -> bool:
-    """Whether the loop's loss is attributed: it calls the model, which predicts no class by itself."""
+    """Return whether the loop's loss is attributed: it calls the model, which predicts no class by itself."""
     is_by_gradient = method in ("ga", "iga") and probe.loop_loss is not None
     return is_by_gradient and (label == "gold" or not predicts_class(probe.model))
 
@@ -139,7 +139,7 @@ def _attributes_loss(probe: Probe, method: str, label: str) -> bool:
 def attribute_loop_loss(
     probe: Probe, sites: Sequence[int], method: str = "ga", label: str = "pseudo", rule: IntegrationRule | None = None
 ) -> None:
-    """Where the loop's loss is attributed, does so for all calls of the model, for `attributions` to read.
+    """Attribute the loop's loss, if it is attributed, to all calls of the model, for `attributions` to read.
 
     It is called before the loss that is trained begins; the arguments are those of `attributions`.
     """
@@ -147,7 +147,7 @@ def attribute_loop_loss(
         _of_loop_loss(probe, sites, method, rule or IntegrationRule())
 
 
-def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule) -> Found:
+def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: IntegrationRule) -> Probed:
     """∂F/∂O of one call of the model, where F is −loss of the loop; for "iga" its mean along the path of this call."""
     if method == "ga":
         gradients, records = probe.gradients_of_loop_loss(sites)
@@ -156,9 +156,9 @@ def _of_loop_loss(probe: Probe, sites: Sequence[int], method: str, rule: Integra
     return dict(gradients), records
 
 
-def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) -> list[Found]:
+def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) -> list[Probed]:
     """Σ_k w_k ∂F/∂O along the path of each site in each call, one at a time, and the records of the unscaled pass."""
-    found: list[Found] = []
+    results: list[Probed] = []
     with probe.untracked(training=False):
         with torch.no_grad():
             calls = probe.gradients_of_calls(sites)
@@ -169,8 +169,8 @@ def _integrated_loss(probe: Probe, sites: Sequence[int], rule: IntegrationRule) 
                     gradients, _ = probe.gradients_of_calls([site], call, Plan(scale={site: at}))[call]
                     part = gradients[site] * weight
                     totals[site] = totals[site] + part if site in totals else part
-            found.append((totals, records))
-    return found
+            results.append((totals, records))
+    return results
 
 
 def scores(
@@ -180,14 +180,14 @@ def scores(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> Iterator[tuple[int, Tensor | None, Record]]:
-    """Yields each site with its map of scores and the record of the unscaled pass: one map in memory at a time."""
+    """Yield each site with its map of scores and the record of the unscaled pass: one map in memory at a time."""
     for site, attribution in attributions(probe, sites, method, label, rule):
         yield site, attribution.scores(), attribution.record
 
 
 def _integrated(
     probe: Probe, sites: Sequence[int], objective: Objective, rule: IntegrationRule, with_labels: bool
-) -> Found:
+) -> Probed:
     """Σ_k w_k ∂F/∂O along the path, for each site, and the records of the unscaled pass.
 
     The nodes of a path are copies of the batch in one pass, as many as memory allows. Scaling a layer changes nothing
@@ -212,7 +212,7 @@ _TOKENS = {"cuda": 16384}
 
 
 def _passes(nodes: list[tuple[float, float]], record: Record) -> Iterator[list[tuple[float, float]]]:
-    """Divides the nodes of a path into as few passes as memory allows."""
+    """Divide the nodes of a path into as few passes as memory allows."""
     tokens = record.query.shape[0] * max(record.query.shape[2], record.key.shape[2])
     size = max(1, _TOKENS.get(record.query.device.type, 0) // tokens)
     for start in range(0, len(nodes), size):
@@ -228,7 +228,7 @@ def _along(
     rows: int,
     with_labels: bool,
 ) -> Tensor:
-    """Σ_k w_k ∂F/∂O of one site over these nodes, in one pass: [B, Q, H, d]"""
+    """Return Σ_k w_k ∂F/∂O of one site over these nodes, in one pass: [B, Q, H, d]."""
     copies, size = len(nodes), batch_size(probe.batch)
     device = next(probe.model.parameters()).device
     factor = torch.cat([torch.full((rows, 1, 1, 1), at, device=device) for at, _ in nodes])
@@ -249,14 +249,17 @@ def _along(
 
 
 def _part(x: Any, number: int, copies: int, size: int) -> Any:
-    """One of the copies. A loss is the mean over all copies, so that the sum of one loss for each copy is right."""
+    """Return one of the copies.
+
+    A loss is the mean over all copies: one loss for each copy keeps their sum correct.
+    """
     is_copied = isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == copies * size
     return x[number * size : (number + 1) * size] if is_copied else x
 
 
 @contextmanager
 def _results(probe: Probe, count: int) -> Iterator[list[Any]]:
-    """Collects what the first `count` blocks return, in calling order, in a pass inside."""
+    """Collect what the first `count` blocks return, in calling order, in a pass inside."""
     results: list[Any] = []
 
     def keep(module: nn.Module, args: Any, result: Any) -> None:
@@ -279,7 +282,7 @@ def attribute(
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
 ) -> dict[int, Tensor]:
-    """How much the prediction of `model` on `batch` depends on each attention position.
+    """Return how much the prediction of `model` on `batch` depends on each attention position.
 
     Args:
         model: a transformers model. It is not changed.

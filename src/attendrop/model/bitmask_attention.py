@@ -23,7 +23,7 @@ _FURTHER = ("position_bias", "s_aux", "softcap", "cache")
 
 
 def are_read(call: Call, plan: Plan, site: int) -> bool:
-    """Whether the attention of this call runs by the kernels that read bits."""
+    """Return whether the attention of this call runs by the kernels that read bits."""
     is_masked = site in plan.keep or site in plan.like_masked
     if not is_masked or site in plan.uniform or site in plan.uniform_where or isinstance(plan.keep.get(site), Mask):
         return False
@@ -36,7 +36,7 @@ def are_read(call: Call, plan: Plan, site: int) -> bool:
 
 
 def _inputs(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, in the precision in which autocast would multiply them."""
+    """Return the query, key and value, in the precision in which autocast would multiply them."""
     kind = call.query.device.type
     is_autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     dtype = torch.get_autocast_dtype(kind) if is_autocast else None
@@ -50,7 +50,7 @@ def _scaling(call: Call) -> float:
 
 
 def attend(call: Call, keep: Tensor | KeepForm | None, valid: Tensor, validity: Validity) -> Tensor:
-    """The output of the call, [B, Q, H, d], in which only the positions of `keep` attend (None: all)."""
+    """Return the output of the call, [B, Q, H, d], in which only the positions of `keep` attend (None: all)."""
     of_valid, blocks = validity.bits_of(valid, call)
     query, key, value = _inputs(call)
     return kernel(query, key, value, _mask(keep, of_valid, key.shape[2]), blocks, _scaling(call), _dropout(call))
@@ -67,7 +67,7 @@ def _mask(keep: Tensor | KeepForm | None, of_valid: Bits | None, keys: int) -> H
 
 
 def _dropout(call: Call) -> Dropout | None:
-    """The model's own dropout, with a key from the global generator: a second run from its state draws the same."""
+    """Return the model's own dropout, keyed by the global generator: a rerun from its state draws the same."""
     p = float(call.kwargs.get("dropout") or 0.0)
     if p == 0:
         return None

@@ -1,4 +1,4 @@
-"""Losses that call the model by themselves: each call follows a plan of its own.
+"""Losses that call the model by themselves: each call follows its own plan.
 
 A contrastive loss may call the model once for the anchors, once for the positives and once for the negatives, with
 texts of other lengths each time. A plan belongs to one call, so it is made when the call begins.
@@ -23,7 +23,7 @@ PlanOfCall = Callable[[int, dict[str, Any]], Plan]
 
 @contextmanager
 def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterator[list[dict[int, Record]]]:
-    """Each call of the transformers model inside follows a plan of its own. The backward belongs inside.
+    """Give each call of the transformers model in the block its own plan. The backward belongs inside.
 
     Args:
         model: the bound model.
@@ -46,7 +46,7 @@ def planned_calls(model: nn.Module, seams: Seams, plan_of: PlanOfCall) -> Iterat
 
 @contextmanager
 def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
-    """Inside, `Seams.on_call` gets the inputs of each call of the transformers model before it runs.
+    """Pass the inputs of each call of the transformers model in the block to `Seams.on_call` before it runs.
 
     The attribute `forward` of the model is replaced: some libraries call it directly, so that hooks of the module would
     not run.
@@ -78,7 +78,7 @@ def _watched(model: nn.Module, seams: Seams) -> Iterator[None]:
 
 @contextmanager
 def _repeated(model: nn.Module, seams: Seams) -> Iterator[None]:
-    """A block that gradient checkpointing runs again in the backward follows the plan of its own call again."""
+    """Let blocks that gradient checkpointing reruns in the backward follow the plan of their own call."""
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _again(seams, (seams.plan, seams.records, seams.kept))
@@ -99,7 +99,7 @@ def _repeated(model: nn.Module, seams: Seams) -> Iterator[None]:
 
 @contextmanager
 def _again(seams: Seams, state: tuple[Plan, dict[int, Record], dict[str, Tensor]]) -> Iterator[None]:
-    """Inside, passes follow an earlier plan; its records are kept."""
+    """Apply an earlier plan to passes in the block; its records are kept."""
     before = seams.plan, seams.records, seams.kept
     seams.plan, seams.records, seams.kept = state
     try:

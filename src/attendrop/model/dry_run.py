@@ -47,7 +47,7 @@ class Event:
 
 @dataclass
 class Trace:
-    """Everything that a dry run observed, in order."""
+    """All events of a dry run, in order."""
 
     samples: int | None = None  # the length of the sound, where the model takes samples
     calls: list[AttentionCall] = field(default_factory=list)
@@ -68,7 +68,7 @@ _traces: dict[int, Trace] = {}
 
 @contextmanager
 def traced(model: nn.Module) -> Iterator[Trace]:
-    """Every call of a module of `model` inside is recorded, and every attention call."""
+    """Record every call of a module of `model` in the block, and every attention call."""
     trace = Trace()
 
     def shape(x: Any) -> Sequence[int]:
@@ -95,12 +95,12 @@ def traced(model: nn.Module) -> Iterator[Trace]:
 
 
 def is_traced(module: nn.Module) -> bool:
-    """Whether a dry run of the model of this module is under way."""
+    """Return whether a dry run of the model of this module is under way."""
     return bool(_traces) and id(module) in _traces
 
 
 def record_attention(module: nn.Module, query: Tensor, key: Tensor) -> None:
-    """Adds an attention call to the trace of the dry run, if one is under way."""
+    """Add an attention call to the trace of the dry run, if one is under way."""
     if is_traced(module):
         trace = _traces[id(module)]
         trace.calls.append(
@@ -110,7 +110,7 @@ def record_attention(module: nn.Module, query: Tensor, key: Tensor) -> None:
 
 
 def stack_and_block(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, str]:
-    """The outermost module list on the path to `name`, and the member of that list: the stack and the block."""
+    """Return the outermost module list on the path to `name`, and the member of that list: the stack and the block."""
     parts = name.split(".")
     for end in range(1, len(parts)):
         stack = ".".join(parts[:end])
@@ -120,7 +120,7 @@ def stack_and_block(name: str, modules: Mapping[str, nn.Module]) -> tuple[str, s
 
 
 def sites_and_blocks(trace: Trace, model: nn.Module) -> tuple[list[Site], list[Block]]:
-    """The sites and the blocks of the model, both in calling order."""
+    """Return the sites and the blocks of the model, both in calling order."""
     modules = dict(model.named_modules())
     names = {id(module): name for name, module in modules.items()}
     paths = [stack_and_block(names[id(call.module)], modules) for call in trace.calls]
@@ -151,7 +151,7 @@ def sites_and_blocks(trace: Trace, model: nn.Module) -> tuple[list[Site], list[B
 def _blocks(
     events: Sequence[Event], block_names: set[str], names: Mapping[int, str], modules: Mapping[str, nn.Module]
 ) -> tuple[list[Block], list[int]]:
-    """The calls of blocks, and for each attention call the number of the block that it is in."""
+    """Return the calls of blocks, and for each attention call the number of the block that it is in."""
     attention = tuple(f"{names[id(event.module)]}." for event in events if event.kind == "attend")
     linears = {name for name in _linear_layers(modules) if not name.startswith(attention)}
     blocks: list[Block] = []
@@ -174,7 +174,7 @@ def _blocks(
 
 
 def _feed_forward(called: Sequence[tuple[str, Event]], hidden: Sequence[int]) -> str | None:
-    """The last linear layer, if it returns hidden states and reads what another one returns.
+    """Return the last linear layer, if it returns hidden states and reads what another one returns.
 
     That is so if the widths match, or if the other layer returns gate and value in one tensor.
     """
@@ -186,7 +186,7 @@ def _feed_forward(called: Sequence[tuple[str, Event]], hidden: Sequence[int]) ->
 
 
 def _linear_layers(modules: Mapping[str, nn.Module]) -> list[str]:
-    """The names of all linear layers; of those that a tuner such as LoRA wraps, the name of the wrapper."""
+    """Return the names of all linear layers; of those that a tuner such as LoRA wraps, the name of the wrapper."""
     names: list[str] = []
     for name, module in modules.items():  # in pre-order: a wrapper comes before what it wraps
         is_inside = bool(names) and name.startswith(f"{names[-1]}.")
@@ -196,7 +196,7 @@ def _linear_layers(modules: Mapping[str, nn.Module]) -> list[str]:
 
 
 def few_tokens(model: nn.Module, config: Any) -> dict[str, Tensor]:
-    """The smallest input on which every attention layer runs. Source and target differ in length on purpose."""
+    """Return the smallest input on which every attention layer runs. Source and target differ in length on purpose."""
     device = next(model.parameters()).device
     main = getattr(model, "main_input_name", "input_ids")
     if main == "pixel_values":

@@ -1,4 +1,4 @@
-"""Eval mode, or weights without gradients, for a while."""
+"""Context managers for eval mode and for weights without gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
-    """`network` is in eval mode inside. Afterwards each module has the mode that it had before."""
+    """Put `network` into eval mode for the block, then restore the mode of each module."""
     modes = [(module, module.training) for module in network.modules()]
     network.eval()
     try:
@@ -23,7 +23,7 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """No parameter of `network` requires a gradient inside, so that a pass saves nothing for theirs.
+    """Turn off the gradients of all parameters of `network` for the block, so that a pass saves nothing for them.
 
     A network that is sharded over processes stays as it is: its wrappers read these flags when they gather weights.
     """
@@ -38,7 +38,7 @@ def frozen(network: nn.Module) -> Iterator[None]:
 
 
 def is_sharded(network: nn.Module) -> bool:
-    """Whether the parameters are divided among processes (FSDP, DeepSpeed)."""
+    """Return whether the parameters are divided among processes (FSDP, DeepSpeed)."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return False
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel

@@ -1,4 +1,4 @@
-"""What a model's prediction is, as one number to differentiate: the `F` of an attribution, for every kind of head.
+"""A model's prediction as one number to differentiate: the `F` of an attribution, for every kind of head.
 
     classification     Σ_b F_{b, c̃}, the logit of the predicted class (or of the gold one)
     regression         −loss against the gold value
@@ -32,7 +32,7 @@ Objective = Callable[[Any], Tensor]
 
 
 def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
-    """The kind of head: causal, choice, span, regression, multilabel, classification or token."""
+    """Return the kind of head: causal, choice, span, regression, multilabel, classification or token."""
     inner = unwrapped(model)
     name, config = type(inner).__name__, inner.config
     if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
@@ -62,7 +62,7 @@ def head_of(model: nn.Module, batch: Mapping[str, Any]) -> str:
 
 
 def predicts_class(model: nn.Module) -> bool:
-    """Whether the model predicts one class for each example: then AD-DROP attributes that, and not the loop's loss."""
+    """Return whether the model predicts one class per example; AD-DROP then attributes it, not the loop's loss."""
     try:
         return head_of(model, {}) == "classification"
     except ValueError:  # a model without a head, for embeddings
@@ -70,12 +70,15 @@ def predicts_class(model: nn.Module) -> bool:
 
 
 def needs_labels(head: str) -> bool:
-    """Whether the model itself must be given the labels, because its loss is the objective."""
+    """Return whether the model needs the labels, because its loss is the objective."""
     return head == "regression"
 
 
 def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseudo") -> Objective:
-    """The objective of `model` on `batch`. Targets are fixed at the first call: an integrated path keeps its label."""
+    """Return the objective of `model` on `batch`.
+
+    Targets are fixed at the first call: an integrated path keeps its label.
+    """
     head = head_of(model, batch)
     check_choice("label", label, LABEL_SOURCES)
     wanted = ("start_positions", "end_positions") if head == "span" else ("labels",)
@@ -171,7 +174,7 @@ class TokenObjective:
         return gradient.mul_(-counted).scatter_add_(-1, targets.clamp(min=0).unsqueeze(-1), counted)
 
     def repeated(self, copies: int) -> TokenObjective:
-        """The objective for several copies of the batch, whose labels are those that are fixed now."""
+        """Return the objective for several copies of the batch, whose labels are those that are fixed now."""
         assert self.targets is not None
         return TokenObjective(self.batch, self.gold, self.shift, self.targets.repeat(copies, 1))
 
@@ -182,8 +185,10 @@ class TokenObjective:
 
 
 def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> tuple[Tensor, Tensor]:
-    """For each example its score, higher = better (the mean log-likelihood of the gold labels, or minus the squared
-    error), and the share of its labels that is predicted right: [B] and [B]."""
+    """Return the score of each example and the share of its labels that is predicted correctly: [B] and [B].
+
+    The score is the mean log-likelihood of the gold labels, or minus the squared error: higher is better.
+    """
     head = head_of(model, batch)
     logits = None if head == "span" else outputs["logits"].float()
     if head == "regression":
@@ -215,12 +220,12 @@ def example_scores(model: nn.Module, batch: Mapping[str, Any], outputs: Any) -> 
 
 
 def predicted_labels(labels: Tensor, shift: bool) -> Tensor:
-    """The label that each position predicts, [B, T]; the last position of a causal model predicts none."""
+    """Return the label that each position predicts, [B, T]; the last position of a causal model predicts none."""
     return functional.pad(labels[:, 1:], (0, 1), value=IGNORED) if shift else labels
 
 
 def counted_positions(batch: Mapping[str, Any], shape: tuple[int, int], device: torch.device, shift: bool) -> Tensor:
-    """The positions whose predictions are neither of padding nor of ignored labels: bool [B, T].
+    """Return the positions whose predictions are neither of padding nor of ignored labels: bool [B, T].
 
     Args:
         batch: the inputs.

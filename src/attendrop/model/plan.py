@@ -1,4 +1,4 @@
-"""The plan: what one pass through a model changes. It is data only; nothing here runs a model or draws a number."""
+"""The plan: the changes of one pass through a model. It is data only: it runs no model and draws no number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Factors = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one pass changes. Attention sites and blocks are numbered in the order in which the model calls them.
+    """The changes of one pass. Attention sites and blocks are numbered in the order in which the model calls them.
 
     The empty plan changes nothing. `plan | other` does both at once.
 
@@ -29,14 +29,14 @@ class Plan:
         keep: site -> bool, broadcastable to [B, H, Q, K], True = stays. Applied before the softmax. A row of which
             nothing is kept becomes uniform over its valid positions. A `KeepForm` holds the same as a bias or as bits.
         uniform: sites whose attention is uniform over the valid positions.
-        uniform_where: site -> bool of no dimensions: the same, decided on the device. For captured steps.
+        uniform_where: site -> 0-d bool tensor: the same, decided on the device. For captured steps.
         weights: site -> factor of the attention weights after the softmax, broadcastable to [B, H, Q, K].
         maps: site -> functions of these weights and of the positions that attend (bool), in order.
         projections: site -> factors of query, key and value, before all else; each None or broadcastable to
             [B, H, L, d] (key and value: [B, G, L, d], with G < H where heads share them).
         scale: site -> factor of the attention's output, a number or a tensor broadcastable to [B, Q, H, d].
         skip: blocks that return their input.
-        skip_where: block -> bool of no dimensions: the same, decided on the device. For captured steps.
+        skip_where: block -> 0-d bool tensor: the same, decided on the device. For captured steps.
         instead: block -> function that returns its result, so that the block does not run. For probes.
         edits: block -> functions of the hidden states after it, in order; block -1 is the embeddings.
         ffn: block -> functions of the feed-forward's output, before its dropout and the residual connection.
@@ -111,7 +111,7 @@ class Plan:
         )
 
     def repeated(self, views: int, rows: int) -> Plan:
-        """The same plan for `views` copies of a batch of `rows` rows, one after the other.
+        """Return the same plan for `views` copies of a batch of `rows` rows, one after the other.
 
         Tensors that have the rows of all views already stay as they are.
         """
@@ -146,11 +146,11 @@ class Plan:
         return bool(self.skip or self.skip_where or self.instead or self.edits or self.ffn or self.inner)
 
     def masks(self, site: int) -> bool:
-        """Whether the plan drops positions of the attention site `site`, or makes it uniform."""
+        """Return whether the plan drops positions of the attention site `site`, or makes it uniform."""
         return site in self.keep or site in self.uniform or site in self.uniform_where
 
     def touches(self, site: int) -> bool:
-        """Whether the plan changes or records the attention site `site`."""
+        """Return whether the plan changes or records the attention site `site`."""
         return (
             self.masks(site)
             or site in self.weights

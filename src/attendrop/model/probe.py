@@ -1,4 +1,4 @@
-"""The probe: an untracked pass in which a method asks the model something before the pass that trains it.
+"""The probe: an untracked pass with which a method queries the model before the pass that trains it.
 
 A probe restores the random state and the modes of all modules, and leaves gradients alone. Because the random state is
 restored, the pass that follows draws the same ordinary dropout: the probe asks the very network that is about to be
@@ -29,7 +29,7 @@ from .token_head import TokenHead
 _FP16_SCALE = 1024.0
 
 Key = TypeVar("Key")
-Found = tuple[dict[int, Tensor], dict[int, Record]]  # gradients and records, by site
+Probed = tuple[dict[int, Tensor], dict[int, Record]]  # gradients and records, by site
 
 LABELS = ("labels", "label", "start_positions", "end_positions", "next_sentence_label")
 
@@ -43,13 +43,13 @@ class LoopLoss:
     """
 
     compute: Callable[[], Tensor]
-    # What is known about all its calls, by the question: gradients and records by site, for each call.
-    known: dict[Hashable, list[Found]] = field(default_factory=dict)
+    # Cached results for all its calls: gradients and records by site, for each call.
+    cache: dict[Hashable, list[Probed]] = field(default_factory=dict)
 
 
 @dataclass
 class Probe:
-    """Asks a bound model about a batch.
+    """Queries a bound model about a batch.
 
     Args:
         model: the model.
@@ -67,7 +67,7 @@ class Probe:
 
     @contextmanager
     def untracked(self, training: bool = True) -> Iterator[None]:
-        """Restores the random state after what runs inside. With `training=False` the model is in eval mode there."""
+        """Restore the random state after what runs inside. With `training=False` the model is in eval mode there."""
         device = next(self.model.parameters()).device
         with preserved(device), nullcontext() if training else evaluating(self.model):
             yield
@@ -75,7 +75,7 @@ class Probe:
     def forward(
         self, plan: Plan, with_labels: bool = False, weights: Mapping[str, Tensor] | None = None
     ) -> tuple[Any, dict[int, Record]]:
-        """One pass under `plan`: the outputs and the records.
+        """Return one pass under `plan`: the outputs and the records.
 
         Args:
             plan: what the pass changes in the model.
@@ -89,14 +89,14 @@ class Probe:
             return outputs, self.seams.records
 
     def loss(self, plan: Plan) -> Tensor:
-        """The loss, with this pass under `plan`: the loop's where it calls the model by itself, else the model's."""
+        """Return the loss of this pass under `plan`: the loop's if it calls the model by itself, else the model's."""
         if self.loop_loss is None:
             with self.seams.applied(plan):
                 return self.model(**self.batch)["loss"]
         with planned_calls(self.model, self.seams, lambda call, _: plan if call == self.call else Plan()):
             return self.loop_loss.compute()
 
-    def gradients(self, plan: Plan, objective: Objective, sites: Sequence[int], with_labels: bool = False) -> Found:
+    def gradients(self, plan: Plan, objective: Objective, sites: Sequence[int], with_labels: bool = False) -> Probed:
         """∂objective/∂O of the given sites, [B, Q, H, d] each, with one backward for all; and the records.
 
         A site whose block the model has skipped by itself is in neither. Nothing below the lowest site is saved for
@@ -110,42 +110,42 @@ class Probe:
             outputs = {site: records[site].output for site in sites if site in records}
             if isinstance(objective, TokenObjective) and head is not None:
                 gradient = _gradient_of_head(head, objective, end, inputs, _scale_of(outputs.values()))
-                found = _gradients(outputs, end, gradient)
+                result = _gradients(outputs, end, gradient)
             else:
-                found = _gradients(outputs, objective(end))
+                result = _gradients(outputs, objective(end))
         for record in records.values():
             record.output = record.output.detach()  # it would keep the graph in memory
-        return found, records
+        return result, records
 
-    def of_this_call(self, question: Hashable, ask: Callable[[], list[Found]]) -> Found:
-        """What is known about this call of the loop's loss: `ask` finds it out for all calls at the first time.
+    def of_this_call(self, key: Hashable, compute: Callable[[], list[Probed]]) -> Probed:
+        """Return the cached result for this call of the loop's loss; `compute` fills the cache for all calls.
 
         A method asks in `on_batch`, before the loss that is trained begins: some losses keep things between their calls
         of the model, which another computation in the middle would disturb.
         """
         assert self.loop_loss is not None
-        known = self.loop_loss.known
-        if question not in known:
-            known[question] = ask()
-        if self.call >= len(known[question]):
+        cache = self.loop_loss.cache
+        if key not in cache:
+            cache[key] = compute()
+        if self.call >= len(cache[key]):
             raise ValueError(
-                f"the loss called the model {len(known[question])} times in a first computation and more often in the "
+                f"the loss called the model {len(cache[key])} times in a first computation and more often in the "
                 "second, so that its attention cannot be attributed; use a loss that makes the same calls each time."
             )
-        return known[question][self.call]
+        return cache[key][self.call]
 
-    def gradients_of_loop_loss(self, sites: Sequence[int]) -> Found:
-        """As `gradients` with the objective −loss, where the loop's loss calls the model: those of this call."""
+    def gradients_of_loop_loss(self, sites: Sequence[int]) -> Probed:
+        """Like `gradients` with the objective −loss, where the loop's loss calls the model: those of this call."""
 
-        def ask() -> list[Found]:
+        def compute() -> list[Probed]:
             with self.untracked():
                 return self.gradients_of_calls(sites)
 
-        return self.of_this_call(("gradients", *sites), ask)
+        return self.of_this_call(("gradients", *sites), compute)
 
     def gradients_of_calls(
         self, sites: Sequence[int], changed: int | None = None, plan: Plan | None = None
-    ) -> list[Found]:
+    ) -> list[Probed]:
         """∂(−loss)/∂O of the sites in each call of the model, and the records, with one backward for all.
 
         Without a gradient (`torch.no_grad`), only the records.
@@ -164,9 +164,9 @@ class Probe:
         with planned_calls(self.model, self.seams, plan_of) as calls:
             loss = self.loop_loss.compute()
             outputs = {(n, site): r.output for n, records in enumerate(calls) for site, r in records.items()}
-            found = _gradients(outputs, -loss) if torch.is_grad_enabled() else {}
+            gradients = _gradients(outputs, -loss) if torch.is_grad_enabled() else {}
         return [
-            ({site: found[n, site] for site in records if (n, site) in found}, records)
+            ({site: gradients[n, site] for site in records if (n, site) in gradients}, records)
             for n, records in enumerate(calls)
         ]
 
@@ -184,7 +184,7 @@ class Probe:
             def edit(x: Tensor) -> Tensor:
                 if torch.is_grad_enabled() and not x.requires_grad:
                     x.requires_grad_()
-                seen.setdefault(block, x)  # gradient checkpointing comes here again
+                seen.setdefault(block, x)  # gradient checkpointing runs this again
                 return x
 
             return edit
@@ -216,17 +216,17 @@ def _gradients(tensors: Mapping[Key, Tensor], end: Tensor, gradient: Tensor | No
         return {key: torch.zeros_like(x) for key, x in tensors.items()}
     scale = _scale_of(tensors.values())
     start = end * scale if gradient is None else end
-    found = torch.autograd.grad(start, list(tensors.values()), gradient, allow_unused=True)
-    return {key: _unscaled(x, grad, scale) for (key, x), grad in zip(tensors.items(), found, strict=True)}
+    gradients = torch.autograd.grad(start, list(tensors.values()), gradient, allow_unused=True)
+    return {key: _unscaled(x, grad, scale) for (key, x), grad in zip(tensors.items(), gradients, strict=True)}
 
 
 def _scale_of(tensors: Iterable[Tensor]) -> float:
-    """The factor of gradients to these tensors."""
+    """Return the factor of gradients to these tensors."""
     return _FP16_SCALE if any(x.dtype == torch.float16 for x in tensors) else 1.0
 
 
 def _unscaled(tensor: Tensor, gradient: Tensor | None, scale: float) -> Tensor:
-    """The gradient to a tensor without the factor, and zero where the tensor has no effect."""
+    """Return the gradient to a tensor without the factor, and zero where the tensor has no effect."""
     if gradient is None:
         return torch.zeros_like(tensor)
     return gradient if scale == 1.0 else gradient.float() / scale

@@ -38,8 +38,8 @@ class Seams:
         blocks: the names of the blocks, in calling order.
         feed_forwards: for each block, the name of the last linear layer of its feed-forward, or None.
         plan: the plan that every pass follows now.
-        records: what the present pass has recorded, by site.
-        kept: what edits of the present pass have kept for a method's penalty, by name.
+        records: what the current pass has recorded, by site.
+        kept: what edits of the current pass have kept for a method's penalty, by name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -51,7 +51,7 @@ class Seams:
         self.records: dict[int, Record] = {}
         self.kept: dict[str, Tensor] = {}
         self.on_call: Callable[[dict[str, Any]], None] | None = None  # gets the inputs of each call (calls.py)
-        self.validity = Validity()  # of the masks of the present pass
+        self.validity = Validity()  # of the masks of the current pass
         self._configs: list[PretrainedConfig] = []
         self._modules: list[nn.Module] = []
         self._counters: list[CallCounter] = []
@@ -61,7 +61,7 @@ class Seams:
 
     @classmethod
     def of(cls, model: nn.Module) -> Seams | None:
-        """The seams of a bound model (or of a copy of one), or None."""
+        """Return the seams of a bound model (or of a copy of one), or None."""
         for module in model.modules():
             counter = getattr(module, ATTENTION, None)
             if isinstance(counter, CallCounter):
@@ -69,11 +69,11 @@ class Seams:
         return None
 
     def select(self, layers: Layers, owner: str = "layers") -> list[int]:
-        """The sites that `layers` selects; `owner` is the name of the setting, for error messages."""
+        """Return the sites that `layers` selects; `owner` is the name of the setting, for error messages."""
         return select(self.sites, layers, owner)
 
     def select_blocks(self, layers: Layers, owner: str = "layers") -> list[int]:
-        """The blocks that `layers` selects."""
+        """Return the blocks that `layers` selects."""
         return sorted({self.sites[site].block for site in self.select(layers, owner)})
 
     @property
@@ -82,7 +82,7 @@ class Seams:
         return [block for block, name in enumerate(self.feed_forwards) if name is None]
 
     def needs_feed_forward(self, owner: str) -> None:
-        """Raises a `ValueError` if a block has no feed-forward that a plan can edit."""
+        """Raise a `ValueError` if a block has no feed-forward that a plan can edit."""
         lacking = self.lacks_feed_forward
         if lacking:
             raise ValueError(
@@ -91,7 +91,7 @@ class Seams:
             )
 
     def open_linear(self, model: nn.Module, names: Iterable[str]) -> None:
-        """Lets plans edit the inputs and outputs of these linear layers, until `unbind`.
+        """Let plans edit the inputs and outputs of these linear layers, until `unbind`.
 
         Args:
             model: the bound model.
@@ -101,7 +101,9 @@ class Seams:
             self._attach(model.get_submodule(name), LINEAR, LinearSeam).name = name
 
     def token_head(self, model: nn.Module) -> TokenHead | None:
-        """The head of the bound model, where it can be called for a part of the tokens. The first call runs the model.
+        """Return the head of the bound model, where it can be called for a part of the tokens.
+
+        The first call runs the model.
 
         Args:
             model: the model, with its wrappers.
@@ -112,7 +114,7 @@ class Seams:
 
     @contextmanager
     def applied(self, plan: Plan) -> Iterator[None]:
-        """Every pass inside follows `plan`. The backward belongs inside: gradient checkpointing runs blocks in it."""
+        """Apply `plan` to every pass in the block. The backward belongs inside: checkpointing reruns modules in it."""
         before, on_call = (self.plan, self.records, self.kept), self.on_call
         self.follow(plan)
         self.on_call = None
@@ -123,7 +125,7 @@ class Seams:
             self.on_call = on_call
 
     def follow(self, plan: Plan) -> dict[int, Record]:
-        """From now on every pass follows `plan`, until another one is applied; returns where it will record."""
+        """Apply `plan` to every pass from now on, until another one is applied; return where it will record."""
         if plan.ffn or plan.inner:
             self.needs_feed_forward("Plan.ffn")
         if plan.changes_blocks and self._overridden is not None:
@@ -140,7 +142,7 @@ class Seams:
             counter.calls = 0
 
     def count_skipped(self, block: int) -> None:
-        """Counts the attention calls of a block that does not run, for modules that are called many times."""
+        """Count the attention calls of a block that does not run, for modules that are called many times."""
         for site, counter in zip(self.sites, self._counters_of_sites, strict=True):
             if site.block == block:
                 counter.advance()
@@ -148,7 +150,7 @@ class Seams:
     def _attach(
         self, module: Any, attribute: str, seam: type | None = None, counter: CallCounter | None = None
     ) -> CallCounter:
-        """Attaches a counter to the module, where it has none yet, and puts `seam` before its class."""
+        """Attach a counter to the module, where it has none yet, and put `seam` before its class."""
         if attribute not in module.__dict__:
             if counter is None:
                 counter = CallCounter(self)
@@ -161,7 +163,7 @@ class Seams:
         return module.__dict__[attribute]
 
     def unbind(self) -> None:
-        """Removes the seams: the model is as it was before `bind`."""
+        """Remove the seams: the model is as it was before `bind`."""
         for module in self._modules:
             for attribute in _ATTRIBUTES:
                 if isinstance(module.__dict__.get(attribute), CallCounter):
@@ -177,7 +179,7 @@ class Seams:
 
 
 def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
-    """Adds the seams to `model`. It computes what it did before, until a plan is applied.
+    """Add the seams to `model`. It computes what it did before, until a plan is applied.
 
     Args:
         model: a transformers model; PEFT, DDP and torch.compile may wrap it.
@@ -198,7 +200,8 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
         if not trace.calls:
             raise ValueError(
                 f"{seams.name} does not call transformers' attention interface, so its attention cannot be "
-                "regularised; it would need an adapter as MPNet and DeBERTa-v2 have in attendrop/model/adapters.py."
+                "regularised; it would need an adapter, as MPNet and DeBERTa-v2 have in "
+                "attendrop/model/attention_adapters.py."
             )
         _attach_all(model, seams, trace)
     except BaseException:
@@ -209,7 +212,7 @@ def bind(model: Any, batch: Mapping[str, Any] | None = None) -> Seams:
 
 @contextmanager
 def bound(model: Any) -> Iterator[Seams]:
-    """The seams of a model: its own where it is bound already, otherwise seams that are removed at the end."""
+    """Yield the seams of a model: its own where it is bound already, otherwise seams that are removed at the end."""
     seams = Seams.of(model)
     if seams is not None:
         yield seams
@@ -247,7 +250,7 @@ _ORIGINALS = {ours: own for own, ours in (IMPLEMENTATIONS | REPLACED).items()}
 
 
 def _use_config(config: PretrainedConfig, name: str, device: torch.device) -> None:
-    """Switches a configuration to our attention function, or counts one more model that shares it."""
+    """Switch a configuration to our attention function, or count one more model that shares it."""
     names = IMPLEMENTATIONS | (REPLACED if is_possible(device) else {})
     with _lock:
         implementation = config._attn_implementation
@@ -264,7 +267,7 @@ def _use_config(config: PretrainedConfig, name: str, device: torch.device) -> No
 
 
 def _release_config(config: PretrainedConfig) -> None:
-    """Restores the configuration's own implementation when the last model that shares it is unbound."""
+    """Restore the configuration's own implementation when the last model that shares it is unbound."""
     with _lock:
         count = _shared_configs.pop(id(config), 1) - 1
         if count > 0:
@@ -274,7 +277,7 @@ def _release_config(config: PretrainedConfig) -> None:
 
 
 def _replace_attention(model: Any, seams: Seams) -> None:
-    """Switches the configurations of the model to our attention function, and adds adapters where they are needed."""
+    """Switch the configurations of the model to our attention function, and add adapters where they are needed."""
     seen: set[int] = set()
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     for module in model.modules():
@@ -321,7 +324,7 @@ def _run_dry(model: nn.Module, batch: Mapping[str, Any] | None) -> Trace:
 
 
 def _reshard(model: nn.Module) -> None:
-    """A pass without a backward leaves FSDP2's root gathered, and an optimizer created now would hold those tensors."""
+    """Free FSDP2's gathered root after a pass without a backward; an optimizer created now would hold those tensors."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         from torch.distributed.fsdp import FSDPModule
 

@@ -41,16 +41,16 @@ class Site:
 
     @property
     def part(self) -> str:
-        """ "cross", "decoder" or "encoder"; a model with one stack is an encoder, unless its name says decoder."""
+        """Return "cross", "decoder" or "encoder"; a single stack is an encoder, unless its name says decoder."""
         return "cross" if self.kind == "cross" else "decoder" if "decoder" in self.stack else "encoder"
 
     def is_over_input(self, sites: Sequence[Site]) -> bool:
-        """Whether it is self attention over the model's input: that of the only stack, or of the encoder."""
+        """Return whether it is self attention over the model's input: that of the only stack, or of the encoder."""
         return self.kind == "self" and self.stack == sites[0].stack
 
 
 def pretrained_part(model: nn.Module) -> nn.Module:
-    """The base model, outside of which everything is the head.
+    """Return the base model, outside of which everything is the head.
 
     It has the name `base_model_prefix`. In a class without a module of that name, such as Whisper's for sounds, it is
     the only transformers model among the modules.
@@ -64,7 +64,7 @@ def pretrained_part(model: nn.Module) -> nn.Module:
 
 
 def unwrapped(model: nn.Module) -> Any:
-    """The transformers model inside of torch.compile, DDP and PEFT, or the only one in a pipeline of modules.
+    """Return the transformers model inside of torch.compile, DDP and PEFT, or the only one in a pipeline of modules.
 
     Models for embeddings are such pipelines: a transformers model, a pooling, maybe a linear layer.
     """
@@ -80,19 +80,19 @@ def unwrapped(model: nn.Module) -> Any:
 
 
 def transformers_inside(model: nn.Module) -> list[nn.Module]:
-    """The transformers models inside of a module, without those that are part of another one."""
+    """Return the transformers models inside of a module, without those that are part of another one."""
     if isinstance(model, PreTrainedModel):
         return [model]
     return [inner for child in model.children() for inner in transformers_inside(child)]
 
 
 def called_by_name(model: nn.Module) -> nn.Module:
-    """What takes the inputs of a transformers model by their names: the model, or in a pipeline the one inside."""
+    """Return the module that takes inputs by name: the model, or the transformers model in a pipeline."""
     return unwrapped(model) if isinstance(model, nn.Sequential) else model
 
 
 def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Rows, queries and keys of the site's attention map on `batch`, without running the model."""
+    """Return rows, queries and keys of the site's attention map on `batch`, without running the model."""
     ids = batch.get("input_ids")
     if ids is None:
         sound = batch.get("input_values")
@@ -111,7 +111,7 @@ def map_shape(site: Site, batch: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def select(sites: Sequence[Site], layers: Layers, owner: str = "layers") -> list[int]:
-    """The indices of the sites that `layers` selects.
+    """Return the indices of the sites that `layers` selects.
 
     Args:
         sites: the sites of a model.

@@ -1,4 +1,4 @@
-"""How long a sound is for a model: convolutions turn its samples into the frames that attention sees."""
+"""The length of a sound for a model: convolutions turn its samples into the frames that attention sees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRAMES = 5  # of the example for a dry run
 
 
 def convolutions_of(config: Any) -> Convolutions:
-    """The convolutions before the first block, for wav2vec2 and its relatives; empty for other models."""
+    """Return the convolutions before the first block, for wav2vec2 and its relatives; empty for other models."""
     kernels, strides = getattr(config, "conv_kernel", None), getattr(config, "conv_stride", None)
     if not isinstance(kernels, Sequence) or not isinstance(strides, Sequence):
         return ()
@@ -23,14 +23,14 @@ def convolutions_of(config: Any) -> Convolutions:
 
 
 def frames_of(samples: Length, convolutions: Convolutions) -> Length:
-    """The number of frames of a sound with this number of samples."""
+    """Return the number of frames of a sound with this number of samples."""
     for kernel, stride in convolutions:
         samples = (samples - kernel) // stride + 1
     return samples
 
 
 def few_samples(main: str, config: Any) -> dict[str, Tensor] | None:
-    """The smallest sound on which every attention layer runs; None for a model whose inputs are not known.
+    """Return the smallest sound on which every attention layer runs; None for a model whose inputs are not known.
 
     Args:
         main: the name of the model's main input.

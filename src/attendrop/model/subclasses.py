@@ -24,7 +24,7 @@ EMPTY = Plan()
 
 
 class Seam:
-    """What the subclasses of blocks, feed-forwards and adapted attention modules share."""
+    """The common base of the subclasses of blocks, feed-forwards and adapted attention modules."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # As nn.Module copies itself. It is written out because pickling, which would do it, is refused.
@@ -70,7 +70,7 @@ class BlockSeam(Seam):
 
 
 def _is_skipped(plan: Plan, block: int, device: torch.device) -> Tensor | None:
-    """Whether the block is skipped, bool of no dimensions; None where the plan says nothing about it."""
+    """Return whether the block is skipped, 0-d bool tensor; None where the plan says nothing about it."""
     if block in plan.skip:
         return torch.ones((), dtype=torch.bool, device=device)
     return plan.skip_where.get(block)
@@ -121,7 +121,7 @@ _subclasses: dict[tuple[type, type], type] = {}
 
 
 def with_seam(cls: Any, seam: Any) -> type:
-    """A subclass of the same name, as FSDP2 creates: one for each class, so that isinstance holds among blocks."""
+    """Return a subclass of the same name, as FSDP2 does: one per class, so that isinstance holds among blocks."""
     if "_attendrop_original" in vars(cls) and (cls.__bases__[-1], cls.__bases__[0]) not in _subclasses:
         raise ValueError(f"{cls.__name__} has an attribute '_attendrop_original' of its own; rename it.")
     if (cls, seam) not in _subclasses:

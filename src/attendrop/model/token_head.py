@@ -1,8 +1,9 @@
-"""The head of a language model, called for a part of the tokens: the logits of all of them are often the largest tensor
-of a training step.
+"""The head of a language model, called for a part of the tokens.
 
-A head is what a model does behind its trunk (`base_model_prefix`: "model" in Llama, "bert" in BERT). It is called with
-the model itself, whose trunk returns given hidden states instead of running. So scales, softcaps and biases of the
+The logits of all tokens are often the largest tensor of a training step.
+
+A head is the part of a model behind its trunk (`base_model_prefix`: "model" in Llama, "bert" in BERT). It is called
+with the model itself, whose trunk returns given hidden states instead of running. So scales, softcaps and biases of the
 logits, LoRA and autocast are those of the model.
 """
 
@@ -26,7 +27,7 @@ LOGITS_AT_ONCE = 2**27
 
 
 class TokenHead:
-    """The head of one model. `TokenHead.find` knows for which models it can be called by itself.
+    """The head of one model. `TokenHead.find` checks whether it can be called separately.
 
     Args:
         model: the model, with its wrappers.
@@ -40,10 +41,10 @@ class TokenHead:
 
     @classmethod
     def find(cls, model: nn.Module) -> TokenHead | None:
-        """The head of `model`; None where its logits cannot be computed for one token after the other.
+        """Return the head of `model`; None where its logits cannot be computed for some tokens at a time.
 
-        A few tokens show it: the logits are the same, and the head draws no random numbers, which would differ from
-        those that it draws for all tokens at once.
+        This is tested on a few tokens: the logits must be the same, and the head must not draw random numbers, which
+        would differ from those for all tokens at once.
         """
         inner = unwrapped(model)
         trunk = getattr(inner, getattr(inner, "base_model_prefix", "") or " ", None)
@@ -53,7 +54,7 @@ class TokenHead:
         try:
             with preserved(device), torch.no_grad():
                 return head if head._agrees_with_model(few_tokens(inner, inner.config)) else None
-        except Exception:  # whatever such a model does, it can still be asked for all logits
+        except Exception:  # the model can still compute all logits
             return None
 
     def _agrees_with_model(self, inputs: Mapping[str, Any]) -> bool:
@@ -70,23 +71,23 @@ class TokenHead:
         return bool((by_token - whole).abs().max() <= 0.05 * whole.abs().max().clamp(min=1e-3))
 
     def hidden_states(self, inputs: Mapping[str, Any]) -> Tensor:
-        """What the trunk computes, [B, T, d]. The head runs on the first token alone."""
-        found: list[Tensor] = []
+        """Return the output of the trunk, [B, T, d]. The head runs on the first token only."""
+        states: list[Tensor] = []
 
         def first_token(module: nn.Module, args: Any, output: Any) -> ModelOutput:
-            found.append(output["last_hidden_state"])
+            states.append(output["last_hidden_state"])
             self._output_type = type(output)
-            return self._output_type(**{**output, "last_hidden_state": found[0][:, :1]})
+            return self._output_type(**{**output, "last_hidden_state": states[0][:, :1]})
 
         hook = self._trunk.register_forward_hook(first_token)
         try:
             self._model(**inputs)
         finally:
             hook.remove()
-        return found[0]
+        return states[0]
 
     def logits(self, hidden: Tensor, inputs: Mapping[str, Any]) -> Tensor:
-        """The logits of these tokens, [B, t, V].
+        """Return the logits of these tokens, [B, t, V].
 
         Args:
             hidden: their hidden states, [B, t, d].
@@ -96,7 +97,7 @@ class TokenHead:
             return self._model(**inputs)["logits"]
 
     def parts(self, hidden: Tensor) -> Iterator[slice]:
-        """Divides the tokens into parts whose logits may be in memory at once."""
+        """Divide the tokens into parts whose logits may be in memory at once."""
         size = max(1, LOGITS_AT_ONCE // (hidden.shape[0] * self.width))
         for start in range(0, hidden.shape[1], size):
             yield slice(start, min(start + size, hidden.shape[1]))
@@ -108,7 +109,7 @@ def _random_state(device: torch.device) -> Tensor:
 
 @contextmanager
 def _returning(module: nn.Module, function: Callable[..., Any]) -> Iterator[None]:
-    """Inside, `function` is the forward of the module."""
+    """Use `function` as the forward of the module in the block."""
     own = vars(module).get("forward")
     module.forward = function
     try:

@@ -14,13 +14,16 @@ from .sounds import frames_of
 
 
 def is_decoder_of_two(model: nn.Module, site: Site) -> bool:
-    """Whether the keys of the site are those of the decoder, in a model that has an encoder too."""
+    """Return whether the keys of the site are those of the decoder, in a model that has an encoder too."""
     config = unwrapped(model).config
     return bool(getattr(config, "is_encoder_decoder", False)) and "decoder" in site.stack and site.kind == "self"
 
 
 def real_keys(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
-    """The keys of the site that are not padding: bool [rows, K]. In a decoder these are the positions with a label."""
+    """Return the keys of the site that are not padding: bool [rows, K].
+
+    In a decoder these are the positions with a label.
+    """
     rows, _, keys = map_shape(site, batch)
     if is_decoder_of_two(model, site):
         mask = batch.get("decoder_attention_mask")
@@ -37,7 +40,7 @@ def real_keys(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
 
 
 def text_lengths(model: nn.Module, site: Site, batch: Mapping[str, Any]) -> Tensor:
-    """The number of tokens in the text that each key belongs to: [rows, 1], or [rows, K] where texts are packed.
+    """Return the number of tokens in the text that each key belongs to: [rows, 1], or [rows, K] where texts are packed.
 
     Packed texts share a row without a mask, and their positions begin at 0 again.
     """

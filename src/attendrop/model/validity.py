@@ -22,7 +22,7 @@ class Validity:
         self._bits: tuple[Tensor, Bits, Blocks] | None = None
 
     def of(self, attention_mask: Tensor | None, causal: bool, query: Tensor, key: Tensor) -> Tensor:
-        """The valid positions: bool [B|1, H|1, Q|1, K]."""
+        """Return the valid positions: bool [B|1, H|1, Q|1, K]."""
         shape = query.shape[2], key.shape[2]
         if attention_mask is not None and attention_mask.dtype != torch.bool:
             return _without_empty_rows(attention_mask > torch.finfo(attention_mask.dtype).min / 2)
@@ -37,7 +37,7 @@ class Validity:
         return self._valid[3]
 
     def bias_of(self, attention_mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """A bool mask as a bias of the scores, which the kernel would otherwise compute in every layer."""
+        """Return a bool mask as an additive mask, which the kernel would otherwise compute in every layer."""
         assert attention_mask is not None
         if self._bias is None or self._bias[0] is not attention_mask or self._bias[1] != dtype:
             bias = torch.zeros(attention_mask.shape, dtype=dtype, device=attention_mask.device)
@@ -45,7 +45,7 @@ class Validity:
         return self._bias[2]
 
     def bits_of(self, valid: Tensor, call: Call) -> tuple[Bits, Blocks] | tuple[None, None]:
-        """The valid positions as bits, and the blocks that have any; None where all positions are valid."""
+        """Return the valid positions as bits, and the blocks that have any; None where all positions are valid."""
         if call.attention_mask is None and not call.is_causal:
             return None, None
         if self._bits is None or self._bits[0] is not valid:
@@ -54,5 +54,5 @@ class Validity:
 
 
 def _without_empty_rows(valid: Tensor) -> Tensor:
-    """The query of a padding token may see nothing at all. Its output is not used; it must only stay finite."""
+    """Let queries that may see nothing see all keys: they are padding, and their output must only stay finite."""
     return valid | ~valid.any(-1, keepdim=True)

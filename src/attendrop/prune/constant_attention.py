@@ -68,7 +68,7 @@ class ConstantAttention(nn.Module):
 
 
 def mean_weights(mask: Tensor, dtype: torch.dtype, binary: bool = False) -> Tensor:
-    """The weights of the mean over the valid tokens of each sequence: 1/n at its n valid tokens, [B, 1, K].
+    """Return the weights of the mean over the valid tokens of each sequence: 1/n at its n valid tokens, [B, 1, K].
 
     A sequence without valid tokens gets the mean over all its tokens, so that the result is finite.
 
@@ -93,7 +93,7 @@ def mean_weights(mask: Tensor, dtype: torch.dtype, binary: bool = False) -> Tens
 
 
 def _valid_tokens(mask: Tensor, binary: bool) -> Tensor:
-    """Which tokens of each sequence are valid, bool [B, K]."""
+    """Return the valid tokens of each sequence: bool [B, K]."""
     is_additive = mask.is_floating_point() and mask.dim() == 4 and not binary
     allowed = mask > torch.finfo(mask.dtype).min / 2 if is_additive else mask != 0
     if allowed.dim() == 2:
@@ -108,7 +108,7 @@ def _valid_tokens(mask: Tensor, binary: bool) -> Tensor:
 
 
 def _can_be_read(x: Tensor) -> bool:
-    """Whether the values of a tensor can be read now: not while a graph is compiled or captured."""
+    """Return whether the values of a tensor can be read now: not while a graph is compiled or captured."""
     return not torch.compiler.is_compiling() and not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 

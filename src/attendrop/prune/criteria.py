@@ -38,13 +38,13 @@ class Gate(Protocol):
     """A generator of masks, such as AttendOut's."""
 
     def drop_probabilities(self, batch: Batch) -> Tensor:
-        """The mean drop probability of each layer over the valid positions of a batch, [layers]."""
+        """Return the mean drop probability of each layer over the valid positions of a batch, [layers]."""
 
 
 def score_layers(
     model: Any, data: Iterable[Batch], by: str = "similarity", generator: Gate | None = None
 ) -> list[float]:
-    """Scores each encoder layer; the layer with the highest score should be pruned first.
+    """Score each encoder layer; the layer with the highest score should be pruned first.
 
     The model runs in eval mode and is not changed.
 
@@ -87,7 +87,7 @@ def score_layers(
 
 
 def effects_of_uniform(model: Any, data: Iterable[Batch]) -> Tensor:
-    """Estimates, to first order, how the loss of each example changes if the attention of one layer becomes uniform.
+    """Estimate, to first order, how the loss of each example changes if the attention of one layer becomes uniform.
 
     The estimate is Σ ∂L/∂O · (Ō − O), with its sign.
 
@@ -103,7 +103,7 @@ def effects_of_uniform(model: Any, data: Iterable[Batch]) -> Tensor:
 
 
 def _similarities(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> list[float]:
-    """The mean over all valid tokens of cos(X, X + Attn(X)), for each layer."""
+    """Return the mean over all valid tokens of cos(X, X + Attn(X)), for each layer."""
     residuals: dict[str, Tensor] = {}
     cosines: list[Tensor] = []  # [B, L] for each attention call of one forward, in the order of the calls
 
@@ -143,7 +143,7 @@ def _similarities(model: Any, layers: list[Layer], batches: Sequence[Batch]) -> 
 
 
 def _valid(batch: Batch, like: Tensor) -> Tensor:
-    """1 at the tokens that are not padding, [B, L]. The choices of a multiple-choice example are rows of their own."""
+    """1 at the tokens that are not padding, [B, L]. The choices of a multiple-choice example are separate rows."""
     mask = batch.get("attention_mask")
     if mask is None:
         return torch.ones_like(like)
@@ -185,7 +185,7 @@ def _loss(outputs: Any) -> Tensor:
 
 
 def _uniform(record: Record) -> Tensor:
-    """The output of the layer if its attention were uniform over the valid positions, [B, Q or 1, H, d]."""
+    """Return the output of the layer if its attention were uniform over the valid positions, [B, Q or 1, H, d]."""
     values = _at_least_float32(record.value_of_heads())
     valid = record.valid.to(values.dtype)
     return ((valid / valid.sum(-1, keepdim=True)) @ values).transpose(1, 2)
@@ -197,7 +197,7 @@ def _at_least_float32(x: Tensor) -> Tensor:
 
 
 def _gates(generator: Gate, batches: Sequence[Batch], layers: int) -> list[float]:
-    """The drop probability of each layer, as the mean over the examples of all batches."""
+    """Return the drop probability of each layer, as the mean over the examples of all batches."""
     total, examples = torch.zeros(layers, dtype=torch.float64), 0
     for batch in batches:
         with torch.no_grad():

@@ -39,7 +39,7 @@ class Stack(NamedTuple):
 
 
 def every_other(depth: int, rate: float = 0.5) -> list[int]:
-    """Chooses blocks to keep, evenly spaced.
+    """Choose blocks to keep, evenly spaced.
 
     Args:
         depth: The number of blocks.
@@ -60,7 +60,7 @@ def drop_layers(
     stack: str | None = None,
     batch: Mapping[str, Any] | None = None,
 ) -> dict[str, list[int]]:
-    """Removes blocks of a model, in place. If something is refused, the model is not changed.
+    """Remove blocks of a model, in place. If something is refused, the model is not changed.
 
     Args:
         model: A transformers model that is not bound.
@@ -91,7 +91,7 @@ def drop_layers(
 
 
 def _stacks(model: Any, batch: Mapping[str, Any] | None) -> list[Stack]:
-    """The lists of blocks that the model calls."""
+    """Return the lists of blocks that the model calls."""
     seams = bind(model, batch)
     names = list(seams.blocks)
     seams.unbind()
@@ -140,7 +140,7 @@ def _kept_blocks(keep: Layers | None, rate: float, depth: int) -> list[int]:
 
 
 def _shorten_config(config: Any, stack: Stack, kept: Sequence[int], name: str) -> None:
-    """Sets the number of blocks, and shortens the lists that have one entry for each block."""
+    """Set the number of blocks, and shorten the lists that have one entry for each block."""
     field = next((field for field in _DEPTH_FIELDS[stack.kind] if hasattr(config, field)), None)
     if field is None or getattr(config, field) not in (stack.depth, len(kept)):
         raise ValueError(
@@ -155,7 +155,7 @@ def _shorten_config(config: Any, stack: Stack, kept: Sequence[int], name: str) -
 
 
 def _check_weights(model: Any, config: Any, kept: Mapping[str, list[int]]) -> None:
-    """Compares the weights that will remain with those of a new model of the shortened configuration."""
+    """Compare the weights that will remain with those of a new model of the shortened configuration."""
     with torch.device("meta"):
         expected = {name: tuple(x.shape) for name, x in type(model)(config).state_dict().items()}
     remaining: dict[str, tuple[int, ...]] = {}

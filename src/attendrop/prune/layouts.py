@@ -25,7 +25,7 @@ def _finish_albert(layer: Any, hidden: Tensor, output: Tensor, arguments: Mappin
 
 
 def _finish_t5(layer: Any, hidden: Tensor, output: Tensor, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The first layer computes the position bias for all layers, and some of them may not be pruned."""
+    """Return the output of a T5 layer. A pruned first layer still computes the position bias for all layers."""
     bias = arguments.get("position_bias")
     if bias is None and layer.has_relative_attention_bias:
         from transformers.models.t5.modeling_t5 import T5Attention
@@ -66,7 +66,7 @@ class Layout:
     finish: Finish = _finish
 
     def output_path(self, path: str) -> str:
-        """The path in the model of the output projection of the attention module at `path`."""
+        """Return the path in the model of the output projection of the attention module at `path`."""
         return f"{path.rpartition('.')[0] if self.o_outside else path}.{self.o}"
 
 

@@ -49,7 +49,7 @@ class Comparison:
         return self.before.milliseconds / self.after.milliseconds
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """The lines of the table: name, before, after, before / after."""
+        """Return the lines of the table: name, before, after, before / after."""
         shape = self.after.shape
         figures = [
             ("parameters", self.before.parameters / 1e6, self.after.parameters / 1e6, "M"),
@@ -71,7 +71,7 @@ class Comparison:
 def cost_of(
     model: Any, batch: int = 8, length: int = 128, rounds: int = 5, inputs: Mapping[str, Tensor] | None = None
 ) -> Cost:
-    """Measures the cost of a forward. The model runs in eval mode and is not changed.
+    """Measure the cost of a forward. The model runs in eval mode and is not changed.
 
     Args:
         model: A transformers model.
@@ -94,7 +94,7 @@ def cost_of(
 
 
 def example(model: Any, batch: int, length: int) -> dict[str, Tensor]:
-    """Inputs for a model of texts or images.
+    """Return inputs for a model of texts or images.
 
     Args:
         model: A transformers model.

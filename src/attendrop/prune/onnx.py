@@ -36,7 +36,7 @@ def _tensors(outputs: Any) -> dict[str, Tensor]:
 
 
 def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Path:
-    """Exports a model to ONNX, for batches of any size and length; images keep their size.
+    """Export a model to ONNX, for batches of any size and length; images keep their size.
 
     Inputs and outputs have the same names as in transformers. If the export fails, no file is written.
 
@@ -81,6 +81,6 @@ def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Pa
 
 
 def _dynamic_axes(value: Tensor) -> dict[int, Any]:
-    """The batch and, except for images, the length."""
+    """Return the batch and, except for images, the length."""
     axes = (0,) if value.is_floating_point() else (0, value.dim() - 1)
     return dict.fromkeys(axes, torch.export.Dim.DYNAMIC)

@@ -34,7 +34,7 @@ EXACT = "attendrop_exact_in_transformers"
 
 
 def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping[str, Any] | None = None) -> Path:
-    """Writes a pruned model, its configuration and a card. If something fails, nothing is written.
+    """Write a pruned model, its configuration and a card. If something fails, nothing is written.
 
     Args:
         model: A transformers model with pruned layers.
@@ -73,7 +73,7 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
 
 
 def load(folder: str | Path, batch: Mapping[str, Any] | None = None) -> Any:
-    """Loads a model that `save` wrote, with the fast layers, in eval mode.
+    """Load a model that `save` wrote, with the fast layers, in eval mode.
 
     Args:
         folder: The folder that `save` wrote.
@@ -136,7 +136,7 @@ def _is_exact(constants: Mapping[str, ConstantAttention]) -> bool:
 
 
 def _stock_state(model: nn.Module, constants: Mapping[str, ConstantAttention]) -> dict[str, Tensor]:
-    """The weights of the model, under the names that a stock model has for them."""
+    """Return the weights of the model, under the names that a stock model has for them."""
     state = dict(model.state_dict())
     for path, constant in constants.items():
         for name in constant.project.state_dict():
@@ -147,7 +147,7 @@ def _stock_state(model: nn.Module, constants: Mapping[str, ConstantAttention]) -
 
 @torch.no_grad()
 def _stock_projections(path: str, constant: ConstantAttention) -> dict[str, Tensor]:
-    """The weights of a stock attention module that has the same output as the pruned layer at `path`."""
+    """Return the weights of a stock attention module that has the same output as the pruned layer at `path`."""
     layout = constant.layout
     project: Any = constant.project
     like = next(project.parameters())
@@ -180,7 +180,7 @@ def _extend_config(path: Path, constants: Mapping[str, ConstantAttention]) -> No
 
 
 def _load_stock(folder: Path, cls: Any) -> Any:
-    """Loads the folder as a stock model and checks that no weight is missing or left over."""
+    """Load the folder as a stock model and check that no weight is missing or left over."""
     try:
         model, info = cls.from_pretrained(
             folder, local_files_only=True, use_safetensors=True, dtype="auto", output_loading_info=True

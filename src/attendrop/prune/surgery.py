@@ -39,14 +39,14 @@ class Layer:
         return isinstance(self.module, ConstantAttention)
 
     def known_layout(self) -> Layout:
-        """The layout, for layers that must have one."""
+        """Return the layout, for layers that must have one."""
         if self.layout is None:
             raise ValueError(f"{self.site.name} {_no_layout(self)}.")
         return self.layout
 
 
 def encoder_layers(model: Any, batch: Mapping[str, Any] | None = None) -> list[Layer]:
-    """The self-attention layers of the encoder, pruned or not, in the order in which the model calls them.
+    """Return the self-attention layers of the encoder, pruned or not, in the order in which the model calls them.
 
     Args:
         model: A transformers model that is not bound.
@@ -80,7 +80,7 @@ def encoder_layers(model: Any, batch: Mapping[str, Any] | None = None) -> list[L
 
 
 def _record_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Reports the call of a pruned layer to the dry run, which otherwise sees only real attention."""
+    """Report the call of a pruned layer to the dry run, which otherwise sees only real attention."""
     hidden = (args[0] if args else kwargs["hidden_states"]).unsqueeze(1)
     record_attention(module, hidden, hidden)
 
@@ -104,7 +104,7 @@ class Pruned:
 
 
 def prune(model: Any, layers: Layers, batch: Mapping[str, Any] | None = None) -> Pruned:
-    """Makes the attention of these encoder layers the constant 1/n, in place.
+    """Make the attention of these encoder layers the constant 1/n, in place.
 
     Layers that share one module, as in ALBERT, can only be pruned together. If one of the layers cannot be pruned, the
     model is not changed at all.
@@ -121,7 +121,7 @@ def prune(model: Any, layers: Layers, batch: Mapping[str, Any] | None = None) ->
 
 
 def prune_layers(model: Any, layers: Layers, field: str, batch: Mapping[str, Any] | None = None) -> Pruned:
-    """As `prune`. Error messages name `field` as the source of `layers`."""
+    """Like `prune`. Error messages name `field` as the source of `layers`."""
     layers = _with_python_numbers(layers)
     present = encoder_layers(model, batch)
     name = type(model).__name__
@@ -153,7 +153,7 @@ def prune_layers(model: Any, layers: Layers, field: str, batch: Mapping[str, Any
 
 
 def _with_python_numbers(layers: Any) -> Layers:
-    """Converts integers of numpy and torch to Python's."""
+    """Convert integers of numpy and torch to Python's."""
     if isinstance(layers, (str, slice)):
         return layers
     numbers = layers if isinstance(layers, Iterable) else [layers]
@@ -161,7 +161,7 @@ def _with_python_numbers(layers: Any) -> Layers:
 
 
 def parameters_of(model: nn.Module) -> int:
-    """The number of parameters."""
+    """Return the number of parameters."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -175,7 +175,7 @@ def _no_layout(layer: Layer) -> str:
 
 
 def _reason_against(layer: Layer) -> str | None:
-    """Why this layer cannot be pruned, whatever the other layers are."""
+    """Return why this layer cannot be pruned, whatever the other layers are."""
     if layer.is_pruned:
         return "is pruned already"
     if layer.layout is None:
@@ -187,7 +187,7 @@ def _reason_against(layer: Layer) -> str | None:
 
 
 def _reason_of_sharing(layer: Layer, present: Sequence[Layer], wanted: Sequence[Layer]) -> str | None:
-    """Why this layer cannot be pruned without the layers that share its module."""
+    """Return why this layer cannot be pruned without the layers that share its module."""
     together = [other for other in present if other.module is layer.module]
     if all(other in wanted for other in together):
         return None

@@ -66,15 +66,15 @@ class Checkpoints:
     # ---- which checkpoint --------------------------------------------------------------------------------------
 
     def choose(self, requested: str | Path | bool | None, may_change: bool, compare: bool = True) -> str | None:
-        """The checkpoint to continue from; None if nothing is to be resumed. All processes call it.
+        """Return the checkpoint to continue from; None if nothing is to be resumed. All processes call it.
 
         Args:
-            requested: a checkpoint; True for the newest whole one in the output folder; None or False for none.
+            requested: a checkpoint; True for the newest complete one in the output folder; None or False for none.
             may_change: whether the settings may differ from those that the checkpoint was trained with.
             compare: whether the settings are compared at all.
 
         Raises:
-            ValueError: the checkpoint is damaged, there is no whole one, or settings differ that may not.
+            ValueError: the checkpoint is damaged, there is no complete one, or settings differ that may not.
         """
         # The names of the parameters change when the model is sharded.
         self._fingerprints["model"] = model_fingerprint(self._trainer.model)
@@ -95,7 +95,7 @@ class Checkpoints:
         return str(checkpoint)
 
     def begin(self, requested: str | bool | None, may_change: bool, compare: bool) -> str | None:
-        """As `choose`, when training begins. A choice that was made just before is not made again."""
+        """Like `choose`, when training begins. A choice that was made just before is not made again."""
         if not (self._is_new_choice and requested == str(self._chosen)):
             self.choose(requested, may_change, compare)
             for note in self.notes:
@@ -118,18 +118,18 @@ class Checkpoints:
             problems.append(f"{checkpoint.name} cannot be resumed from: {problem}")
         if not problems:
             raise ValueError(f"there is no checkpoint in {str(folder)!r} to resume from.")
-        raise ValueError(f"there is no whole checkpoint in {str(folder)!r} to resume from; {'; '.join(problems)}.")
+        raise ValueError(f"there is no complete checkpoint in {str(folder)!r} to resume from; {'; '.join(problems)}.")
 
     def _problem(self, checkpoint: Path, may_change: bool) -> str | None:
-        """What is wrong with a checkpoint on any machine. One process of each machine reads the files."""
+        """Return the problem of a checkpoint on any machine, or None. One process of each machine reads the files."""
         args = self._trainer.args
         mine: tuple[str | None, bool] = None, True
         if args.local_process_index == 0:
             unverified = _missing_manifest(checkpoint) if may_change else None
             mine = self._local_problem(checkpoint, unverified is None), unverified is None
-        found = gather_objects(mine, args.world_size)
-        self._is_verified = all(is_verified for _, is_verified in found)
-        problem = next((problem for problem, _ in found if problem is not None), None)
+        problems = gather_objects(mine, args.world_size)
+        self._is_verified = all(is_verified for _, is_verified in problems)
+        problem = next((problem for problem, _ in problems if problem is not None), None)
         if problem is None and not self._is_verified:
             self.notes.append(
                 f"the files of {checkpoint.name} are not verified, because {_missing_manifest(checkpoint)}."
@@ -151,7 +151,7 @@ class Checkpoints:
         return problem
 
     def _best_problem(self, checkpoint: Path, verify: bool) -> str | None:
-        """What is wrong with the best checkpoint so far, without which the run would end with another model."""
+        """Return the problem of the best checkpoint so far, or None; the run needs it to end with the best model."""
         best = best_of(checkpoint)
         if best is None or best == checkpoint:
             return None
@@ -159,27 +159,27 @@ class Checkpoints:
         return None if problem is None else f"the best checkpoint so far is {best.name}, and {problem}"
 
     def _changes(self, checkpoint: Path, may_change: bool) -> list[Change]:
-        """The changes of this resume, after those of earlier ones. Raises a `ValueError` if none is allowed."""
+        """Return the changes of all resumes so far, or raise a `ValueError` if changes are not allowed."""
         args = self._trainer.args
-        found: tuple[list[Change], list[Change], list[str]] = ([], [], [])
+        result: tuple[list[Change], list[Change], list[str]] = ([], [], [])
         if args.process_index == 0:
             manifest = read_manifest(checkpoint)
             earlier = [Change(**change) for change in manifest["changes"]]
-            found = earlier, find_changes(manifest["settings"], self.settings(), manifest["step"]), []
+            result = earlier, find_changes(manifest["settings"], self.settings(), manifest["step"]), []
             for library, version in library_versions().items():
                 if manifest["versions"].get(library) != version:
                     before = manifest["versions"].get(library)
-                    found[2].append(
+                    result[2].append(
                         f"{checkpoint.name} was written with {library} {before}, and {version} is used now."
                     )
-        earlier, changes, notes = gather_objects(found, args.world_size)[0]
+        earlier, changes, notes = gather_objects(result, args.world_size)[0]
         if changes and not may_change:
             raise ValueError(describe_changes(changes, checkpoint.name))
         self.notes += [*notes, *(f"{change}." for change in changes)]
         return [*earlier, *changes]
 
     def settings(self) -> dict[str, Any]:
-        """What decides the weights that the run ends with."""
+        """Return the settings that decide the final weights of the run."""
         trainer = self._trainer
         for name, dataset in (("training data", self._training_data()), ("evaluation data", trainer.eval_dataset)):
             if name not in self._fingerprints:
@@ -199,14 +199,14 @@ class Checkpoints:
         return not self._is_verified or any(change.step == self._step for change in self.changes)
 
     def restore_best(self) -> None:
-        """Sets the path of the best checkpoint, which the Trainer forgets if the folder of the run was moved."""
+        """Set the path of the best checkpoint, which the Trainer forgets if the folder of the run was moved."""
         if self._chosen is not None:
             best = best_of(self._chosen)
             if best is not None and best.is_dir():
                 self._trainer.state.best_model_checkpoint = str(best)
 
     def refuse_if_finished(self, max_steps: int) -> None:
-        """Refuses to continue with changed settings where no step is left that they could change."""
+        """Refuse to continue with changed settings where no step is left that they could change."""
         if self.is_changed and self._chosen is not None and self._step >= max_steps:
             raise ValueError(
                 f"{self._chosen.name} has all of the {max_steps} steps of the run, so that no step is left to train "
@@ -215,7 +215,7 @@ class Checkpoints:
 
     @contextmanager
     def loading_optimizer(self) -> Iterator[None]:
-        """To be entered while the optimizer and the scheduler are loaded: changed settings stay in force."""
+        """Enter this while the optimizer and the scheduler are loaded: changed settings stay in force."""
         if not self.is_changed:
             yield
             return
@@ -223,7 +223,7 @@ class Checkpoints:
             yield
 
     def check_best(self) -> None:
-        """Raises a `ValueError` if the best checkpoint, which is loaded at the end, is damaged or gone."""
+        """Raise a `ValueError` if the best checkpoint, which is loaded at the end, is damaged or gone."""
         best = Path(self._trainer.state.best_model_checkpoint)
         mine = None
         if self._trainer.args.local_process_index == 0:
@@ -238,7 +238,7 @@ class Checkpoints:
 
     @contextmanager
     def writing(self, folder: str) -> Iterator[Path]:
-        """To be entered while a checkpoint is written; gives the folder for its files.
+        """Enter this while a checkpoint is written; gives the folder for its files.
 
         Args:
             folder: the folder of the run.
@@ -286,7 +286,7 @@ class Checkpoints:
             raise
 
     def _write_state(self, folder: str, staged: Path) -> None:
-        """Writes the Trainer's state again, with the path that the best checkpoint will have."""
+        """Write the Trainer's state again, with the path that the best checkpoint will have."""
         state = self._trainer.state
         if state.best_global_step:
             best = os.path.join(folder, f"checkpoint-{state.best_global_step}")
@@ -298,7 +298,7 @@ class Checkpoints:
 
 
 def best_of(checkpoint: Path) -> Path | None:
-    """The best checkpoint that the state of a checkpoint names, as a folder beside it."""
+    """Return the best checkpoint that the state of a checkpoint names, as a folder beside it."""
     best = _state_of(checkpoint).get("best_model_checkpoint")
     return checkpoint.parent / Path(best).name if best else None
 
@@ -312,7 +312,7 @@ def _state_of(checkpoint: Path) -> dict[str, Any]:
 
 
 def _missing_manifest(folder: Path) -> str | None:
-    """A text that says that a folder has no manifest; None if it has one, whole or not."""
+    """Return a text that says that a folder has no manifest; None if it has one, whole or not."""
     try:
         read_manifest(folder)
     except NoManifest as error:

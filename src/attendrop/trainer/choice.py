@@ -28,7 +28,7 @@ class Choice:
         return next((method for method in methods if method.choices), None)
 
     def begin(self) -> None:
-        """To be called when training begins. Raises a `ValueError` if there is no development set to choose on."""
+        """Call this when training begins. Raises a `ValueError` if there is no development set to choose on."""
         self._step = -1
         data = self._trainer.eval_dataset
         if self._method is not None and (data is None or isinstance(data, Mapping) or not len(data)):
@@ -38,7 +38,7 @@ class Choice:
             )
 
     def make(self, evaluate: Evaluate) -> None:
-        """Chooses for the present weights, unless that has been done.
+        """Choose for the current weights, unless that has been done.
 
         Args:
             evaluate: evaluates the model with its evaluated weights on the development set; takes `metric_key_prefix`.
@@ -51,7 +51,7 @@ class Choice:
         for value in method.choices:
             method.choose(value)
             prefix = f"eval_{method.name}_{value:g}"
-            # Training goes on as it would without these evaluations.
+            # Training continues as it would without these evaluations.
             with all_preserved(self._trainer.args.device), self._without_callbacks():
                 scores[value] = self._score(evaluate(metric_key_prefix=prefix), prefix)
         best = max(scores, key=lambda value: scores[value])  # of equal scores the first
@@ -60,7 +60,7 @@ class Choice:
 
     @contextmanager
     def _without_callbacks(self) -> Iterator[None]:
-        """Inside, no callback takes an evaluation for the one of the present weights; all are logged."""
+        """Log evaluations in the block, but hide them from callbacks, which expect those of the current weights."""
         handler = self._trainer.callback_handler
         callbacks, handler.callbacks = handler.callbacks, []
         try:
@@ -69,7 +69,7 @@ class Choice:
             handler.callbacks = callbacks
 
     def _score(self, metrics: Mapping[str, float], prefix: str) -> float:
-        """The score that decides, higher: better."""
+        """Return the score that decides, higher: better."""
         args = self._trainer.args
         name = (args.metric_for_best_model or "loss").removeprefix("eval_")
         is_higher_better = args.metric_for_best_model is not None and args.greater_is_better
@@ -83,7 +83,7 @@ class Choice:
 
 
 def chosen_at(history: Iterable[Mapping[str, Any]], at: str, value: Any) -> dict[str, float]:
-    """What methods chose at a point of training, by the names of the methods.
+    """Return the choices that methods made at a point of training, by the names of the methods.
 
     Args:
         history: the Trainer's `log_history`.

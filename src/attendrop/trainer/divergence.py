@@ -1,6 +1,6 @@
-"""Recognises a training that has diverged, and keeps weights that are not finite from being saved.
+"""Detects diverged training, and keeps weights that are not finite from being saved.
 
-Nothing is read from the GPU in a step: losses are looked at in steps that log, weights where they are saved.
+Nothing is read from the GPU in a step: losses are checked in steps that log, weights where they are saved.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..errors import DivergedError
 from ..utils.distributed import sum_over_processes
 from .manifest import newest_checkpoint
 
-BAD_STEPS = 5  # so many steps in a row without a finite loss are no accident
-BAD_LOGS = 10  # so many log lines in a row whose gradient norm is not finite; a loss scaler starts with a few
+BAD_STEPS = 5  # this many steps in a row without a finite loss are no coincidence
+BAD_LOGS = 10  # this many log lines in a row whose gradient norm is not finite; a loss scaler starts with a few
 
 
 class DivergenceCheck:
@@ -35,17 +35,17 @@ class DivergenceCheck:
         self._bad_norms = 0
 
     def begin(self) -> None:
-        """Called when training begins."""
+        """Forget earlier losses. Called when training begins."""
         self._losses = deque(maxlen=BAD_STEPS * self._trainer.args.gradient_accumulation_steps)
         self._bad_norms = 0
 
     def add(self, loss: Tensor) -> None:
-        """Called with the loss of each micro-batch, as the model computed it."""
+        """Note the loss of a micro-batch, as the model computed it."""
         if self._is_on:
             self._losses.append(loss.detach())
 
     def check_log(self, logs: dict[str, float]) -> None:
-        """Called by every process with the values that a training step logs."""
+        """Check the values that a training step logs. Every process calls it."""
         if not self._is_on:
             return
         norm = logs.get("grad_norm")
@@ -56,7 +56,7 @@ class DivergenceCheck:
             raise self._error(f"the norm of the gradient was not finite in {BAD_LOGS} log lines in a row")
 
     def check_weights(self) -> None:
-        """Called before the weights are saved."""
+        """Check all weights before they are saved."""
         if not self._is_on:
             return
         finite = [_local(p).isfinite().all() for p in self._trainer.model.parameters() if p.is_floating_point()]
@@ -96,7 +96,7 @@ class DivergenceCheck:
 
 
 def _local(parameter: Tensor) -> Tensor:
-    """The weights that this process has, where they are sharded."""
+    """Return the weights that this process has, where they are sharded."""
     detached = parameter.detach()
     to_local = getattr(detached, "to_local", None)
     return detached if to_local is None else to_local()

@@ -10,8 +10,10 @@ from .parts import TrainerParts
 
 
 class Evaluation(TrainerParts):
-    """While training runs, the weights are those of an average where a method keeps one, and what methods may choose
-    from is scored. Forward passes are captured where that is possible."""
+    """Evaluates with averaged weights where a method keeps an average, and scores the values of `choices`.
+
+    Forward passes are captured where possible.
+    """
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         is_own = not args and kwargs.get("eval_dataset") is None and "metric_key_prefix" not in kwargs
@@ -45,5 +47,5 @@ class Evaluation(TrainerParts):
         if not self.capture.is_evaluating:
             return run(inputs)
         inputs = self._prepare_inputs(inputs)
-        found = self.capture.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
-        return run(inputs) if found is None else found
+        captured = self.capture.evaluation_step(run, inputs, (prediction_loss_only, tuple(ignore_keys or ())))
+        return run(inputs) if captured is None else captured

@@ -1,4 +1,4 @@
-"""Fingerprints of data sets and of a model, by which a resumed run knows that they are the same as before."""
+"""Fingerprints of data sets and of a model, with which a resumed run checks that they have not changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLE = 32  # examples of a data set of unknown type that are read
 
 
 def model_fingerprint(model: nn.Module) -> str:
-    """The class of a model, its number of parameters, and a checksum of their names, shapes and `requires_grad`."""
+    """Return the class of a model, its parameter count and a checksum of their names, shapes and `requires_grad`."""
     checksum = hashlib.sha256()
     count = 0
     for name, parameter in model.named_parameters():
@@ -27,7 +27,7 @@ def model_fingerprint(model: nn.Module) -> str:
 
 
 def data_fingerprint(dataset: Any) -> str | None:
-    """The number of examples of a data set and a checksum of them; None for one that has no length.
+    """Return the number of examples of a data set and a checksum of them; None for one that has no length.
 
     All examples of a `datasets.Dataset`, a list or a tuple are read. Of another data set a few examples are, and only
     if they are the same when they are read twice, because a data set may change them at random.
@@ -58,7 +58,7 @@ def _checksum(dataset: Any) -> str | None:
 
 
 def _arrow_checksum(dataset: Any) -> str:
-    """The checksum of a `datasets.Dataset`, from its Arrow table: no example becomes a Python object."""
+    """Return the checksum of a `datasets.Dataset`, from its Arrow table: no example becomes a Python object."""
     import pyarrow
 
     checksum = hashlib.sha256()
@@ -80,7 +80,7 @@ def _digest(examples: Iterable[Any]) -> str:
 
 
 def _add(checksum: Any, value: Any) -> None:
-    """Adds a value of an example to a checksum; of an object of unknown type only the name of the type."""
+    """Add a value of an example to a checksum; of an object of unknown type only the name of the type."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy() if value.dtype != torch.bfloat16 else value.detach().cpu().float().numpy()
     if isinstance(value, (np.ndarray, np.generic)):

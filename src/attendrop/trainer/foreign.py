@@ -31,7 +31,7 @@ ComputeLoss = Callable[..., Any]
 
 
 class Adaptation:
-    """What the Trainer mixin does differently for trainers of another library. This one is for transformers' own.
+    """The mixin's adapter for trainers of another library. This base is for transformers' own.
 
     Args:
         trainer: the trainer.
@@ -48,17 +48,17 @@ class Adaptation:
         return False
 
     def check(self) -> None:
-        """Raises a `ValueError` for what cannot work, before training starts."""
+        """Raise a `ValueError` for what cannot work, before training starts."""
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
-        """What is computed inside leaves no trace in what the trainer counts and logs."""
+        """Keep computations in the block out of what the trainer counts and logs."""
         yield
 
     def with_outputs(
         self, compute_loss: ComputeLoss, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Any]:
-        """The loss and the outputs of the tracked pass, which carry a gradient."""
+        """Return the loss and the outputs of the tracked pass, which carry a gradient."""
         return compute_loss(model, inputs, True, *args, **kwargs)
 
 
@@ -84,7 +84,7 @@ class SupervisedFineTuning(_OfTRL):
     def with_outputs(
         self, compute_loss: ComputeLoss, model: nn.Module, inputs: Any, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Any]:
-        """The trainer's own loss, and logits of the same pass: the model's own head on its last hidden states.
+        """Return the trainer's own loss, and logits of the same pass: the model's own head on its last hidden states.
 
         With `return_outputs=True` the trainer would compute logits in a second pass, without a gradient.
         """
@@ -105,7 +105,7 @@ class SupervisedFineTuning(_OfTRL):
 
 @contextmanager
 def _returning(module: nn.Module, result: Any) -> Iterator[None]:
-    """Inside, a call of the module returns `result`."""
+    """Let calls of the module in the block return `result`."""
     own = vars(module).get("forward")
     module.forward = lambda *args, **kwargs: result
     try:
@@ -165,7 +165,7 @@ class SentenceTransformers(Adaptation):
 
 
 def _gradient_cache_in(loss: Any) -> str | None:
-    """The name of the loss inside of `loss` that has a gradient cache; None where there is none."""
+    """Return the name of the loss inside of `loss` that has a gradient cache; None where there is none."""
     if not isinstance(loss, nn.Module):
         return None
     for module in loss.modules():
@@ -175,7 +175,7 @@ def _gradient_cache_in(loss: Any) -> str | None:
 
 
 def adaptation_for(trainer_class: type) -> type[Adaptation]:
-    """What the mixin does for this class of trainers.
+    """Return the adapter of the mixin for this class of trainers.
 
     Args:
         trainer_class: a subclass of `transformers.Trainer`.
@@ -202,17 +202,19 @@ def adaptation_for(trainer_class: type) -> type[Adaptation]:
 
 
 def _names(cls: type) -> list[tuple[str, str]]:
-    """The library and the name of the class and of each of its bases."""
+    """Return the library and the name of the class and of each of its bases."""
     return [(base.__module__.split(".")[0], base.__name__) for base in cls.__mro__]
 
 
 def trains_sentence_transformer(trainer_class: type) -> bool:
-    """Whether it is the Trainer of setfit, which is no Trainer of transformers but holds one: `st_trainer`."""
+    """Return whether it is the Trainer of setfit, which is no Trainer of transformers but holds one: `st_trainer`."""
     return ("setfit", "Trainer") in _names(trainer_class)
 
 
 def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any]) -> type:
-    """The Trainer of setfit, whose embedding phase is regularised and can be resumed. Its head is trained as before.
+    """Return the Trainer of setfit, whose embedding phase is regularised and can be resumed.
+
+    Its head is trained as before.
 
     Args:
         trainer_class: setfit's Trainer or a subclass.
@@ -263,7 +265,7 @@ def _reason_against(name: str) -> str:
 
 
 def check_version(library: str) -> None:
-    """Raises a `ValueError` if the installed version of the library is too old."""
+    """Raise a `ValueError` if the installed version of the library is too old."""
     package = library.replace("_", "-")
     installed, oldest = importlib.metadata.version(package), OLDEST[library]
     numbers = [int(number) for number in re.findall(r"\d+", installed)[:2]]

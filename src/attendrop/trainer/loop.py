@@ -1,4 +1,4 @@
-"""What the Trainer offers to methods that train networks of their own or draw examples."""
+"""The services of the Trainer for methods that train their own networks or draw examples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TrainerLoop(Loop):
-    """The `Loop` of a Trainer. Everything is looked up when it is asked for: the optimizer is created late."""
+    """The `Loop` of a Trainer. Everything is looked up on demand: the optimizer is created late."""
 
     def __init__(self, trainer: RegularizerMixin) -> None:
         super().__init__(None, trainer.args.max_grad_norm or 0.0, trainer.args.world_size)

@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: the size and the SHA-256 of every file in it. A checkpoint is whole if they are right.
 
 A checkpoint is written into another folder, sealed with its manifest when everything is on the disk, and then renamed.
-So whatever stops the process, a folder `checkpoint-<step>` has all of its files, or is known to be damaged.
+So whatever stops the process, a folder `checkpoint-<step>` has all of its files or is detected as damaged.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class NoManifest(ValueError):
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Flushes all files of a folder to the disk, and writes its manifest when that is done.
+    """Flush all files of a folder to the disk, and write its manifest when that is done.
 
     Args:
         folder: a checkpoint that is written and not renamed yet.
-        facts: what else the manifest holds, as values that JSON can hold.
+        facts: what else the manifest holds, as JSON-serialisable values.
     """
     names = sorted(_files(folder))
     paths = [folder / name for name in names]
@@ -55,7 +55,10 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint. Raises `NoManifest` where there is none, and a `ValueError` where it is damaged."""
+    """Return the manifest of a checkpoint.
+
+    Raises `NoManifest` where there is none, and a `ValueError` where it is damaged.
+    """
     try:
         content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         digest = content.pop("sha256")
@@ -72,7 +75,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def find_problem(folder: Path, with_checksums: bool = True) -> str | None:
-    """What is wrong with the files of a checkpoint, or None. The text continues a sentence.
+    """Return the problem of the files of a checkpoint, or None. The text continues a sentence.
 
     Args:
         folder: the checkpoint.
@@ -105,7 +108,7 @@ def find_problem(folder: Path, with_checksums: bool = True) -> str | None:
 
 
 def move_into_place(staged: Path, target: Path) -> None:
-    """Renames a sealed checkpoint to its final name. An older one of that name is deleted after that."""
+    """Rename a sealed checkpoint to its final name. An older one of that name is deleted after that."""
     older = staged.with_name("replaced")
     if target.exists():  # the run went back to an earlier checkpoint and comes to this step again
         os.rename(target, older)
@@ -115,24 +118,24 @@ def move_into_place(staged: Path, target: Path) -> None:
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
-    """The folders `checkpoint-<step>` of a folder, the newest first, whole or not."""
-    found = {}
+    """Return the folders `checkpoint-<step>` of a folder, the newest first, whole or not."""
+    checkpoints = {}
     for path in folder.glob("checkpoint-*"):
         match = re.fullmatch(r"checkpoint-(\d+)", path.name)
         if match and path.is_dir():
-            found[int(match[1])] = path
-    return [found[number] for number in sorted(found, reverse=True)]
+            checkpoints[int(match[1])] = path
+    return [checkpoints[number] for number in sorted(checkpoints, reverse=True)]
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder that has all of its files in their right sizes; None if there is none."""
+    """Return the newest checkpoint of a folder whose files are all there with their right sizes, or None."""
     return next((path for path in numbered_checkpoints(folder) if find_problem(path, False) is None), None)
 
 
 def _files(folder: Path) -> set[str]:
-    """The files of a folder and of the folders in it, without the manifest. Under FSDP there are folders."""
-    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    return found - {MANIFEST_FILE}
+    """Return the files of a folder and of the folders in it, without the manifest. Under FSDP there are folders."""
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    return names - {MANIFEST_FILE}
 
 
 def _digest(path: Path) -> str:
@@ -145,7 +148,7 @@ def _digest_of(content: Mapping[str, Any]) -> str:
 
 
 def _flush(path: Path) -> None:
-    """Waits until a file or a folder is on the disk."""
+    """Wait until a file or a folder is on the disk."""
     if path.is_dir() and os.name == "nt":
         return  # Windows cannot open a folder
     descriptor = os.open(path, os.O_RDONLY)

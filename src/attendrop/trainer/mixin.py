@@ -99,7 +99,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
     # ---- checks ------------------------------------------------------------------------------------------------
 
     def check_model(self, epochs: int | None) -> None:
-        """Raises a `ValueError` if a method cannot work on the model, or not for this number of epochs."""
+        """Raise a `ValueError` if a method cannot work on the model, or not for this number of epochs."""
         if self.regularizers:
             self.adaptation.check()
             self._make_engine(self.model, epochs).close()
@@ -127,7 +127,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             )
 
     def _check_labels(self) -> None:
-        """Refuses a training set whose batches have no labels, where it has an index to look into."""
+        """Refuse a training set whose batches have no labels, where it has an index to look into."""
         if not self.regularizers or not hasattr(self.train_dataset, "__getitem__") or not self.label_names:
             return
         if self.adaptation.calls_model:  # pairs of texts may be all that its loss needs
@@ -154,12 +154,12 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         return columns_of(*self.regularizers)
 
     def _set_signature_columns_if_needed(self) -> None:
-        """Adds the methods' columns, which the Trainer would drop: the model's forward does not name them."""
+        """Add the methods' columns, which the Trainer would drop: the model's forward does not name them."""
         super()._set_signature_columns_if_needed()
         self._signature_columns = list(dict.fromkeys([*self._signature_columns, *sorted(self._columns)]))
 
     def get_train_dataloader(self) -> Any:
-        """As the Trainer's; where steps may be captured, its batches carry a note whether they have no padding."""
+        """Like the Trainer's; where steps may be captured, its batches carry a note whether they have no padding."""
         collator = self.data_collator
         if self.capture.may_capture:
             self.data_collator = NotesPadding(collator)
@@ -169,7 +169,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             self.data_collator = collator
 
     def _prepare_inputs(self, inputs: Any) -> Any:
-        """Removes the methods' columns from what goes into a model. `training_step` reads them before that."""
+        """Remove the methods' columns from what goes into a model. `training_step` reads them before that."""
         prepared, _ = take_note(super()._prepare_inputs(inputs))
         columns = self._columns
         return {k: v for k, v in prepared.items() if k not in columns} if columns else prepared
@@ -202,10 +202,10 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
     def train(
         self, resume_from_checkpoint: str | bool | None = None, *args: Any, resume_changed: bool = False, **kwargs: Any
     ) -> Any:
-        """Trains, as `Trainer.train` does.
+        """Train, as `Trainer.train` does.
 
         Args:
-            resume_from_checkpoint: a checkpoint to continue from, or True for the newest whole one in the output
+            resume_from_checkpoint: a checkpoint to continue from, or True for the newest complete one in the output
                 folder. Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged,
                 and which settings differ from those that it was trained with.
             *args: other arguments of `Trainer.train`.
@@ -237,7 +237,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         # Here the model is final (model_init, PEFT, checkpoint weights) and not wrapped yet.
         self.checkpoints.refuse_if_finished(max_steps)
         if self.regularizers:
-            self._close_engine()  # auto_find_batch_size comes here again
+            self._close_engine()  # auto_find_batch_size runs this again
             self.adaptation.check()
             epochs = max(1, math.ceil(self.state.num_train_epochs))
             self.engine = self._make_engine(self.model, epochs)
@@ -252,7 +252,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         return prepared
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer's; each weight has the learning rate that the methods want. The scheduler comes after it."""
+        """Like the Trainer's; each weight has the learning rate that the methods want. The scheduler comes after it."""
         optimizer = super().create_optimizer(*args, **kwargs)
         if self.engine is not None:
             self.engine.scale_learning_rates()
@@ -265,7 +265,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         return super()._finalize_training(*args, **kwargs)
 
     def _begin_step(self) -> None:
-        """Opens the engine's step where the Trainer opens its own."""
+        """Open the engine's step where the Trainer opens its own."""
         assert self.engine is not None
         state = self.state
         epochs = max(1, math.ceil(state.num_train_epochs))
@@ -274,7 +274,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self.engine.begin_step(progress, self._will_log(), self.model)
 
     def _will_log(self) -> bool:
-        """Whether the step that begins now ends with a log line."""
+        """Return whether the step that begins now ends with a log line."""
         strategy = str(getattr(self.args.logging_strategy, "value", self.args.logging_strategy))
         done = self.state.global_step + 1
         if strategy == "epoch":
@@ -307,7 +307,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         return self._seen(loss)
 
     def _loop_loss(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
-        """The loss of a batch, for a probe."""
+        """Return the loss of a batch, for a probe."""
         # Without synchronisation: a probe must not disturb the reducer of the data-parallel wrapper.
         with self.adaptation.unrecorded(), self.accelerator.no_sync(model), self.compute_loss_context_manager():
             return super().compute_loss(model, dict(inputs))
@@ -333,8 +333,8 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         # Only a penalty needs outputs, which some trainers do not compute.
         if not engine.reads_outputs:
-            found = super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
-            return (engine.averaged(found[0]), *found[1:]) if return_outputs else engine.averaged(found)
+            result = super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+            return (engine.averaged(result[0]), *result[1:]) if return_outputs else engine.averaged(result)
         share = self._share_of_step(engine, super().compute_loss, model, inputs, kwargs.get("num_items_in_batch"))
         loss, outputs = self.adaptation.with_outputs(super().compute_loss, model, inputs, *args, **kwargs)
         loss = engine.loss(outputs, loss, share)
@@ -343,7 +343,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
     def _share_of_step(
         self, engine: Engine, loss_of: Any, model: nn.Module, inputs: Any, items: Tensor | int | None
     ) -> float | Tensor:
-        """The weight of a penalty, a mean over the micro-batch, that makes it count as the loss does.
+        """Return the weight of a penalty, a mean over the micro-batch, that makes it count as the loss does.
 
         The Trainer divides by the items of the whole step and multiplies by the number of processes. It does so for
         every model whose forward takes **kwargs; many of them ignore the number and return a mean over the
@@ -375,7 +375,10 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
             self.divergence.check_log(logs)
 
     def _mean_metrics(self, metrics: dict[str, Tensor]) -> dict[str, float]:
-        """The means over the processes. Every process logs in the same steps, but a model may skip layers by itself."""
+        """Return the means over the processes.
+
+        Every process logs in the same steps, but a model may skip layers by itself.
+        """
         names, tensors = list(metrics), list(metrics.values())
         mine = dict(zip(names, torch.stack(tensors).tolist() if tensors else [], strict=True))
         processes = gather_objects(mine, self.args.world_size)

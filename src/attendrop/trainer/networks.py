@@ -21,7 +21,7 @@ Evaluate = Callable[..., dict[str, float]]
 
 
 class AuxiliaryNetworks:
-    """What a Trainer does for methods that train networks of their own (`TrainsNetworks`)."""
+    """Supports methods that train their own networks (`TrainsNetworks`) in a Trainer."""
 
     def __init__(self, trainer: TrainerProtocol) -> None:
         self._trainer = trainer
@@ -34,11 +34,11 @@ class AuxiliaryNetworks:
         return [method for method in self._trainer.regularizers if isinstance(method, TrainsNetworks)]
 
     def __contains__(self, network: nn.Module) -> bool:
-        """Whether `network` is trained beside the model."""
+        """Return whether `network` is trained beside the model."""
         return any(network is other for other in networks_of(self._trainer.regularizers).values())
 
     def prepare_data(self) -> None:
-        """Checks what the methods need of the data and the arguments, and holds examples out where they ask for it."""
+        """Check what the methods need of the data and the arguments, and hold examples out where they ask for it."""
         trainer = self._trainer
         for method in self._methods:
             self._check(method)
@@ -53,7 +53,7 @@ class AuxiliaryNetworks:
             logger.info(f"{count} of {len(order)} training examples are held out for rewards.")
 
     def all_examples(self) -> Any:
-        """The training examples that the user gave, whether some of them are held out or not."""
+        """Return the training examples that the user gave, whether some of them are held out or not."""
         return self._trainer.train_dataset if self._all_examples is None else self._all_examples
 
     def _check(self, method: TrainsNetworks) -> None:
@@ -70,7 +70,7 @@ class AuxiliaryNetworks:
             )
 
     def draw_examples(self, source: str, count: int, generator: torch.Generator) -> Mapping[str, Any]:
-        """A batch of examples of "dev", "train" or "held_out", the same on every process."""
+        """Return a batch of examples of "dev", "train" or "held_out", the same on every process."""
         trainer = self._trainer
         dataset = {"dev": trainer.eval_dataset, "train": trainer.train_dataset, "held_out": self._held_out}[source]
         chosen = torch.randperm(len(dataset), generator=generator)[:count].tolist()
@@ -83,13 +83,13 @@ class AuxiliaryNetworks:
             return trainer._prepare_inputs(self._collate([dataset[i] for i in chosen]))
 
     def evaluate(self, evaluate: Evaluate, *args: Any, **kwargs: Any) -> None:
-        """Evaluates each network in the place of the model; its metrics are logged as `eval_<name>_...`."""
+        """Evaluate each network in the place of the model; its metrics are logged as `eval_<name>_...`."""
         for name, network in networks_of(self._trainer.regularizers, competing=True).items():
             with exchanged(self._trainer.model, network):
                 evaluate(*args, metric_key_prefix=f"eval_{name}", **kwargs)
 
     def keep_best(self, evaluate: Evaluate) -> None:
-        """The best network on the development set becomes the model that the user gets."""
+        """Make the best network on the development set the final model."""
         networks, args = networks_of(self._trainer.regularizers, competing=True), self._trainer.args
         if not networks or self._trainer.eval_dataset is None:
             return
@@ -107,7 +107,7 @@ class AuxiliaryNetworks:
                 logger.info(f"The {name} is better on {metric}: it is the model from now on.")
 
     def save_records(self, folder: Path) -> None:
-        """Writes what each method has learned into `<method>_run.json`."""
+        """Write what each method has learned into `<method>_run.json`."""
         for method in self._methods:
             if method.record():
                 path = folder / f"{method.name}_run.json"

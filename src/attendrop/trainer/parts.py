@@ -1,4 +1,4 @@
-"""What the bases of `RegularizerMixin` share: the objects that it creates, and the methods of the Trainer."""
+"""The common base of the parts of `RegularizerMixin`: the objects that it creates, and the Trainer's methods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TrainerParts(_Base):
     checkpoints: Checkpoints
 
     def _evaluated_weights(self) -> AbstractContextManager[None]:
-        """The weights of an average, where a method keeps one and training runs."""
+        """Return the weights of an average, where a method keeps one and training runs."""
         if self.engine is None or not self.is_in_train:
             return nullcontext()
         return self.engine.evaluated_weights()

@@ -28,7 +28,7 @@ class Saving(TrainerParts):
             self.networks.save_records(folder)
 
     def _save(self, *args: Any, **kwargs: Any) -> None:
-        """Saves without the passwords: the Trainer writes all its arguments to `training_args.bin`."""
+        """Save without the passwords: the Trainer writes all its arguments to `training_args.bin`."""
         with without_secrets(self.args):
             super()._save(*args, **kwargs)
 
@@ -48,7 +48,7 @@ class Saving(TrainerParts):
         return super()._get_output_dir(trial) if staging is None else str(staging)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Does nothing: the Trainer calls it before the checkpoint has its final place."""
+        """Do nothing: the Trainer calls it before the checkpoint has its final place."""
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         trained = super()._init_training_state(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What decides the weights that a run ends with: the settings that a resumed run must share with its checkpoint."""
+"""The settings that decide the final weights of a run: the ones that a resumed run must share with its checkpoint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Change:
 
 
 def argument_settings(args: Any) -> dict[str, Any]:
-    """The fields of TrainingArguments that decide the weights."""
+    """Return the fields of TrainingArguments that decide the weights."""
     values = {
         name: value
         for name, value in args.to_dict().items()
@@ -62,7 +62,7 @@ def argument_settings(args: Any) -> dict[str, Any]:
 
 
 def method_settings(regularizers: Sequence[Regularizer]) -> dict[str, Any]:
-    """One entry for each field of each method, so that a difference names the field."""
+    """Return one entry for each field of each method, so that a difference names the field."""
     names = [regularizer.to_dict()["method"] for regularizer in regularizers]
     settings: dict[str, Any] = {"methods": names}
     for place, regularizer in enumerate(regularizers):
@@ -74,19 +74,22 @@ def method_settings(regularizers: Sequence[Regularizer]) -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str]:
-    """The versions of the libraries that compute the weights. This one may run from a source tree, not installed."""
+    """Return the versions of the libraries that compute the weights.
+
+    This one may run from a source tree, not installed.
+    """
     return {"attendrop": __version__, **{name: metadata.version(name) for name in _LIBRARIES}}
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any], step: int) -> list[Change]:
-    """The settings that have another value now. Fields of methods that only one of them has are not listed."""
+    """Return the settings that have another value now. Fields of methods that only one of them has are not listed."""
     before = {_RENAMED.get(name, name): value for name, value in before.items()}
     names = [name for name in before if name in now and before[name] != now[name]]
     return [Change(step, name, before[name], now[name]) for name in names]
 
 
 def describe_changes(changes: Sequence[Change], checkpoint: str) -> str:
-    """One sentence that refuses a resume with these changes."""
+    """Return one sentence that refuses a resume with these changes."""
     listed = ", ".join(f"{change.name} is {_short(change.now)} and was {_short(change.before)}" for change in changes)
     return (
         f"{listed} when {checkpoint} was written; use the earlier value to continue that run, or allow the change with "
@@ -95,7 +98,7 @@ def describe_changes(changes: Sequence[Change], checkpoint: str) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """The value as it is when it comes back from a JSON file."""
+    """Return the value as it is after a round trip through JSON."""
     return json.loads(json.dumps(value, default=lambda x: getattr(x, "value", type(x).__name__)))
 
 
@@ -108,7 +111,7 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def keep_hyperparameters(optimizer: Any, scheduler: Any) -> Iterator[None]:
-    """Keeps the optimizer's learning rate, weight decay and so on while its state is loaded in this context.
+    """Keep the optimizer's learning rate, weight decay and so on while its state is loaded in this context.
 
     A checkpoint holds the hyper-parameters of the optimizer and of the scheduler. Without this, a learning rate that
     the user changed on purpose would have no effect.

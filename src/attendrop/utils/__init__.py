@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of models or methods."""
+"""Helpers that do not depend on models or methods."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def batch_size(batch: Mapping[str, Any]) -> int:
-    """The number of examples: the first dimension of the first tensor that has one, or the length of a list."""
+    """Return the number of examples: the first dimension of the first tensor that has one, or the length of a list."""
     for value in batch.values():
         if isinstance(value, Tensor) and value.dim() > 0:
             return value.shape[0]
@@ -23,7 +23,7 @@ def batch_size(batch: Mapping[str, Any]) -> int:
 
 
 def tiled(x: Any, copies: int, size: int) -> Any:
-    """`copies` copies of `x`, one after the other, of every tensor in it that has `size` rows."""
+    """Return `copies` copies of `x`, one after the other, of every tensor in it that has `size` rows."""
     if copies == 1:
         return x
     if isinstance(x, Tensor):
@@ -36,7 +36,7 @@ def tiled(x: Any, copies: int, size: int) -> Any:
 
 
 def rows(batch: Mapping[str, Any], start: int, stop: int, size: int) -> dict[str, Any]:
-    """The examples from `start` to `stop` of a batch of `size` examples."""
+    """Return the examples from `start` to `stop` of a batch of `size` examples."""
     return {
         name: value[start:stop] if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] == size else value
         for name, value in batch.items()
@@ -44,6 +44,6 @@ def rows(batch: Mapping[str, Any], start: int, stop: int, size: int) -> dict[str
 
 
 def padded_length(length: int) -> int:
-    """The length rounded up to a multiple of 16, or of about an eighth of it where it is long."""
+    """Return the length rounded up to a multiple of 16, or of about an eighth of it where it is long."""
     unit = 16 if length <= 128 else 32 if length <= 256 else 64 if length <= 1024 else 256
     return -(-length // unit) * unit

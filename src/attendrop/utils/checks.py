@@ -10,14 +10,14 @@ from ..errors import UserError
 
 
 def check_choice(field: str, value: Any, allowed: Iterable[Any]) -> None:
-    """`value` must be one of `allowed`."""
+    """Raise a `UserError` unless `value` is one of `allowed`."""
     choices = tuple(allowed)
     if value not in choices:
         raise UserError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, choices))}.")
 
 
 def check_whole(field: str, value: Any, low: int, also: str = "") -> None:
-    """`value` must be a whole number of at least `low`; `also` names what else is allowed, for the message."""
+    """Raise a `UserError` unless `value` is a whole number of at least `low`; the message adds `also`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
         raise UserError(f"{field} is {value!r}; it must be a whole number of at least {low}{also}.")
 
@@ -25,7 +25,7 @@ def check_whole(field: str, value: Any, low: int, also: str = "") -> None:
 def check_number(
     field: str, value: Any, low: float = 0, high: float = inf, is_above: bool = False, is_below: bool = False
 ) -> None:
-    """`value` must be a finite number from `low` to `high`; `is_above` and `is_below` exclude the ends."""
+    """Raise a `UserError` unless `value` is a finite number from `low` to `high`; flags exclude the ends."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     fits = is_number and low <= value <= high and value != inf
     if not fits or (is_above and value == low) or (is_below and value == high):

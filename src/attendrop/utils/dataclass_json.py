@@ -1,4 +1,4 @@
-"""Dataclasses as values that JSON can hold, and back, with errors that say where a value is wrong."""
+"""Converts dataclasses to JSON data and back, with errors that say where a value is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 def to_json(value: Any) -> Any:
-    """A copy of dictionaries, lists and numbers; NaN and infinity, which JSON does not have, are None.
+    """Return a copy of dictionaries, lists and numbers; NaN and infinity, which JSON does not have, are None.
 
     Args:
         value: A dataclass, or anything made of dataclasses, mappings, lists, tuples and what JSON has.
@@ -28,10 +28,9 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(hint: Any, value: Any, where: str) -> Any:
-    """Make a dataclass, or lists and dictionaries of them, of what JSON gave.
+    """Convert JSON data to a dataclass, or to lists and dictionaries of them.
 
-    A field that is missing or None has its default; keys that are no fields are ignored. An error is a `ValueError`
-    that names the place.
+    A missing field or None gets the default; unknown keys are ignored. Raises a `ValueError` that names the place.
 
     Args:
         hint: The type, such as a dataclass or `list[Cell]`.

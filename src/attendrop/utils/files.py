@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the errors of a full disk."""
+"""Atomic writes of files, and the errors of a full disk."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NO_SPACE = ("No space left on device", "File too large", "unexpected pos", "ios
 
 
 def is_no_space(error: BaseException | str) -> bool:
-    """Whether an error, or its message, says that the disk is full."""
+    """Return whether an error or its message means that the disk is full."""
     return getattr(error, "errno", None) in _NO_SPACE_CODES or any(phrase in str(error) for phrase in _NO_SPACE)
 
 
 def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
-    """Writes a file so that it is there whole or not at all, whatever stops the process.
+    """Write a file atomically: it is complete or absent, whatever stops the process.
 
     Args:
         path: The file. An existing one is replaced.
         content: Its content.
-        flush: Whether it is on the disk when this returns, so that it also survives the end of the machine.
+        flush: Whether to flush it to the disk, so that it survives a crash of the machine.
     """
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
@@ -44,12 +44,12 @@ def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file, whole or not at all, without waiting for the disk."""
+    """Write a JSON file atomically, without waiting for the disk."""
     write_whole(path, json.dumps(value, indent=1, default=str) + "\n", flush=False)
 
 
 def _flush_folder(folder: Path) -> None:
-    """The new name of a file is on the disk when its folder is."""
+    """Flush a folder to the disk, and with it the new names of its files."""
     if os.name == "nt":  # Windows cannot open a folder
         return
     file = os.open(folder, os.O_RDONLY)

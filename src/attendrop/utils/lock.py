@@ -22,12 +22,12 @@ except ImportError:  # Windows
 
 LOCK_FILE = "attendrop.lock"
 
-_PATIENCE = 10.0  # seconds to wait for the workers of a killed run: they hold its lock until they end too
+_PATIENCE = 10.0  # seconds to wait for the workers of a killed run, which hold its lock until they end
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder, which is created if it does not exist.
+    """Hold the lock of a folder, which is created if it does not exist.
 
     The operating system releases the lock when the process ends, however it ends. The file also names the holder, for
     the message, and for network file systems on which the lock of another machine is not seen.
@@ -98,7 +98,7 @@ def _is_same(file: int, path: Path) -> bool:
 
 
 def _is_dead(holder: dict[str, Any]) -> bool:
-    """Whether the holder is a process of this machine that has ended."""
+    """Return whether the holder is a process of this machine that has ended."""
     if holder.get("host") != socket.gethostname():
         return False
     try:
@@ -111,7 +111,7 @@ def _is_dead(holder: dict[str, Any]) -> bool:
 
 
 def _read(file: int) -> dict[str, Any]:
-    """The holder that a lock file names; nothing if it was killed before it wrote its name."""
+    """Return the holder that a lock file names; nothing if it was killed before it wrote its name."""
     try:
         holder = json.loads(os.pread(file, 4096, 0))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Imports of modules that have moved fail with the new path."""
+"""Makes imports of moved modules fail with an error that names the new path."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ MOVED = {
     "kernels.all_weights": "kernels.foreach",
     "kernels.bits_attention": "kernels.bitmask_attention",
     "kernels.weights": "kernels.random_scaling",
+    "lab.evaluation.answers": "lab.tasks.kinds.answers",
+    "lab.evaluation.judgement": "lab.evaluation.scores",
+    "lab.evaluation.judging": "lab.evaluation.evaluator",
+    "lab.evaluation.scoring": "lab.evaluation.scorer",
+    "lab.report.judgement": "lab.report.evaluation",
+    "lab.tasks.encode": "lab.tasks.kinds.encoder",
     "model.adapters": "model.attention_adapters",
     "model.bits": "model.bitmask_attention",
     "model.robustness": "lab.robustness.measure",
     "prune.tickets": "methods.supertickets.tickets",
     "report": "lab.report",
     "report.curves": "lab.report.attendout_figure",
+    "report.judgement": "lab.report.evaluation",
     "report.robustness": "lab.robustness.figure",
     "report.training": "lab.report.learning_curves",
     "statistics": "lab.statistics",
@@ -36,6 +43,7 @@ MOVED = {
     "study.engines": "lab.studies.executors",
     "tasks": "lab.tasks",
     "tasks.doctor": "lab.tasks.diagnostics",
+    "tasks.encode": "lab.tasks.kinds.encoder",
     "tasks.own_files": "lab.tasks.user_files",
 }
 
@@ -55,7 +63,7 @@ def new_path(name: str) -> str | None:
 
 
 class MovedFinder:
-    """Stands last among the import finders, so that it is asked only for modules that do not exist."""
+    """The last import finder, which is called only for modules that do not exist."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a process of our own does at its start, and how many processors it may use."""
+"""The start of our own processes, and the number of processors they may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its paren
 
 
 def end_with_parent() -> None:
-    """Ends this process when its parent has ended, however it ended. A killed launcher leaves no workers behind."""
+    """End this process when its parent ends for any reason, so that a killed launcher leaves no workers behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
@@ -28,17 +28,17 @@ def _wait_for_parent(parent: int) -> None:
 
 
 def freeze_imported() -> None:
-    """Keeps what has been imported by now out of garbage collection, which the Trainer does in every run.
+    """Exclude the objects that exist now from garbage collection, which the Trainer runs in every run.
 
-    With torch and transformers that is half a million objects, and a quarter of a second each time. It is for a process
-    of our own: objects that exist now are not collected later if only a cycle of references keeps them alive.
+    With torch and transformers that is half a million objects, and a quarter of a second each time. Use it
+    only in our own processes: objects that exist now are never collected if a cycle of references keeps them alive.
     """
     gc.collect()
     gc.freeze()
 
 
 def cpu_count() -> int:
-    """The number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

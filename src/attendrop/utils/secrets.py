@@ -8,13 +8,13 @@ from typing import Any
 
 
 def is_secret(name: str) -> bool:
-    """Whether a setting is a password. transformers recognises them by the same ending."""
+    """Return whether a setting is a password. transformers recognises them by the same ending."""
     return name.endswith("_token")
 
 
 @contextmanager
 def without_secrets(arguments: Any) -> Iterator[None]:
-    """Inside, the passwords of the training arguments are None."""
+    """Set the passwords of the training arguments to None for the block."""
     secrets = {name: value for name, value in vars(arguments).items() if is_secret(name) and value is not None}
     for name in secrets:
         setattr(arguments, name, None)

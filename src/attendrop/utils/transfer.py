@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def to_device_async(x: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor on `device`. A GPU copies it from pinned memory while the CPU goes on."""
+    """Return a CPU tensor on `device`. A GPU copies it from pinned memory while the CPU continues."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)

@@ -67,14 +67,14 @@ def fit_search(rows: list[Row], outcome: str) -> Fit | None:
         rows: The lines of one task.
         outcome: A column.
     """
-    found: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
     for row in rows:
         if row["status"] == "finished":
-            found.setdefault(row["method"], []).append(float(row[outcome]))
-    if len(found) < LAYERS + 2:
+            losses.setdefault(row["method"], []).append(float(row[outcome]))
+    if len(losses) < LAYERS + 2:
         return None
-    x = np.array([(0.0,) * LAYERS if name == PLAIN else rates_of(name) for name in found])
-    return fit(x, np.array([mean(of) for of in found.values()]), [0] * len(found))
+    x = np.array([(0.0,) * LAYERS if name == PLAIN else rates_of(name) for name in losses])
+    return fit(x, np.array([mean(of) for of in losses.values()]), [0] * len(losses))
 
 
 def fit_rewards(runs: list[dict[str, Any]], part: range) -> Fit | None:

@@ -125,8 +125,8 @@ def of_stage(rows: list[Row], *names: str) -> list[Row]:
 
 def chosen_recipe(rows: list[Row]) -> list[dict[str, Any]]:
     """The recipe with the smallest loss after temperature scaling on the reward set, of plain fine-tuning."""
-    found = means(of_stage(rows, "recipe"), "dev_scaled_loss", ("learning_rate", "epochs"))
-    rate, epochs = _smallest(found)
+    losses = means(of_stage(rows, "recipe"), "dev_scaled_loss", ("learning_rate", "epochs"))
+    rate, epochs = _smallest(losses)
     return [{"learning_rate": float(rate), "num_train_epochs": int(float(epochs))}]
 
 
@@ -138,13 +138,13 @@ def finalists(rows: list[Row]) -> dict[str, Contender]:
     """
     lines = [row for row in of_stage(rows, "search") if row["method"] != PLAIN]
     loss = means(lines, "dev_loss", ("method",))
-    found = {
+    losses = {
         "best rates": means(lines, "dev_scaled_loss", ("method",)),
         "best uniform rate": {key: value for key, value in loss.items() if len(set(rates_of(key[0]))) == 1},
     }
     for task in dict.fromkeys(row["task"] for row in lines):
-        found[OF_TASK + task] = means([row for row in lines if row["task"] == task], "dev_loss", ("method",))
-    return {role: contender_of(rates_of(*_smallest(values))) for role, values in found.items()}
+        losses[OF_TASK + task] = means([row for row in lines if row["task"] == task], "dev_loss", ("method",))
+    return {role: contender_of(rates_of(*_smallest(values))) for role, values in losses.items()}
 
 
 def best_of(rows: list[Row], names: Sequence[str]) -> str:

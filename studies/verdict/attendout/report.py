@@ -50,11 +50,11 @@ def lines() -> tuple[Row, ...]:
 
 def values(rows: Iterable[Row], outcome: str) -> Values:
     """Method -> seed -> outcome; None for a run that failed."""
-    found: Values = {}
+    by_method: Values = {}
     for row in rows:
         value = float(row[outcome]) if row["status"] == "finished" else None
-        found.setdefault(row["method"], {})[int(row["seed"])] = value
-    return found
+        by_method.setdefault(row["method"], {})[int(row["seed"])] = value
+    return by_method
 
 
 def comparisons(
@@ -68,9 +68,9 @@ def comparisons(
         baseline: The method that they are compared with.
         methods: The methods; None = all others.
     """
-    found = values(rows, outcome)
-    others = found.pop(baseline, {})
-    own: Mapping[str, Any] = {m: of for m, of in found.items() if methods is None or m in methods}
+    by_method = values(rows, outcome)
+    others = by_method.pop(baseline, {})
+    own: Mapping[str, Any] = {m: of for m, of in by_method.items() if methods is None or m in methods}
     asked = question("score" if outcome == "accuracy" else outcome, baseline)
     return judge_family(own, others, asked) if others and own else {}  # type: ignore[arg-type]
 
@@ -99,27 +99,27 @@ def recipes() -> str:
     )
     if not keys:
         return NOT_YET
-    found = []
+    lines_of_table = []
     for rate, epochs in keys:
         own = [r for r in rows if (r["learning_rate"], r["epochs"], r["status"]) == (rate, epochs, "finished")]
         means = [mean(float(row[name]) for row in own) for name in ("dev_accuracy", "dev_loss", "dev_scaled_loss")]
-        found.append(
+        lines_of_table.append(
             [f"{float(rate):g}", f"{float(epochs):g}", f"{100 * means[0]:.1f}", *(f"{m:.3f}" for m in means[1:])]
         )
-    return table(["learning rate", "epochs", "accuracy", "log loss", "log loss, scaled"], found)
+    return table(["learning rate", "epochs", "accuracy", "log loss", "log loss, scaled"], lines_of_table)
 
 
 def slopes() -> str:
     """What a higher rate of one layer does to the trained model, all other rates being equal."""
-    found = []
+    lines = []
     for task in DEVELOPMENT:
         rows = _rows_of("search", task)
         for outcome, name in OUTCOMES.items():
             fit = fit_search(rows, f"dev_{outcome}")
             if fit is not None:
-                found.append([task, name, *_slopes_of(fit, outcome, 0.1)])
+                lines.append([task, name, *_slopes_of(fit, outcome, 0.1)])
     titles = ["task", "outcome", *(f"layer {layer}" for layer in range(LAYERS)), "explained"]
-    return table(titles, found) if found else NOT_YET
+    return table(titles, lines) if lines else NOT_YET
 
 
 def _slopes_of(fit: Fit, outcome: str, unit: float) -> list[str]:
@@ -153,8 +153,8 @@ def best_of_search() -> str:
 
 
 def _pairs(rows: Iterable[Row], task: str, method: str, outcome: str) -> Pairs:
-    found = values((row for row in rows if row["task"] == task), outcome)
-    return make_pairs(found.get(method, {}), found.get(PLAIN, {}))  # type: ignore[arg-type]
+    by_method = values((row for row in rows if row["task"] == task), outcome)
+    return make_pairs(by_method.get(method, {}), by_method.get(PLAIN, {}))  # type: ignore[arg-type]
 
 
 # ---- what is judged ---------------------------------------------------------------------------------------------
@@ -162,20 +162,20 @@ def _pairs(rows: Iterable[Row], task: str, method: str, outcome: str) -> Pairs:
 
 def judged(stage: str, tasks: Iterable[str]) -> str:
     """Every contender against plain fine-tuning, on the test examples."""
-    found = []
+    lines_of_table = []
     for task in tasks:
         rows = _rows_of(stage, task)
         of = {outcome: comparisons(rows, outcome) for outcome in OUTCOMES}
         for method in of["accuracy"]:
             cells = [shown(outcome, of[outcome][method]) for outcome in OUTCOMES]
-            found.append([task, shown_name(list(lines()), method), str(of["accuracy"][method].pairs), *cells])
-    return table(["task", "method", "pairs", *OUTCOMES.values()], found) if found else NOT_YET
+            lines_of_table.append([task, shown_name(list(lines()), method), str(of["accuracy"][method].pairs), *cells])
+    return table(["task", "method", "pairs", *OUTCOMES.values()], lines_of_table) if lines_of_table else NOT_YET
 
 
 def learned() -> str:
     """The games against their controls: a generator that never learns, and no masks."""
     learning = [game for game in GAMES if game not in CONTROLS]
-    found = []
+    lines_of_table = []
     for stage, task, control in (
         (stage, task, control)
         for stage, tasks in (("judge", DEVELOPMENT), ("confirm", CONFIRMATION))
@@ -183,22 +183,22 @@ def learned() -> str:
         for task in tasks
     ):
         of = {o: comparisons(_rows_of(stage, task), o, control, learning) for o in OUTCOMES}
-        found += [[task, game, control, *(shown(o, of[o][game]) for o in OUTCOMES)] for game in of["accuracy"]]
-    return table(["task", "game", "against", *OUTCOMES.values()], found) if found else NOT_YET
+        lines_of_table += [[task, game, control, *(shown(o, of[o][game]) for o in OUTCOMES)] for game in of["accuracy"]]
+    return table(["task", "game", "against", *OUTCOMES.values()], lines_of_table) if lines_of_table else NOT_YET
 
 
 def selection() -> str:
     """What the games gain on the reward set, which chooses the winners, and on test examples."""
-    found = []
+    lines_of_table = []
     for stage, tasks in (("judge", DEVELOPMENT), ("confirm", CONFIRMATION)):
         for task in tasks:
             rows = _rows_of(stage, task)
             for game in GAMES:
                 cells = [_gap(rows, task, game, outcome) for outcome in ("accuracy", "loss")]
                 if all(cells):
-                    found.append([task, game, *(text for cell in cells for text in cell)])
+                    lines_of_table.append([task, game, *(text for cell in cells for text in cell)])
     titles = ["accuracy, reward set", "test", "difference", "log loss, reward set", "test", "difference"]
-    return table(["task", "game", *titles], found) if found else NOT_YET
+    return table(["task", "game", *titles], lines_of_table) if lines_of_table else NOT_YET
 
 
 def _gap(rows: list[Row], task: str, game: str, outcome: str) -> list[str]:
@@ -221,14 +221,14 @@ def rounds_of(rows: Iterable[Row], game: str) -> list[dict[str, Any]]:
 
 def played() -> str:
     """The rounds of each game: who won, what was rewarded, and where the drop rates went."""
-    found = []
+    lines_of_table = []
     for task in DEVELOPMENT:
         for game in GAMES:
             runs = rounds_of(_rows_of("judge", task), game)
             if runs:
-                found.append([task, game, *_played(runs, game)])
+                lines_of_table.append([task, game, *_played(runs, game)])
     titles = ["rounds", "attacker better", "mean reward", "signal in the reward", "P(drop) at the end", "agreement"]
-    return table(["task", "game", *titles], found) if found else NOT_YET
+    return table(["task", "game", *titles], lines_of_table) if lines_of_table else NOT_YET
 
 
 def _played(runs: list[dict[str, Any]], game: str) -> list[str]:
@@ -263,7 +263,7 @@ def agreement(moved: np.ndarray[Any, np.dtype[np.float64]]) -> float:
 def reward_slopes() -> str:
     """What a higher rate of one layer does to the reward of a round, from the shifts of `explore`."""
     game = next(name for name, text in GAMES.items() if "explore" in text)
-    found = []
+    lines_of_table = []
     for task in DEVELOPMENT:
         runs = rounds_of(_rows_of("judge", task), game)
         count = len(runs[0]["reward"]) if runs else 0
@@ -271,9 +271,9 @@ def reward_slopes() -> str:
         for name, part in parts.items():
             fit = fit_rewards(runs, part) if runs else None
             if fit is not None:
-                found.append([task, name, *_slopes_of(fit, "reward", 1.0), _rounds_needed(fit)])
+                lines_of_table.append([task, name, *_slopes_of(fit, "reward", 1.0), _rounds_needed(fit)])
     titles = ["task", "rounds", *(f"layer {layer}" for layer in range(LAYERS)), "explained", "rounds for the largest"]
-    return table(titles, found) if found else NOT_YET
+    return table(titles, lines_of_table) if lines_of_table else NOT_YET
 
 
 def _rounds_needed(fit: Fit) -> str:
@@ -284,15 +284,17 @@ def _rounds_needed(fit: Fit) -> str:
 
 def cost() -> str:
     """Training time beside that of plain fine-tuning, while many runs shared the GPU."""
-    found = []
+    lines_of_table = []
     for task in DEVELOPMENT:
         rows = [row for row in _rows_of("judge", task) if row["status"] == "finished"]
         times = {
             name: median(float(r["seconds"]) for r in rows if r["method"] == name) for name in values(rows, "loss")
         }
         if PLAIN in times:
-            found.append([task, *(f"{times[game] / times[PLAIN]:.1f} ×" if game in times else "" for game in GAMES)])
-    return table(["task", *GAMES], found) if found else NOT_YET
+            lines_of_table.append(
+                [task, *(f"{times[game] / times[PLAIN]:.1f} ×" if game in times else "" for game in GAMES)]
+            )
+    return table(["task", *GAMES], lines_of_table) if lines_of_table else NOT_YET
 
 
 def counted() -> str:

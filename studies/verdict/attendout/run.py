@@ -80,12 +80,12 @@ def _rounds(metrics: dict[str, list[list[float]]]) -> str:
     logged = {name.removeprefix("attendout/"): [float(f"{v:.4g}") for _, v in of] for name, of in metrics.items()}
     if "reward" not in logged:
         return ""
-    found: dict[str, Any] = {name: logged[name] for name in ("reward", "reward_error", "attacker_won")}
+    columns: dict[str, Any] = {name: logged[name] for name in ("reward", "reward_error", "attacker_won")}
     for name in ("drop_probability", "shift"):
         layers = [logged[f"{name}_layer_{layer}"] for layer in range(LAYERS) if f"{name}_layer_{layer}" in logged]
         if layers:
-            found[name] = list(zip(*layers, strict=True))
-    return json.dumps(found, separators=(",", ":"))
+            columns[name] = list(zip(*layers, strict=True))
+    return json.dumps(columns, separators=(",", ":"))
 
 
 def line_of(stages: dict[str, str], name: str, record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -113,9 +113,9 @@ def main() -> None:
             for task in (*DEVELOPMENT, *CONFIRMATION):
                 files.write(task)
             for part in PARTS:
-                found = [(s.name, run) for s in part for run in runs(s, read(file), files, options.model, settings)]
-                wanted = {portable_id(run): [run] for _, run in found}
-                stages = {portable_id(run): stage for stage, run in found}
+                staged = [(s.name, run) for s in part for run in runs(s, read(file), files, options.model, settings)]
+                wanted = {portable_id(run): [run] for _, run in staged}
+                stages = {portable_id(run): stage for stage, run in staged}
                 if not append_lines(file, COLUMNS, wanted, partial(line_of, stages), workers, end):
                     break
     finally:

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, TrainingArguments
 
-from attendrop import METHODS, __version__, parse_method
+from attendrop import METHODS, __version__
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import COMMANDS, dashed, run
 from attendrop.lab.cli.flags import as_arguments
 from attendrop.lab.cli.methods import description_of, field_descriptions
 from attendrop.lab.cli.reference import reference
 from attendrop.lab.runs.presets import apply_preset
-from attendrop.lab.runs.run import training_arguments
+from attendrop.lab.runs.resolve import resolve_settings
 from attendrop.lab.runs.run_yaml import read_yaml
 from attendrop.lab.runs.settings import all_settings, make_config
 from attendrop.lab.tasks import find_task
@@ -84,7 +84,10 @@ def test_wrong_setting_is_named_in_the_error(settings: dict[str, Any], message: 
 
 def test_paper_preset_is_applied_and_reported() -> None:
     config = make_config({"model": "roberta-base", "task": "glue/rte", "preset": "paper", "learning_rate": 3e-5})
-    message = " ".join(apply_preset(config, AutoConfig.for_model("roberta")))
+    given = config
+    config, notes = apply_preset(given, AutoConfig.for_model("roberta"))
+    message = " ".join(notes)
+    assert (given.preset, given.method) == ("paper", [])  # nothing is changed in place
     assert config.method == ["addrop:p=0.7,q=0.1,layers=all,end_on=either"]
     assert config.training["learning_rate"] == 3e-5  # somebody chose it
     assert config.training["per_device_train_batch_size"] == 16
@@ -94,10 +97,10 @@ def test_paper_preset_is_applied_and_reported() -> None:
     assert "preset" not in config.settings()
     assert "learning_rate" not in message
     config = make_config({"model": "bert-base-uncased", "task": "glue/sst2", "preset": "paper", "method": ["addrop"]})
-    apply_preset(config, AutoConfig.for_model("bert"))
+    config, _ = apply_preset(config, AutoConfig.for_model("bert"))
     assert config.method == ["addrop:p=0.6,q=0.8,layers=first,end_on=either"]
     config = make_config({"model": "m", "task": "glue/rte", "preset": "paper", "method": ["attendout"]})
-    apply_preset(config, AutoConfig.for_model("bert"))
+    config, _ = apply_preset(config, AutoConfig.for_model("bert"))
     assert config.method[0].startswith("attendout:T=15,samples=0")
     for wrong in ({"method": ["addrop:p=0.3"]}, {"method": ["rdrop"]}, {"task": "imdb"}):
         with pytest.raises(UserError, match="preset is 'paper'"):
@@ -113,7 +116,7 @@ def test_recommended_preset_is_applied_and_reported(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("attendrop.lab.runs.presets.RECOMMENDED", (("mixout:p=0.7", "ema"), 4e-5, 12.0))
     small = AutoConfig.for_model("bert", hidden_size=384)
     config = make_config({"model": "m", "task": "glue/rte", "preset": "recommended"})
-    (note,) = apply_preset(config, small)
+    config, (note,) = apply_preset(config, small)
     assert config.method == ["mixout:p=0.7", "ema"]
     assert (config.training["learning_rate"], config.preset_epochs) == (8e-5, 12.0)
     assert "mixout:p=0.7 + ema, learning_rate=8e-05" in note
@@ -121,7 +124,7 @@ def test_recommended_preset_is_applied_and_reported(monkeypatch: pytest.MonkeyPa
     config = make_config(
         {"model": "m", "task": "glue/rte", "preset": "recommended", "learning_rate": 1e-5, "lora": True}
     )
-    apply_preset(config, small)
+    config, _ = apply_preset(config, small)
     assert config.training["learning_rate"] == 1e-5  # somebody chose it
     with pytest.raises(UserError, match="preset is 'recommended' and method is 'rdrop'"):
         apply_preset(make_config({"model": "m", "task": "t", "preset": "recommended", "method": ["rdrop"]}), small)
@@ -186,9 +189,7 @@ def test_every_recipe_of_the_paper_index_is_a_configuration(tmp_path: Path) -> N
         # A method that was not published for fine-tuning names itself only.
         config = make_config({"model": "roberta-base", "task": "glue/rte", **read_yaml(file)})
         find_task(str(config.task))
-        training_arguments(config)
-        for method in config.method:
-            named.add(parse_method(method).name)
+        named.update(method.name for method in resolve_settings(config, AutoConfig.for_model("roberta")).regularizers)
     not_a_recipe = {"structure_mask", "supertickets"}  # a matrix for each example; several trainings
     assert named | not_a_recipe == set(METHODS)
     for method in METHODS:

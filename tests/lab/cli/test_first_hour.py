@@ -131,16 +131,18 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert preset_epochs_for(10**6, 2.0) == 2
     assert [rate_for(width) for width in (1024, 768, 384, 32)] == [1.5e-5, 2e-5, 4e-5, 1e-4]
     assert rate_for(768, is_lora=True) == 2e-4
-    assert [rate_for(width, "tokens") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
+    assert [rate_for(width, "token_classification") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
 
 
 @pytest.mark.parametrize(("examples", "is_said"), [(2000, False), (2001, True)])
 def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_said: bool) -> None:
-    config = make_config({"model": "m", "task": "glue/rte"})
-    config.preset_epochs = 32.0
+    config = make_config({"model": "m", "task": "glue/rte"}).replaced({"preset_epochs": 32.0})
     data = SimpleNamespace(train=range(examples), task=SimpleNamespace(kind="classification"))
-    model = SimpleNamespace(config=transformers.BertConfig(hidden_size=384))
-    said = choose_recipe(config, transformers.TrainingArguments("unused", use_cpu=True), data, model)
+    arguments = transformers.TrainingArguments("unused", use_cpu=True)
+    recipe = choose_recipe(config, arguments, data, transformers.BertConfig(hidden_size=384))
+    assert recipe.settings.keys() == {"num_train_epochs", "learning_rate"}
+    assert "learning_rate" not in config.training  # nothing is changed in place
+    said = recipe.sentences
     assert said[0].startswith("chosen: ")
     assert [f"there are {examples:,} here" in sentence for sentence in said[1:]] == [True] * is_said
 

@@ -22,7 +22,7 @@ from attendrop.lab.cli.console import progress_bar
 from attendrop.lab.cli.terminal import ProgressBar
 from attendrop.lab.runs import Result
 from attendrop.lab.runs.settings import all_settings
-from attendrop.lab.tasks.columns import FILE_KINDS
+from attendrop.lab.tasks.modalities import file_kinds
 
 
 def flags_of(text: str) -> set[str]:
@@ -123,7 +123,7 @@ def test_fine_tune_has_the_parameters_of_the_flags() -> None:
     for name in named:
         assert f"        {name}: " in str(fine_tune.__doc__), name
     hints = typing.get_type_hints(fine_tune)
-    assert set(typing.get_args(typing.get_args(hints["kind"])[0])) == set(FILE_KINDS)
+    assert set(typing.get_args(typing.get_args(hints["kind"])[0])) == set(file_kinds())
 
 
 def test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook(tmp_path: Path) -> None:

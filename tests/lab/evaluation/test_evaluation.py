@@ -15,12 +15,14 @@ import torch
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, matthews_corrcoef
 
 from attendrop.lab.cli.app import run
-from attendrop.lab.evaluation.answers import Answers
-from attendrop.lab.evaluation.judgement import choose_temperature, decimals, judge
+from attendrop.lab.evaluation.calibration import choose_temperature
+from attendrop.lab.evaluation.scores import evaluate
 from attendrop.lab.runs import fine_tune
-from attendrop.lab.runs.best import breaks_ties_by_loss, kept_epoch
+from attendrop.lab.runs.best import kept_epoch
 from attendrop.lab.runs.inference import Rows
-from attendrop.lab.tasks import METRICS, Metric, Task, load_tokenizer
+from attendrop.lab.runs.trainer import RunTrainer
+from attendrop.lab.tasks import METRICS, Metric, Task, kind_of, load_tokenizer
+from attendrop.lab.tasks.kinds import Answers
 from benchmarks import prediction
 from helpers.cli_tools import save_encoder, save_translator, sentences, write_csv
 
@@ -148,7 +150,7 @@ def test_tags_are_aligned_with_their_words(place: Path, tmp_path: Path) -> None:
 
 
 def answers_of(logits: Any, gold: Any, task: Task = CLASSES) -> Answers:
-    return Answers(task, np.asarray(logits, float), np.asarray(gold))
+    return kind_of(task).answers(task, np.asarray(logits, float), np.asarray(gold))
 
 
 def test_fast_scores_equal_those_of_the_standard_library() -> None:
@@ -164,12 +166,18 @@ def test_fast_scores_equal_those_of_the_standard_library() -> None:
         assert function(*columns) == pytest.approx(expected)
     several = Task("t", "multilabel", ("text",), "label", ("a", "b", "c"), ("micro_f1", "macro_f1", "exact_match"))
     many = answers_of(draw.normal(size=(50, 3)), draw.integers(0, 2, (50, 3)), several)
-    tags = Task("t", "tokens", ("w",), "t", ("O", "B-X", "I-X"), ("entity_f1", "entity_precision", "entity_recall"))
-    lengths = np.array([20, 0, 30])
-    words = Answers(tags, np.eye(3)[said], gold, lengths, draw.random(50) > 0.1)
-    texts = Answers(
-        Task("t", "translation", ("s", "t"), None, (), ("bleu",)), ["a b c d e", "b a"], ["a b c d f", "a b"]
+    tags = Task(
+        "t",
+        "token_classification",
+        ("w",),
+        "t",
+        ("O", "B-X", "I-X"),
+        ("entity_f1", "entity_precision", "entity_recall"),
     )
+    lengths = np.array([20, 0, 30])
+    words = kind_of(tags).answers(tags, np.eye(3)[said], gold, lengths, draw.random(50) > 0.1)
+    written = Task("t", "translation", ("s", "t"), None, (), ("bleu",))
+    texts = kind_of(written).answers(written, ["a b c d e", "b a"], ["a b c d f", "a b"])
     for case in (answers, many, words, texts):
         for name in case.task.metrics:
             pair = case.for_metrics(case.predicted)
@@ -186,7 +194,7 @@ def test_a_new_metric_has_an_interval_of_its_own(monkeypatch: pytest.MonkeyPatch
     said = np.where(draw.random(100) < 0.7, gold, draw.integers(0, 3, 100))
     monkeypatch.setitem(METRICS, "balanced_accuracy", Metric("balanced_accuracy", balanced_accuracy, ("classes",)))
     task = Task("t", "classification", ("text",), "label", ("a", "b", "c"), ("balanced_accuracy", "macro_f1"))
-    scores = judge(answers_of(np.eye(3)[said], gold, task), "validation")["scores"]
+    scores = evaluate(answers_of(np.eye(3)[said], gold, task), "validation")["scores"]
     generator = np.random.default_rng(0)
     samples = [generator.integers(0, 100, 100) for _ in range(1000)]
     slow = np.quantile([balanced_accuracy(said[rows], gold[rows]) for rows in samples], [0.025, 0.975])
@@ -195,12 +203,12 @@ def test_a_new_metric_has_an_interval_of_its_own(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_model_that_gives_one_answer_is_warned_of() -> None:
-    judged = judge(answers_of(np.tile([2.0, 1, 0], (10, 1)), [0] * 8 + [1, 2]), "validation")
+    judged = evaluate(answers_of(np.tile([2.0, 1, 0], (10, 1)), [0] * 8 + [1, 2]), "validation")
     (warning,) = judged["warnings"]
     assert "answers 'a' for every item of validation, which is right for 80.0%" in warning
     assert judged["scores"]["accuracy"]["baseline"] == 0.8
-    assert judge(answers_of(np.eye(3), [0, 1, 2]), "validation")["warnings"] == []
-    worse = judge(answers_of(np.eye(3)[[0, 0, 1, 2]], [0, 0, 0, 1]), "dev")["warnings"]
+    assert evaluate(answers_of(np.eye(3), [0, 1, 2]), "validation")["warnings"] == []
+    worse = evaluate(answers_of(np.eye(3)[[0, 0, 1, 2]], [0, 0, 0, 1]), "dev")["warnings"]
     assert worse == ["accuracy on dev is 0.5000, no better than 0.7500, which always answering 'a' reaches"]
 
 
@@ -249,15 +257,15 @@ def test_numbers_are_rounded_to_a_hundredth_of_the_error() -> None:
     number = Task("t", "regression", ("text",), "label", (), ("pearson",))
     gold = np.array([10.0, 20, 30, 40])
     for error, expected in ((0.5, 3), (5, 2), (300, 1)):  # the last: the spread of the predictions, 11, is smaller
-        assert decimals(answers_of(gold + error, gold, number)) == expected
+        assert answers_of(gold + error, gold, number).decimals() == expected
 
 
 def test_of_equal_scores_the_smallest_loss_is_kept() -> None:
     from types import SimpleNamespace
 
-    from transformers import Trainer, TrainerState
+    from transformers import TrainerState
 
-    trainer = object.__new__(breaks_ties_by_loss(Trainer))
+    trainer = object.__new__(RunTrainer)
     trainer.args = SimpleNamespace(
         metric_for_best_model="accuracy", greater_is_better=True, save_strategy="epoch", load_best_model_at_end=True
     )
@@ -284,7 +292,7 @@ def test_batches_are_padded_as_the_tokenizer_pads(place: Path, side: str) -> Non
     tokenizer.padding_side = side
     encoded = [tokenizer(text) for text, _ in sentences(9, seed=6)]
     split = Dataset.from_list([dict(row) for row in encoded])
-    rows = Rows.of_split(split, tokenizer, "classification")
+    rows = Rows.of_split(split, tokenizer)
     chosen = np.array([4, 0, 7])
     expected = tokenizer.pad([encoded[i] for i in chosen], return_tensors="pt")
     batch = rows.batch(chosen, rows.length(chosen))

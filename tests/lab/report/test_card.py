@@ -239,5 +239,5 @@ def test_a_method_that_uses_the_validation_examples_is_a_caveat() -> None:
     assert caveats_of(config, [ADDrop(), AttendOut(reward_on="held_out")]) == []
     (caveat,) = caveats_of(config, [ADDrop(), AttendOut(reward_on="dev")])
     assert caveat.startswith("attendout used validation examples during training")
-    config.max_eval_samples = 1000
+    config = config.replaced({"max_eval_samples": 1000})
     assert caveats_of(config, []) == ["At most 1,000 examples of each split were evaluated, the first ones."]

@@ -115,7 +115,7 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     tags = [[0, 0, 0, 1], [0, 2], [0]]
     flat = [tag for row in tags for tag in row]
     expected = compute_class_weight("balanced", classes=np.arange(3), y=flat)
-    assert class_weights(["balanced"], data_of(tags, "tokens")) == pytest.approx(expected)
+    assert class_weights(["balanced"], data_of(tags, "token_classification")) == pytest.approx(expected)
     assert class_weights(["balanced"], data_of([[0], [0, 1], [], [0]], "multilabel", ("a", "b"))) == [1 / 3, 3.0]
 
 
@@ -249,7 +249,7 @@ def test_several_labels_train_evaluate_and_predict(place: Path, tmp_path: Path) 
 def test_multiple_choice_from_a_file_trains_and_predicts_its_letters(place: Path, tmp_path: Path) -> None:
     result = fine_tune(
         **settings(
-            place, tmp_path / "out", train_file=str(place / "choice.csv"), kind="choice", focal_gamma=1.0,
+            place, tmp_path / "out", train_file=str(place / "choice.csv"), kind="multiple_choice", focal_gamma=1.0,
             method=["addrop:cross_tuning=False"],
         )
     )  # fmt: skip

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from attendrop import RegularizedTrainer
-from attendrop.lab.runs.sampler import POOL, LengthGroupedSampler, length_grouped
+from attendrop.lab.runs.sampler import POOL, LengthGroupedSampler
+from attendrop.lab.runs.trainer import RunTrainer
 from helpers.data import make_arguments, make_examples, pad
 from helpers.zoo import make_model
 
@@ -72,9 +72,7 @@ def test_trainer_takes_another_order_in_each_epoch(tmp_path: Path, accumulated: 
         tmp_path, num_train_epochs=2, per_device_train_batch_size=4, gradient_accumulation_steps=accumulated,
         train_sampling_strategy="group_by_length",
     )  # fmt: skip
-    trainer = length_grouped(RegularizedTrainer)(
-        model=model, args=args, train_dataset=data, data_collator=pad, callbacks=[seen]
-    )
+    trainer = RunTrainer(model=model, args=args, train_dataset=data, data_collator=pad, callbacks=[seen])
     assert trainer._get_train_sampler().batch_size == 4 * accumulated
     trainer.train()
     first, second = seen.batches

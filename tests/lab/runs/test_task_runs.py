@@ -73,7 +73,7 @@ def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Pa
     from attendrop.lab.tasks import find_task
 
     kind = find_task(task).kind
-    longest = 256 if kind == "tokens" else 48  # no word is truncated, so that every tag is predicted
+    longest = 256 if kind == "token_classification" else 48  # no word is truncated, so that every tag is predicted
     result = fine_tune(
         model=str(models["translator" if kind == "translation" else "encoder"]), task=task, data_dir=str(DATA),
         method=["addrop:cross_tuning=False"], max_train_samples=ROWS, max_eval_samples=ROWS, max_length=longest,
@@ -91,7 +91,7 @@ def test_real_task_trains_evaluates_and_predicts(task: str, models: dict[str, Pa
     assert done.rows == ROWS
     with (tmp_path / "answers.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    if kind == "tokens":  # one line for each word
+    if kind == "token_classification":  # one line for each word
         sentences: dict[str, list[dict[str, str]]] = {}
         for row in rows:
             sentences.setdefault(row["sentence_number"], []).append(row)

@@ -65,7 +65,7 @@ def test_a_model_with_other_labels_is_scored_by_those_of_the_task() -> None:
 
 
 def test_an_ensemble_of_taggers_votes_and_the_first_seed_breaks_ties() -> None:
-    task = task_of("tokens", TAGS, ("entity_f1",))
+    task = task_of("token_classification", TAGS, ("entity_f1",))
     gold = np.array([[-100, 1, 2, 0], [-100, 0, 1, -100]])
     said = [[[1, 2, 0], [0, 1]], [[1, 0, 0], [0, 0]], [[0, 2, 0], [1, 1]]]  # the words that are scored
     members = []
@@ -201,7 +201,7 @@ def test_stored_predictions_of_a_run_give_its_scores(tmp_path: Path) -> None:
     tagged = [(text, " ".join(["B-PER", *("O" for _ in text.split()[1:])])) for text, _ in rows]
     files = {
         "classification": write_csv(tmp_path / "classes.csv", rows),
-        "tokens": write_csv(tmp_path / "tags.csv", tagged),
+        "token_classification": write_csv(tmp_path / "tags.csv", tagged),
     }
     worker = Worker("cpu")
     for kind, file in files.items():

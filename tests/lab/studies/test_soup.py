@@ -181,7 +181,10 @@ def test_heads_that_were_initialised_differently_are_warned_about(study: Path, t
     assert soup.sentences[-1].startswith("Warning: each run began with a head of its own")
 
 
-def test_models_that_cannot_be_kept_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_that_cannot_be_kept_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("attendrop.lab.cli.packages._is_installed", lambda module: True)
     words = ["--model", "m", "--task", "glue/rte", "--method", "addrop", "--keep-models"]
     assert run(["compare", *words, "--engine", "ray"]) == 2
     assert "it needs --engine local" in " ".join(capsys.readouterr().err.split())

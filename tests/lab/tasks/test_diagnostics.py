@@ -118,7 +118,7 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("a.csv", sms("h am,see you"), {}, "error", "labels 'h am' .1 row. and 'ham' .4 rows. .* differ only by case or s"),
     ("a.csv", sms("ham ,see you"), {}, "note", "different spellings in column 'label' .* 'ham' and 'ham ' as 'ham'"),
     ("a.csv", sms('"ham, spam",see you'), {}, "warning", "1 row .* 'ham, spam'; read them with --label-separator ','"),
-    ("quiz.csv", "q,option 1,option 2,right\na,b,c,2\n", {}, "error", "none is clearly the label; use --kind choice"),
+    ("quiz.csv", "q,option 1,option 2,right\na,b,c,2\n", {}, "error", "is clearly the label; use --kind multiple_"),
     ("a.csv", "text,label\na b,1\nc d,0\ne f,1.0\n", {"kind": "classification"}, "note", "'1' and '1.0' as '1'"),
     ("a.csv", sms(*[f"ham,message {i}" for i in range(20)]), {}, "warning",
      "92% of the rows of .* have the label 'ham': look at macro F1 .* --class-weights balanced"),
@@ -137,7 +137,7 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
     ("sample.xml", "<rows><row>so it is</row></rows>", {}, "error", "looks like an XML or HTML file; save the"),
     ("es.conllu", SPANISH, {}, "error", "has ten columns for each word; keep the word and one of its tags"),
     ("quiz.jsonl", '{"startphrase": "he", "ending0": "goes", "ending1": "go", "label": 0}\n' * 2, {}, "error",
-     "use --kind choice if they are answers to choose from"),
+     "use --kind multiple_choice if they are answers to choose from"),
     # tags
     ("es.txt", "El/DA perro/NCS ladra/VMI ./Fp\n\nY/CC 1/2/Z km/h/NCS ./Fp\n", {}, "note", "written word/TAG"),
     ("es.txt", "El/DA perro/NCS ./Fp\n" * 60 + "Y/CC duerme ./Fp\n", {}, "error", "line 61 of .* has 'duerme' without"),
@@ -319,7 +319,7 @@ def test_several_labels_are_lists_or_separated(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="label_separator is ',', and kind is 'classification'"):
         load_files(table, label="tags", kind="classification", options=options)
     tagged = file(tmp_path, "b.jsonl", '{"text": "EU won", "tags": ["B-ORG", "O"]}\n{"text": "so", "tags": ["O"]}\n')
-    assert load_files(tagged).task.kind == "tokens"
+    assert load_files(tagged).task.kind == "token_classification"
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_multiple_choice_is_read_from_columns_and_from_lists(
 ) -> None:
     rows = [f"question {i},one {i},two {i},three {i},four {i},{answers[i]}" for i in range(4)]
     table = file(tmp_path, "a.csv", "\n".join(["question,ending0,ending1,ending2,ending3,label", *rows]))
-    data = load_files(table, kind="choice")
+    data = load_files(table, kind="multiple_choice")
     assert data.task.text == ("question", "ending0", "ending1", "ending2", "ending3")
     assert data.task.labels == labels
     assert data.train is not None
@@ -340,7 +340,7 @@ def test_multiple_choice_is_read_from_columns_and_from_lists(
         for i in range(4)
     ]
     path = file(tmp_path, "a.jsonl", "\n".join(lines))
-    listed = load_files(path, kind="choice", text="q", choices=["options"])
+    listed = load_files(path, kind="multiple_choice", text="q", choices=["options"])
     assert listed.train is not None
     assert listed.train["options_2"][:] == data.train["ending2"][:]
     assert listed.task.labels == labels
@@ -357,12 +357,12 @@ def test_multiple_choice_is_read_from_columns_and_from_lists(
         ("a,b,ending0,ending1,label\nq,r,x,y,0\n", {}, "not clear which of them is the context"),
         ("question,ending0,ending1,label\nq a,x,y,0\n", {"choices": ["wrong"]}, "--choices is 'wrong', but"),
         ("question,ending0,ending1,label\nq a,x,,0\n", {}, "line 2 of .* has no text in column 'ending1'"),
-        ("text,label\nq a,0\nb c,1\n", {"kind": None, "choices": ["text"]}, "so use --kind choice too"),
+        ("text,label\nq a,0\nb c,1\n", {"kind": None, "choices": ["text"]}, "so use --kind multiple_choice too"),
     ],
 )
 def test_a_wrong_multiple_choice_is_refused(content: str, flags: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
-        load_files(file(tmp_path, "a.csv", content), **{"kind": "choice", **flags})
+        load_files(file(tmp_path, "a.csv", content), **{"kind": "multiple_choice", **flags})
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

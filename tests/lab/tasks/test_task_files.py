@@ -90,7 +90,7 @@ def test_conll_files_are_read_as_sentences(tmp_path: Path) -> None:
     lines = "-DOCSTART- -X- O\n\n# text = EU #\nEU NNP B-ORG\n# SYM O\n\n\nPeter\tNNP B-PER \nwon VBD O\n"
     data = load_files(file(tmp_path, "a.conll", lines))
     assert rows_of(data) == [(["EU", "#"], ["B-ORG", "O"]), (["Peter", "won"], ["B-PER", "O"])]
-    assert data.task.kind == "tokens"
+    assert data.task.kind == "token_classification"
     assert data.task.labels == ("B-ORG", "B-PER", "O")
     assert data.task.metrics[0] == "entity_f1"
     tagged = load_files(file(tmp_path, "a.txt", "the DT\ndog NN\n\nruns VBZ\n"))
@@ -102,7 +102,7 @@ def test_lists_and_strings_of_words_are_read_as_sentences(tmp_path: Path) -> Non
     expected = [(["EU", "won"], ["B-ORG", "O"]), (["so"], ["O"])]
     assert rows_of(load_files(file(tmp_path, "a.jsonl", rows))) == expected
     strings = file(tmp_path, "a.csv", "words,tags\nEU won,B-ORG O\nso,O\n")
-    assert rows_of(load_files(strings, kind="tokens")) == expected
+    assert rows_of(load_files(strings, kind="token_classification")) == expected
 
 
 def test_label_names_in_a_parquet_file_are_kept(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_inputs_of_a_trained_model_have_its_columns_and_labels(tmp_path: Path) -
     english = file(tmp_path, "d.csv", "en\na dog\n")
     assert load_inputs(english, find_task("multi30k")).splits()["test"].column_names == ["en"]
     words = file(tmp_path, "e.conll", "EU\nwon\n\nso\n")
-    tagging = Task("mine", "tokens", ("tokens",), "tags", ("B-ORG", "O"))
+    tagging = Task("mine", "token_classification", ("tokens",), "tags", ("B-ORG", "O"))
     assert rows_of(load_inputs(words, tagging), "test") == [(["EU", "won"],), (["so"],)]
     own = Task("mine", "classification", ("sentence1", "sentence2"), "label", ("no", "yes"))
     with pytest.raises(UserError, match="line 2 of .*b.csv has the label '1', which the training data do not have"):
@@ -345,8 +345,11 @@ def test_duplicate_column_names_are_refused(tmp_path: Path) -> None:
         ({"text_pair": "pair"}, "--text-pair is 'pair', but"),
         ({"text": "label", "label": "label"}, "name the same column 'label'"),
         ({"text_pair": "text"}, "so --text must name the first text"),
-        ({"kind": "ranking"}, "--kind is 'ranking'; .* classification, regression, multilabel, tokens, choice"),
-        ({"kind": "choice"}, "a multiple choice needs at least two answers; name them with --choices"),
+        (
+            {"kind": "ranking"},
+            "--kind is 'ranking'; .* classification, regression, multilabel, token_classification, multiple_choice",
+        ),
+        ({"kind": "multiple_choice"}, "a multiple choice needs at least two answers; name them with --choices"),
         (
             {"kind": "regression"},
             "line 2 of .* has the label 'a' in column 'label' .6 such rows in total.; a regression",

@@ -46,7 +46,7 @@ def test_each_task_gets_its_head(name: str, head: str, original: Path) -> None:
     model = load_model(original, task, tokenizer=load_tokenizer(original), notes=notes)
     assert type(model).__name__ == head
     assert model.dtype == torch.float32
-    if task.kind in ("classification", "tokens"):
+    if task.kind in ("classification", "token_classification"):
         assert model.config.id2label == dict(enumerate(task.labels))
         assert model.config.label2id == {label: index for index, label in enumerate(task.labels)}
     if task.kind == "regression":
@@ -110,7 +110,7 @@ def test_a_tokenizer_without_a_padding_token_uses_the_end_of_text(tmp_path: Path
     assert load_model(tmp_path, RTE, tokenizer=loaded).config.pad_token_id == loaded.eos_token_id
     with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind translation"):
         load_model(tmp_path, find_task("multi30k"))
-    with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind choice"):
+    with pytest.raises(UserError, match="is a gpt2 model, for which transformers has no head of kind multiple_choice"):
         load_model(tmp_path, find_task("swag"))
 
 

@@ -92,7 +92,9 @@ def test_truncated_words_are_not_scored_and_decoded_as_outside() -> None:
     classes = [[0, 3, 0, 0, 7, 0], [0, 3, 0, 0, 0, 0]]
     decoded = prepared.decode(logits_of(classes, 9), "validation")
     assert decoded == [["B-ORG", "O", "B-MISC", "O", "O", "O", "O", "O", "O"], ["B-ORG"]]
-    pos = Task("mine", "tokens", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",))
+    pos = Task(
+        "mine", "token_classification", ("tokens",), "ner_tags", tuple(f"T{i}" for i in range(9)), ("token_accuracy",)
+    )
     without = prepare(dataclasses.replace(tagging([WORDS], [TAGS]), task=pos), tokenizer, max_length=4)
     assert without.decode(logits_of([[0, 3, 0, 0]], 9), "validation") == [["T3", "T0", *["_"] * 7]]
 
@@ -230,7 +232,7 @@ def test_references_of_a_translation_are_the_original_texts() -> None:
 
 def test_endings_of_multiple_choice_are_padded_together() -> None:
     tokenizer = make_tokenizer(["a", "b", "c"])
-    task = Task("mine", "choice", ("x", "e0", "e1"), "label", ("0", "1"))
+    task = Task("mine", "multiple_choice", ("x", "e0", "e1"), "label", ("0", "1"))
     columns = {"x": ["a", "a a"], "e0": ["b", "b b"], "e1": ["c", "c c c"]}
     data = Data(task, Dataset.from_dict({**columns, "label": [1, 0]}), None, Dataset.from_dict(columns))
     prepared = prepare(data, tokenizer)
@@ -272,7 +274,7 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
     """Scores by a direct call of each library, from the decoded predictions and the raw file."""
     if task.kind == "translation":
         return {"bleu": sacrebleu.corpus_bleu(decoded, [raw[task.text[1]].tolist()]).score}
-    if task.kind == "tokens":
+    if task.kind == "token_classification":
         gold = [list(tags) for tags in raw[task.label]]
         flat = sklearn.metrics.accuracy_score([t for row in gold for t in row], [t for row in decoded for t in row])
         if task.name == "ptb":
@@ -289,7 +291,7 @@ def expected_scores(task: Task, decoded: list[Any], raw: Any) -> dict[str, float
     if task.kind == "regression":
         values = (scipy.stats.pearsonr(decoded, gold).statistic, scipy.stats.spearmanr(decoded, gold).statistic)
         return dict(zip(("pearson", "spearman"), values, strict=True))
-    predicted = decoded if task.kind == "choice" else [task.labels.index(name) for name in decoded]
+    predicted = decoded if task.kind == "multiple_choice" else [task.labels.index(name) for name in decoded]
     direct = {
         "accuracy": sklearn.metrics.accuracy_score,
         "f1": sklearn.metrics.f1_score,
@@ -329,7 +331,7 @@ def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Pa
     decoded = prepared.decode(output.predictions, "validation")
     raw = raw_rows(data.task, "test" if name == "imdb" else "validation")
     assert len(decoded) == len(raw) == ROWS
-    if data.task.kind == "tokens":
+    if data.task.kind == "token_classification":
         assert [len(tags) for tags in decoded] == [len(words) for words in raw["tokens"]]
         assert prepared.notes == []
     expected = expected_scores(data.task, decoded, raw)
@@ -340,7 +342,7 @@ def test_real_task_trains_and_scores_match_the_libraries(name: str, tmp_path: Pa
         sep="\t", keep_default_na=False,
     )  # fmt: skip
     assert len(table) == ROWS
-    text = [" ".join(value) if data.task.kind == "tokens" else value for value in raw[data.task.text[0]]]
+    text = [" ".join(value) if data.task.kind == "token_classification" else value for value in raw[data.task.text[0]]]
     assert table[data.task.text[0]].tolist() == text
     answers = [" ".join(answer) if isinstance(answer, list) else answer for answer in decoded]
     assert table["prediction"].tolist() == (pytest.approx(answers) if name == "glue/stsb" else answers)

@@ -353,10 +353,12 @@ def test_lengths_count_the_tokens_of_the_model_inputs() -> None:
     tokenizer = make_tokenizer(["a", "##b", "c"])
     pairs = make_data("classification", ("x", "y"), {"x": ["a", "a a"], "y": ["c", "ab ab"]})
     assert describe(pairs, tokenizer).lengths["train"].longest == 3 + 2 + 4
-    choice = make_data("choice", ("x", "e0", "e1"), {"x": ["a"], "e0": ["c"], "e1": ["c c c"]})
+    choice = make_data("multiple_choice", ("x", "e0", "e1"), {"x": ["a"], "e0": ["c"], "e1": ["c c c"]})
     assert describe(choice, tokenizer).lengths["train"].longest == 3 + 1 + 3
     translation = make_data("translation", ("x", "y"), {"x": ["a", "a a a a"], "y": ["ab ab", "c"]})
     assert describe(translation, tokenizer).lengths["train"].median == 2 + 4
-    tokens = make_data("tokens", ("x",), {"x": [["ab", "c"]], "t": [[0, 1]]}, label="t", labels=("O", "B-X"))
+    tokens = make_data(
+        "token_classification", ("x",), {"x": [["ab", "c"]], "t": [[0, 1]]}, label="t", labels=("O", "B-X")
+    )
     assert describe(tokens, tokenizer).lengths["train"].longest == 2 + 3
     assert describe(tokens).balance == {"train": {"O": 1, "B-X": 1}}

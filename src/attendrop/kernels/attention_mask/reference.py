@@ -21,7 +21,7 @@ class KeepForm(Protocol):
         """What differs between two masks of the same shape and kind."""
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> KeepForm:
-        """The same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
 
 
 class Mask(NamedTuple):
@@ -32,14 +32,14 @@ class Mask(NamedTuple):
 
     @classmethod
     def of(cls, keep: Tensor, valid: Tensor, dtype: torch.dtype) -> Mask:
-        """The mask for `keep` (bool, True = stays) where the model itself allows `valid`, with a bias of `dtype`."""
+        """Return the mask for `keep` (bool, True = stays) where the model allows `valid`, with a bias of `dtype`."""
         allowed, empty = allowed_and_empty(keep, valid)
         bias = torch.zeros(allowed.shape, dtype=dtype, device=keep.device)
         return cls(bias.masked_fill(~allowed, float("-inf")), empty)
 
     @property
     def keep(self) -> Tensor:
-        """bool [B, H, Q, K], False also where a position is not valid."""
+        """Return bool [B, H, Q, K], False also where a position is not valid."""
         return (self.bias == 0) & ~self.empty
 
     @property
@@ -47,12 +47,12 @@ class Mask(NamedTuple):
         return self.bias, self.empty
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Mask:
-        """The same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
         return Mask(function(self.bias), function(self.empty))
 
 
 def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """The positions that attend, and the rows of which nothing is kept, [..., 1].
+    """Return the positions that attend, and the rows of which nothing is kept, [..., 1].
 
     In an empty row all valid positions attend again: with a zero query its attention is uniform over them.
     """
@@ -62,10 +62,10 @@ def allowed_and_empty(keep: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def as_keep(mask: Tensor | KeepForm) -> Tensor:
-    """The keep mask, bool, True = stays, in whichever form it is given."""
+    """Return the keep mask, bool (True = stays), from any form of it."""
     return mask if isinstance(mask, Tensor) else mask.keep
 
 
 def tensors_of(mask: Tensor | KeepForm) -> tuple[Tensor, ...]:
-    """The tensors of a mask, in whichever form it is given."""
+    """Return the tensors of a mask, in any form of it."""
     return (mask,) if isinstance(mask, Tensor) else mask.tensors

@@ -35,13 +35,13 @@ def attention_mask_kernel(  # type: ignore[no-untyped-def]
     valid_ptr += b * vb + h * vh
     first = (b * tl.num_programs(1) + h) * Q
     bias_ptr += first * K
-    found = tl.zeros([M], tl.int32)
+    attends = tl.zeros([M], tl.int32)
     for tile in range(TILES):
         keys = tile * N + tl.arange(0, N)
         there = (rows[:, None] < Q) & (keys[None, :] < K)
         allowed = _load(keep_ptr, rows, keys, there, kq, kk) & _load(valid_ptr, rows, keys, there, vq, vk)
-        found |= tl.max(allowed.to(tl.int32), 1)
-    is_empty = found == 0
+        attends |= tl.max(allowed.to(tl.int32), 1)
+    is_empty = attends == 0
     for tile in range(TILES):
         keys = tile * N + tl.arange(0, N)
         there = (rows[:, None] < Q) & (keys[None, :] < K)

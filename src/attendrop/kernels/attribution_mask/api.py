@@ -6,7 +6,7 @@
     auto        cpu on a CPU; triton on CUDA; the reference on other devices, for float64 on CUDA, and, with a line in
                 the log, where triton is not installed
 
-An implementation that is asked for by name and cannot do it raises; none takes another's place.
+An implementation that is requested by name and cannot run raises an error; there is no fallback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIRECTIONS = ("high", "low")
 def keep_from_gradient(
     gradient: Tensor, value: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto"
 ) -> Tensor:
-    """The AD-DROP mask by gradient attribution: bool [B, H, Q, K], True = stays.
+    """Return the AD-DROP mask by gradient attribution: bool [B, H, Q, K], True = stays.
 
     Args:
         gradient: ∂F/∂O, [B, Q, H, d].
@@ -52,7 +52,7 @@ def keep_from_gradient(
 
 
 def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule, impl: str = "auto") -> Tensor:
-    """As `keep_from_gradient`, where the map of scores, [B, H, Q, K], has been computed already."""
+    """Like `keep_from_gradient`, where the map of scores, [B, H, Q, K], has been computed already."""
     _check(tuple(scores.shape), valid, rule)
     return _choose(impl, scores.device, scores.dtype).keep_from_scores(scores, valid, rule)
 
@@ -70,7 +70,7 @@ def _check(shape: tuple[int, ...], valid: Tensor, rule: reference.DropRule) -> N
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Every row must have all of its keys."""
+    """Return whether `shape` broadcasts to `to`; every row must have all of its keys."""
     return (
         len(shape) <= 4
         and shape[-1:] == to[-1:]

@@ -50,7 +50,7 @@ class SelectedBits:
 
     @property
     def keep(self) -> Tensor:
-        """bool [B, H, Q, K], False also where a position is not valid."""
+        """Return bool [B, H, Q, K], False also where a position is not valid."""
         return self.bits().keep
 
     @property
@@ -58,7 +58,7 @@ class SelectedBits:
         return self.gradient, self.value, self.cut
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> SelectedBits:
-        """The same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
         positions = function(self.rule.positions.view(-1, 1, 1, 1)).flatten()
         return replace(
             self,
@@ -73,7 +73,7 @@ class SelectedBits:
 
 
 def are_stored(gradient: Tensor, value: Tensor) -> bool:
-    """Whether the bits of a mask are stored, rather than computed again from gradient and value."""
+    """Return whether the bits of a mask are stored, rather than computed again from gradient and value."""
     batch, queries, heads, _ = gradient.shape
     return batch * heads * queries * value.shape[2] / 8 <= STORED_UP_TO * (gradient.nbytes + value.nbytes)
 
@@ -81,7 +81,7 @@ def are_stored(gradient: Tensor, value: Tensor) -> bool:
 def bits_from_gradient(
     gradient: Tensor, value: Tensor, valid: Tensor, of_valid: Bits | None, blocks: Blocks | None, rule: DropRule
 ) -> Bits | SelectedBits:
-    """The AD-DROP mask by gradient attribution, for attention that reads bits, by the Triton kernel.
+    """Return the AD-DROP mask by gradient attribution, for attention that reads bits, by the Triton kernel.
 
     Args:
         gradient: ∂F/∂O, [B, Q, H, d].

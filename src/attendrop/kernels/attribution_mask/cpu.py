@@ -55,7 +55,7 @@ def keep_from_scores(scores: Tensor, valid: Tensor, rule: reference.DropRule) ->
 
 
 class _Buffers:
-    """The memory of one thread. Allocating it for every chunk would cost more than the work."""
+    """Buffers of one thread. Allocating them for every chunk would take longer than the work."""
 
     def __init__(self, rows: int, keys: int, dtype: torch.dtype) -> None:
         self.rows = rows

@@ -22,15 +22,15 @@ from ..draws import uniform
 class DropRule(NamedTuple):
     """Which positions of a map of scores are dropped."""
 
-    p: float | Tensor  # size of the candidate region, as a share of the row; a tensor has no dimensions and is float64
+    p: float | Tensor  # size of the candidate region, as a share of the row; a tensor is 0-d and float64
     q: float | Tensor  # probability with which a candidate is dropped
-    key: int | Tensor  # of the draws; in a captured graph an int32 of no dimensions on the device
+    key: int | Tensor  # of the draws; in a captured graph a 0-d int32 tensor on the device
     positions: Tensor  # of the examples in the global batch, [B]
     direction: str = "high"  # "high" drops the highest scores, "low" the lowest
 
 
 def scores(gradient: Tensor, value: Tensor) -> Tensor:
-    """∂F/∂A from ∂F/∂O [B, Q, H, d] and the values [B, G, K, d]; G < H where heads share them: [B, H, Q, K]"""
+    """Return ∂F/∂A from ∂F/∂O [B, Q, H, d] and the values [B, G, K, d]; G < H where heads share them: [B, H, Q, K]."""
     heads = gradient.shape[2]
     if value.shape[1] != heads:
         value = value.repeat_interleave(heads // value.shape[1], dim=1)
@@ -46,13 +46,13 @@ ROUNDING = 5e-10
 
 
 def rank(n: Tensor, p: float | Tensor, direction: str = "high") -> Tensor:
-    """The index of the threshold in a row of n ascending entries; there is none where it is not from 0 to n − 1."""
+    """Return the index of the threshold in a row of n ascending entries; outside of 0 … n − 1 there is none."""
     high = direction == "high"
     return (n.double() * ((1 - p) if high else p) + ROUNDING).floor().long() - (0 if high else 1)
 
 
 def candidates(scores: Tensor, valid: Tensor, p: float | Tensor, direction: str = "high") -> Tensor:
-    """The positions that may be dropped: bool, of the shape of `scores` [B, H, Q, K].
+    """Return the positions that may be dropped: bool, of the shape of `scores` [B, H, Q, K].
 
     In each row of n valid entries, "high" takes those at or above the entry at index ⌊n(1−p)⌋ in ascending order,
     "low" those at or below the entry at index ⌊np⌋ − 1. `valid` is broadcastable to `scores`.
@@ -75,7 +75,7 @@ def keep_mask(
     uniform: Tensor | None = None,
     direction: str = "high",
 ) -> Tensor:
-    """The AD-DROP mask for a map of scores: bool [B, H, Q, K], True = stays.
+    """Return the AD-DROP mask for a map of scores: bool [B, H, Q, K], True = stays.
 
     Args:
         scores: the attribution of each attention position, [B, H, Q, K].
@@ -94,6 +94,6 @@ def keep_mask(
 
 
 def keep_from_scores(scores: Tensor, valid: Tensor, rule: DropRule) -> Tensor:
-    """The AD-DROP mask with the draws of the rule: bool [B, H, Q, K], True = stays."""
+    """Return the AD-DROP mask with the draws of the rule: bool [B, H, Q, K], True = stays."""
     draws = uniform(rule.key, rule.positions, tuple(scores.shape[1:]), scores.device)
     return keep_mask(scores, valid, rule.p, rule.q, draws, rule.direction)

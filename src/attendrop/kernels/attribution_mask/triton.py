@@ -42,7 +42,7 @@ SET_BIT = tl.constexpr("""{
 
 @triton.jit
 def _draw(row_words, keys, limit):  # type: ignore[no-untyped-def]
-    """The words of draws, which are below q where they are at most `limit`."""
+    """Return the words of draws, which are below q where they are at most `limit`."""
     # The last step of `mix` changes the lower half of a word by its upper half. The lower half only matters where the
     # upper one is that of the limit; so the limit's will do for all.
     return nearly_mixed(row_words + keys * GOLDEN) ^ (limit >> 16)
@@ -50,7 +50,7 @@ def _draw(row_words, keys, limit):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _words(x, cut, row_words, limit, tile, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of what is dropped in a tile of a matrix product, [M, BLOCK]: int16 [M, LANES], as in `words_of`."""
+    """Return the words of the dropped part of a product's tile [M, BLOCK]: int16 [M, LANES], as in `words_of`."""
     # as tiles, for which no thread needs what another thread has
     cut = piece_of(tl.broadcast_to(cut[:, None], [M, BLOCK]), 0, M)
     row_words = piece_of(tl.broadcast_to(row_words[:, None], [M, BLOCK]), 0, M)
@@ -101,13 +101,15 @@ def attribution_mask_kernel(  # type: ignore[no-untyped-def]
     BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr, BITS: tl.constexpr, SEARCH: tl.constexpr,
     WRITE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks of M rows · PARTS, H, B). `share` is 1 − p, or p for the lowest scores. Rows of the result have W
-    elements. Without SEARCH the keys of a row may be those of several programs, PARTS.
+    """Search thresholds and write masks. Grid: (blocks of M rows · PARTS, H, B).
+
+    `share` is 1 − p, or p for the lowest scores. Rows of the result have W elements. Without SEARCH several programs
+    (PARTS) may divide the keys of a row.
 
     Without SEARCH the thresholds are read from `cut_ptr`; with it they are written there, if it is given. Without WRITE
     nothing else is written. At `ranges_ptr`, if it is given, are the blocks of keys that have a valid position; other
-    tiles are not written. TILES is the number of all tiles, or 0 where ranges say which there are: one compiled kernel
-    serves rows of all lengths then.
+    tiles are not written. TILES is the number of all tiles, or 0 where ranges give them: one compiled kernel then
+    handles rows of all lengths.
     """
     h = tl.program_id(1).to(tl.int64)
     b = tl.program_id(2).to(tl.int64)
@@ -186,7 +188,7 @@ def words_from_gradient(
     blocks: Blocks | None = None,
     all_valid: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1].
+    """Return the mask as bits, int16 [B, H, Q, W], and the thresholds of its rows, [B, H, Q, 1].
 
     Bits outside of `blocks`, those that have a valid position, are not defined. `all_valid` says that all have.
     """
@@ -203,7 +205,7 @@ def cuts_from_gradient(
     blocks: Blocks | None = None,
     all_valid: bool = False,
 ) -> Tensor:
-    """The thresholds alone, from which `words_again` computes the bits."""
+    """Return the thresholds alone, from which `words_again` computes the bits."""
     cut = _empty_cuts(gradient)
     nothing = torch.empty(cut.shape, dtype=torch.int16, device=cut.device)
     _launch(gradient.transpose(1, 2), value, valid, rule, nothing, cut, blocks, all_valid, write=False)
@@ -219,7 +221,7 @@ def words_again(
     blocks: Blocks | None = None,
     all_valid: bool = False,
 ) -> Tensor:
-    """The same bits from the thresholds."""
+    """Return the same bits from the thresholds."""
     words = _empty_words(gradient, value)
     _launch(gradient.transpose(1, 2), value, valid, rule, words, cut, blocks, all_valid, search=False)
     return words
@@ -240,7 +242,7 @@ def _launch(
     value: Tensor | None,
     valid: Tensor,
     rule: DropRule,
-    found: Tensor,
+    out: Tensor,
     cut: Tensor | None = None,
     blocks: Blocks | None = None,
     all_valid: bool = False,
@@ -248,19 +250,19 @@ def _launch(
     write: bool = True,
     **options: Any,
 ) -> None:
-    """Writes `found`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
-    if not found.numel():
+    """Write `out`. `left` is the gradient, [B, H, Q, d], or the map itself where there is no `value`."""
+    if not out.numel():
         return
-    batch, heads, queries = found.shape[:3]
+    batch, heads, queries = out.shape[:3]
     keys, width = (left.shape[3], 0) if value is None else (value.shape[2], left.shape[3])
     p, q, key, positions, direction = rule
     high = direction == "high"
-    is_bits = found.dtype == torch.int16
+    is_bits = out.dtype == torch.int16
     is_half = value is not None and left.dtype == value.dtype != torch.float32
     valid = valid.expand(batch, heads, queries, keys)
     settings = _blocks(keys, width, is_half, is_bits, search, all_valid) | options
-    if search and write and cut is not None and settings["TILES"] > 1:  # each has sizes of its own
-        given = left, value, valid, rule, found, cut, blocks, all_valid
+    if search and write and cut is not None and settings["TILES"] > 1:  # each has its own sizes
+        given = left, value, valid, rule, out, cut, blocks, all_valid
         _launch(*given, write=False, **options)
         _launch(*given, search=False, **options)
         return
@@ -277,13 +279,13 @@ def _launch(
         rows = batch * heads * programs * settings["M"]
         memory = torch.empty(rows * LANES.value * (SPACE.value + 1), device=left.device)
     attribution_mask_kernel[programs * settings["PARTS"], heads, batch](
-        left, left if value is None else value, valid.view(torch.uint8), found if is_bits else found.view(torch.uint8),
+        left, left if value is None else value, valid.view(torch.uint8), out if is_bits else out.view(torch.uint8),
         cut, ranges, positions.to(left.device), key if isinstance(key, Tensor) else None,
         p.double() if isinstance(p, Tensor) else None, q.double() if isinstance(q, Tensor) else None,
         memory, 0 if isinstance(key, Tensor) else key,
         0.0 if isinstance(p, Tensor) else float(1 - p if high else p),
         0 if isinstance(q, Tensor) else largest_word_below(float(q)),
-        queries, keys, width, found.shape[3], 1 if value is None else heads // value.shape[1],
+        queries, keys, width, out.shape[3], 1 if value is None else heads // value.shape[1],
         left.stride(0), left.stride(2), left.stride(1), left.stride(3),
         *((0, 0, 0, 0) if value is None else value.stride()), *valid.stride(),
         *((0, 0) if ranges is None else broadcast_strides(ranges)[:2]),
@@ -292,7 +294,7 @@ def _launch(
 
 
 def _blocks(keys: int, width: int, is_half: bool, is_bits: bool, search: bool, all_valid: bool) -> dict[str, int]:
-    """The sizes of a program. Short rows are in registers: 64 scores for a thread, or 128.
+    """Return the sizes of a program. Short rows are in registers: 64 scores for a thread, or 128.
 
     Of longer rows there are several tiles, of fewer keys where nothing is searched; a tile of values is read from the
     cache each time that its scores are computed, which is done for as many rows at a time as there is space for.

@@ -13,14 +13,14 @@ HIGHEST = tl.constexpr(2139095041)  # the place behind +inf
 
 @triton.jit
 def place_of(x):  # type: ignore[no-untyped-def]
-    """The place of a float among all floats. NaN is outside."""
+    """Return the place of a float among all floats. NaN is outside."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def float_at(place):  # type: ignore[no-untyped-def]
-    """The float at a place."""
+    """Return the float at a place."""
     return (place ^ ((place >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
@@ -28,7 +28,10 @@ def float_at(place):  # type: ignore[no-untyped-def]
 def source_of(  # type: ignore[no-untyped-def]
     g_ptr, v_ptr, valid_ptr, rows, sizes, strides, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr
 ):
-    """What `tile_of` computes scores of these rows from. A gradient that fits into one tile is read here, once."""
+    """Return the tensors from which `tile_of` computes scores of these rows.
+
+    A gradient that fits into one tile is read here, once.
+    """
     gradient = 0
     if D_STEPS == 1:
         d = tl.arange(0, BLOCK_D)
@@ -43,7 +46,7 @@ def tile_of(  # type: ignore[no-untyped-def]
     M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr, VALID: tl.constexpr,
     HIGH: tl.constexpr,
 ):  # fmt: skip
-    """Scores of M rows and N keys, NaN where not valid; and n, total and squares of the valid ones in each row.
+    """Compute scores of M rows and N keys, NaN where not valid; and n, total and squares of the valid ones in each row.
 
     The keys are `first`, `first + step` and so on. The lowest scores are the highest of the negated ones.
     """

@@ -79,13 +79,13 @@ def _normal_quantile(share):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _normal_gap(z, deviation, count):  # type: ignore[no-untyped-def]
-    """How far apart neighbours are at the quantile z of `count` normal numbers."""
+    """Return the gap between neighbours at the quantile z of `count` normal numbers."""
     return deviation * (2.5066 * tl.exp2(0.7213 * z * z) / count)
 
 
 @triton.jit
 def _at_rank(rank, n, low, below_low, high, below_high):  # type: ignore[no-untyped-def]
-    """The value at a rank, from those at two others; NaN or infinite where these do not tell."""
+    """Interpolate the value at a rank from those at two others; NaN or infinite where that is impossible."""
     of_low = _normal_quantile(below_low / n)
     of_rank = _normal_quantile(tl.minimum(tl.maximum(rank / n, 0.0), 1.0))
     return low + (high - low) * ((of_rank - of_low) / (_normal_quantile(below_high / n) - of_low))
@@ -93,7 +93,7 @@ def _at_rank(rank, n, low, below_low, high, below_high):  # type: ignore[no-unty
 
 @triton.jit
 def _rank(count, share, is_on, HIGH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The wanted rank of rows of `count` scores, and whether it exists."""
+    """Return the wanted rank of rows of `count` scores, and whether it exists."""
     n = count.to(tl.int32)
     rank = tl.floor(n.to(tl.float64) * share + ROUNDING).to(tl.int32)
     if not HIGH:
@@ -108,7 +108,7 @@ def _widest(low, high):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _select(x, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The score of rank `wanted` of each row of `x`, [M, N].
+    """Return the score of rank `wanted` of each row of `x`, [M, N].
 
     All thresholds are between two places. A row whose place is found has nothing between them, and stays there.
     `gap` is how far apart neighbours are.
@@ -139,7 +139,7 @@ def _select(x, wanted, low, high, pivot, gap, M: tl.constexpr, N: tl.constexpr):
         pivot = tl.where(between == between, between, pivot + gap * (wanted + 0.5 - below))
         gap *= 2.0
         turn += 1
-        if turn > 2:  # no sooner are all rows settled, and to ask takes time
+        if turn > 2:  # earlier no row set is complete, and the check takes time
             widest = _widest(low, high)
     pivot = float_at(low)
     return tl.where(below == wanted + 1.0, _largest_below(x, pivot), pivot)
@@ -151,7 +151,7 @@ def in_registers(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
-    """The scores of rows of one tile, and the threshold of each row, NaN where there is none."""
+    """Return the scores of rows of one tile, and the threshold of each row, NaN where there is none."""
     x, count, total, squares = tile_of(source, rows, 0, 1, M, N, BLOCK_D, D_STEPS, VALID, HIGH)
     rank, exists = _rank(count, share, is_on, HIGH)
     wanted = rank.to(tl.float32)
@@ -171,7 +171,7 @@ def _counts(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
-    """How many scores there are, and how many of them are below the pivots a and b."""
+    """Count the scores, and those below the pivots a and b."""
     count = tl.zeros([M], tl.float32)
     below_a, below_b = count, count
     for tile in range(tiles):
@@ -189,7 +189,7 @@ def _estimate(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr,
 ):  # fmt: skip
-    """Two places, one probably below the threshold and the other one above it, from an eighth of the keys."""
+    """Return two places, one probably below and one above the threshold, from an eighth of the keys."""
     sampled = tl.maximum(tiles // 8, 1)
     step = tiles // sampled
     n = tl.zeros([M], tl.float32)
@@ -230,7 +230,7 @@ def piece_of(x, NUMBER: tl.constexpr, M: tl.constexpr):  # type: ignore[no-untyp
 
 @triton.jit
 def _collect(x, below, at, a, b, memory_ptr, M: tl.constexpr, ASM: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Writes the scores of a tile, [M, PART], that are in the bracket from a to b, each to the memory of its lane.
+    """Write the scores of a tile, [M, PART], that are in the bracket from a to b, each to the memory of its lane.
 
     Returns how many scores of each lane were below the bracket, with those from before, and where it writes next, in
     bytes from `memory_ptr`.
@@ -255,7 +255,7 @@ def _collect(x, below, at, a, b, memory_ptr, M: tl.constexpr, ASM: tl.constexpr)
 
 @triton.jit
 def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
-    """Writes how many scores each lane has, at the places of its row."""
+    """Write how many scores each lane has, at the places of its row."""
     # one by one: the sums leave `taken` where the threads of a matrix product have it
     for lane in tl.static_range(LANES):
         of_lane = tl.sum(tl.where(tl.arange(0, LANES)[None, :] == lane, taken, 0), 1)
@@ -264,7 +264,7 @@ def _store_counts(counts, taken, is_found):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _collected(of_row, counts, M: tl.constexpr, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The scores that all lanes have collected, [M, CAPACITY]; NaN where they are fewer.
+    """Return the scores that all lanes have collected, [M, CAPACITY]; NaN where they are fewer.
 
     With WIDE they follow one another; otherwise each lane has an equal share of the places.
     """
@@ -286,7 +286,7 @@ def _collected(of_row, counts, M: tl.constexpr, WIDE: tl.constexpr):  # type: ig
 
 @triton.jit
 def _narrowed(low, high, below_low, below_high, a, b, below_a, below_b, wanted, is_open):  # type: ignore[no-untyped-def]
-    """The bracket of rows that are open, after the scores below the places a and b in it have been counted."""
+    """Return the bracket of rows that are open, after the scores below the places a and b in it have been counted."""
     is_below_a = is_open & (below_a > wanted)
     is_above_a = is_open & (below_a <= wanted)
     # nothing is counted behind +inf, and below the bracket's end the count is known
@@ -303,7 +303,7 @@ def _narrowed(low, high, below_low, below_high, a, b, below_a, below_b, wanted, 
 def _around(  # type: ignore[no-untyped-def]
     low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE: tl.constexpr
 ):
-    """Two places in the bracket, around where the threshold is expected.
+    """Return two places in the bracket, around where the threshold is expected.
 
     `one` is one of the scores that were collected last. Where most are the same, it probably is the threshold.
     """
@@ -333,7 +333,7 @@ def _around(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _memory_of(memory_ptr, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where the collected scores of each row are, where their counts are, and where each lane begins, in bytes."""
+    """Return pointers to the collected scores and counts of each row, and the offset of each lane in bytes."""
     of_row = memory_ptr + tl.arange(0, M) * (LANES * SPACE)
     counts = memory_ptr + M * LANES * SPACE + tl.arange(0, M) * LANES
     return of_row, counts, (tl.arange(0, M)[:, None] * LANES + tl.arange(0, LANES)[None, :]) * (SPACE * 4)
@@ -345,7 +345,7 @@ def _turn(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr, ASM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Collects the scores around the place where the threshold of each row is expected. Returns the new state."""
+    """Collect the scores around the place where the threshold of each row is expected. Returns the new state."""
     low, high, below_low, below_high, a, b, below_a, below_b, one, is_open = state
     of_row, counts, first = _memory_of(memory_ptr, M)
     a, b = _around(low, high, below_low, below_high, a, b, below_a, below_b, one, wanted, count, turn, WIDE)
@@ -387,11 +387,11 @@ def of_long_rows(  # type: ignore[no-untyped-def]
     HIGH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr, D_STEPS: tl.constexpr,
     VALID: tl.constexpr, ASM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The threshold of each row, NaN where there is none. All valid scores are in the tiles from `start` to `end` − 1.
+    """Return the threshold of each row, NaN where there is none.
 
-    At `memory_ptr` there are LANES · (SPACE + 1) floats for each row of the program: what each lane has collected, and
-    behind all of that how many they are. In a very long row (WIDE) lanes may collect more, so that fewer rows are read
-    again; to put together what they have takes longer.
+    All valid scores are in the tiles from `start` to `end` − 1. At `memory_ptr` are LANES · (SPACE + 1) floats for
+    each row of the program: the scores that each lane has collected, followed by their numbers. In a very long row
+    (WIDE) lanes may collect more: fewer rows are read again, but merging takes longer.
     """
     expected = (tl.zeros([M], tl.float64) + share).to(tl.float32)
     if not HIGH:

@@ -1,7 +1,7 @@
 """Attention with its mask as bits, forward and backward, by Triton kernels on a GPU.
 
 It takes the place of the model's own kernel where a plan masks an attention site. `supports` says where: from
-`SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is a bias of the scores, as ever.
+`SHORTEST` keys on, on CUDA, for shapes that the kernels know. Elsewhere the mask is an additive mask, as before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _logged: set[str] = set()
 
 @contextmanager
 def override_limits(**changes: Any) -> Iterator[None]:
-    """Changes where the kernels are used, for tests and benchmarks: the fields of `Limits`."""
+    """Change where the kernels are used, for tests and benchmarks: the fields of `Limits`."""
     global _limits
     before = _limits
     _limits = replace(before, **changes)
@@ -64,7 +64,7 @@ def override_limits(**changes: Any) -> Iterator[None]:
 
 
 def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the kernels are used for attention of these shapes; where only a shape forbids it, one log line says so.
+    """Return whether the kernels run attention of these shapes; if only a shape forbids it, log one line.
 
     Args:
         query: [B, H, Q, d].
@@ -76,22 +76,22 @@ def supports(query: Tensor, key: Tensor, value: Tensor) -> bool:
     reason = _unsupported(query, key, value)
     if reason is not None and reason not in _logged:
         _logged.add(reason)
-        _log.warning("Attention masks stay biases of the scores, which take more memory: %s.", reason)
+        _log.warning("Attention masks stay additive, which takes more memory: %s.", reason)
     return reason is None
 
 
 def are_long_enough(keys: int, device: torch.device) -> bool:
-    """Whether rows of this number of keys are read as bits, where the shapes allow it."""
+    """Return whether rows of this number of keys are read as bits, where the shapes allow it."""
     return keys >= _limits.shortest and is_possible(device)
 
 
 def is_possible(device: torch.device) -> bool:
-    """Whether there is a device and a Triton for the kernels."""
+    """Return whether a supported device and Triton are available."""
     return device.type in _limits.devices and has_triton()
 
 
 def stored(keep: Tensor) -> Tensor | PackedKeep:
-    """A keep mask, bool [B, H, Q, K], as a plan stores it: as bits where attention will read bits.
+    """Return a keep mask, bool [B, H, Q, K], as a plan stores it: as bits where attention will read bits.
 
     Dimensions that are 1, but for the last one, are the same for all.
     """
@@ -99,7 +99,7 @@ def stored(keep: Tensor) -> Tensor | PackedKeep:
 
 
 def _unsupported(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    """Why the kernels do not know such tensors."""
+    """Return why the kernels do not support these tensors."""
     width = query.shape[-1]
     if not query.dtype == key.dtype == value.dtype or query.dtype not in DTYPES:
         return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}, not one of float32, bf16, fp16"
@@ -111,7 +111,7 @@ def _unsupported(query: Tensor, key: Tensor, value: Tensor) -> str | None:
 
 
 def _unserved_by(card: Any, dtype: torch.dtype, width: int) -> str | None:
-    """Why a card does not run the kernels for heads of this width.
+    """Return why a card does not run the kernels for heads of this width.
 
     Args:
         card: its properties, as `torch.cuda.get_device_properties` returns them.
@@ -126,7 +126,7 @@ def _unserved_by(card: Any, dtype: torch.dtype, width: int) -> str | None:
 
 
 class HasBits(Protocol):
-    """Bits, or what computes them each time that they are needed."""
+    """Bits, or an object that computes them on demand."""
 
     def bits(self) -> Bits: ...
 
@@ -140,7 +140,7 @@ def attend(
     scaling: float,
     dropout: Dropout | None = None,
 ) -> Tensor:
-    """Attention, [B, Q, H, d], with gradients of query, key and value. `reference.attend` is its specification.
+    """Return attention, [B, Q, H, d], with gradients of query, key and value. `reference.attend` is its specification.
 
     Args:
         query: [B, H, Q, d].
@@ -155,7 +155,7 @@ def attend(
 
 
 class _Attend(torch.autograd.Function):
-    """Its masks are no inputs that autograd knows; they live as long as its context."""
+    """Attention as an autograd function. Masks live as long as its context; autograd does not track them."""
 
     @staticmethod
     def forward(

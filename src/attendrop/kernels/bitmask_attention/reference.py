@@ -15,7 +15,7 @@ class Dropout(NamedTuple):
     """The model's own dropout of attention weights. Its probability has 16 bits, so that a word has two draws."""
 
     p: float
-    key: Tensor  # of the draws: int32 of no dimensions, on the device
+    key: Tensor  # of the draws: 0-d int32 tensor, on the device
 
     @classmethod
     def of(cls, p: float, key: Tensor) -> Dropout:
@@ -24,7 +24,7 @@ class Dropout(NamedTuple):
 
 
 def kept(dropout: Dropout, shape: torch.Size) -> Tensor:
-    """Which weights stay: bool [B, H, Q, K].
+    """Return the weights that stay: bool [B, H, Q, K].
 
     One computation gives two words, and so the draws of four positions: of 16 queries the first 8 have the first word,
     and the others the second; of 16 keys the first 8 have the lower halves of words, and the others the upper halves.
@@ -45,14 +45,14 @@ def kept(dropout: Dropout, shape: torch.Size) -> Tensor:
 
 
 def _folded(product: Tensor) -> Tensor:
-    """The halves of a number of 64 bits, by exclusive or; words are int64 without a sign."""
+    """Combine the halves of a 64-bit number by exclusive or; words are int64 without a sign."""
     return (product ^ product >> 32) & WORD
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, bits: Bits | None, scaling: float, dropout: Dropout | None = None
 ) -> Tensor:
-    """Attention, [B, Q, H, d], of a query [B, H, Q, d] to keys and values [B, G, K, d]; G < H where heads share them.
+    """Return attention, [B, Q, H, d], of a query [B, H, Q, d] to keys and values [B, G, K, d]; G < H if heads share.
 
     A row that lost everything is uniform over its valid positions, and no gradient of it goes to query and key. The
     output of a row without a valid position is 0.

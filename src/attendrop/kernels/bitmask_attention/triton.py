@@ -33,8 +33,7 @@ def forward(
     dropout: Dropout | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The output, [B, Q, H, d], and of each row, [B, H, Q], the logarithm to base 2 of the sum of its softmax and the
-    word of its draws.
+    """Return the output [B, Q, H, d], and per row [B, H, Q] the log2 of its softmax sum and the word of its draws.
 
     Args:
         query: [B, H, Q, d].
@@ -79,7 +78,7 @@ def backward(
     of_query: dict[str, int] | None = None,
     of_key_value: dict[str, int] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value, from that of the output, [B, Q, H, d].
+    """Return the gradients of query, key and value, from that of the output, [B, Q, H, d].
 
     Args:
         gradient: of the output.
@@ -170,7 +169,7 @@ def _shared(query: Tensor, key: Tensor, scaling: float, dropout: Dropout | None)
 
 
 def _are_whole(query: Tensor, key: Tensor, settings: dict[str, int]) -> bool:
-    """Whether no tile goes beyond the last query or key."""
+    """Return whether no tile goes beyond the last query or key."""
     return query.shape[2] % settings["M"] == 0 and key.shape[2] % settings["N"] == 0
 
 
@@ -179,12 +178,12 @@ def _widths(width: int) -> dict[str, int]:
 
 
 def sizes(kernel: str, query: Tensor, has_rows: bool) -> dict[str, int]:
-    """The sizes of a program: M queries and N keys at a time.
+    """Return the sizes of a program: M queries and N keys at a time.
 
     Args:
         kernel: "forward", "query" or "key_value".
         query: [B, H, Q, d].
-        has_rows: whether each query has bits of its own.
+        has_rows: whether each query has its own bits.
     """
     batch, heads, queries, width = query.shape
     limit = {}

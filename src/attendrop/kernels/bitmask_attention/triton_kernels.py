@@ -38,7 +38,7 @@ CHOOSE = tl.constexpr("""{
 def _allowed_rows(  # type: ignore[no-untyped-def]
     words_ptr, rows, tile, Q, K, wq, rescale, M: tl.constexpr, N: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """Which positions attend, [M, N] or [1, N]."""
+    """Return which positions attend, [M, N] or [1, N]."""
     offsets = tl.arange(0, N)
     if BITS == 0:
         allowed = ((tile * N + offsets < K) | WHOLE)[None, :]
@@ -89,7 +89,7 @@ def _masked_columns(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _row_words(key_ptr, b, h, pairs):  # type: ignore[no-untyped-def]
-    """The words of pairs of rows: two rows that are 8 apart share one."""
+    """Return the words of pairs of rows: two rows that are 8 apart share one."""
     word = mix(tl.load(key_ptr).to(tl.uint32, bitcast=True) + b.to(tl.uint32) * GOLDEN)
     return mix(mix(word + h.to(tl.uint32) * GOLDEN) + pairs.to(tl.uint32) * GOLDEN)
 
@@ -113,7 +113,7 @@ def _two_words(x, rescale):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _of_pairs(x, A: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Repeats [A / 2, B / 2] to [A, B], where rows that are 8 apart are the same, and so are columns.
+    """Repeat [A / 2, B / 2] to [A, B], where rows that are 8 apart are the same, and so are columns.
 
     A thread holds all four positions of a pair of rows and a pair of columns in the result of a matrix product.
     """
@@ -123,13 +123,13 @@ def _of_pairs(x, A: tl.constexpr, B: tl.constexpr):  # type: ignore[no-untyped-d
 
 @triton.jit
 def _is_second(A: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which of A positions are the second ones of their pairs: 0 or 1."""
+    """Return which of A positions are the second of their pairs: 0 or 1."""
     return tl.arange(0, A) // 8 % 2
 
 
 @triton.jit
 def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which weights of M rows and N keys dropout keeps, [M, N]. `row_words` are those of M / 2 pairs of rows."""
+    """Return the weights of M rows and N keys that dropout keeps, [M, N]. `row_words` belong to M / 2 row pairs."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
     first, second = _two_words(row_words[:, None] + pairs[None, :] * GOLDEN, rescale)
     words = tl.where((_is_second(M) == 0)[:, None], _of_pairs(first, M, N), _of_pairs(second, M, N))
@@ -138,7 +138,7 @@ def _kept_rows(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr
 
 @triton.jit
 def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The same, [N, M]."""
+    """Return the same, [N, M]."""
     pairs = (tile * (N // 2) + tl.arange(0, N // 2)).to(tl.uint32)
     first, second = _two_words(row_words[None, :] + pairs[:, None] * GOLDEN, rescale)
     words = tl.where((_is_second(M) == 0)[None, :], _of_pairs(first, N, M), _of_pairs(second, N, M))
@@ -147,13 +147,13 @@ def _kept_columns(row_words, tile, limit, rescale, M: tl.constexpr, N: tl.conste
 
 @triton.jit
 def _zero(rescale):  # type: ignore[no-untyped-def]
-    """0, which the compiler does not know: it would convert weights to half first and then choose, in more steps."""
+    """Return 0, hidden from the compiler, which would otherwise convert weights to half before the choice."""
     return tl.minimum(rescale, 0.0)
 
 
 @triton.jit
 def _tiles(range_ptr, first, count, total, stride, SIZE: tl.constexpr, STEP: tl.constexpr, RANGES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The tiles of STEP positions, from … to, that the positions from `first` to `first + SIZE − 1` meet.
+    """Return the tiles of STEP positions, from … to, that the positions from `first` to `first + SIZE − 1` meet.
 
     `count` is the number of blocks of the former, whose ranges are at `range_ptr`; `total` is the number of the others.
     """
@@ -183,7 +183,7 @@ def _load(ptr, at, d, n, stride, width_stride, D: tl.constexpr, WHOLE: tl.conste
 
 @triton.jit
 def _columns(x, M: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The columns 0, 2, 1 and 3 of [M, 4]."""
+    """Return the columns 0, 2, 1 and 3 of [M, 4]."""
     even, odd = tl.split(tl.reshape(x, [M, 2, 2]))
     first, third = tl.split(even)
     second, fourth = tl.split(odd)

@@ -9,11 +9,11 @@ from .. import has_triton
 from . import cpu
 from .reference import signed, uniform_torch, words_torch
 
-_CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
+_CHUNK = 1 << 24  # draws at a time, which bounds the extra memory
 
 
 def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu") -> Tensor:
-    """Draws in [0, 1), 24 bits each, for the examples at `positions` of the global batch: [len(positions), *shape].
+    """Return draws in [0, 1), 24 bits each, for examples at `positions` of the global batch: [len(positions), *shape].
 
     Args:
         key: a 32-bit key (`attendrop.random.key_of`), or an int32 tensor on `device`, which a captured graph reads
@@ -39,11 +39,11 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device
 def dropout_factors(
     p: float | Tensor, key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Factors of dropout, from the draws of `uniform`: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0.
+    """Return dropout factors from the draws of `uniform`: 0 where a draw is below p, else 1 / (1 − p); at p = 1 all 0.
 
     Args:
-        p: the probability, or a float32 tensor of no dimensions on `device`.
-        key: a 32-bit key, or an int32 tensor of no dimensions on `device`.
+        p: the probability, or a 0-d float32 tensor on `device`.
+        key: a 32-bit key, or a 0-d int32 tensor on `device`.
         positions: the positions of the examples in the global batch, [B].
         shape: the shape of the draws of one example.
         device: where they are needed.
@@ -56,14 +56,14 @@ def dropout_factors(
 
 
 def as_factors(draws: Tensor, p: float | Tensor) -> Tensor:
-    """Draws in [0, 1) as factors of dropout: 0 where they are below p, else 1 / (1 − p); at p = 1 all 0."""
+    """Return draws in [0, 1) as factors of dropout: 0 where they are below p, else 1 / (1 − p); at p = 1 all 0."""
     if isinstance(p, Tensor):
         return (draws >= p) / (1 - p).clamp(min=2**-24)  # at p = 1 no draw is kept
     return (draws >= p) / (1 - p) if p < 1 else torch.zeros_like(draws)
 
 
 def bernoulli(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
-    """True with probability `p`, which has one value for each draw: bool, of the shape of `p`."""
+    """Return True with probability `p`, which has one value for each draw: bool, of the shape of `p`."""
     shape = p.shape[max(1, key.dim()) if isinstance(key, Tensor) else 1 :]
     if p.is_cuda and has_triton():
         from .triton import are_below
@@ -75,13 +75,13 @@ def bernoulli(p: Tensor, key: int | Tensor, positions: Tensor) -> Tensor:
 def bernoulli_rows(
     p: float | Tensor, key: int | Tensor, rows: int, n: int, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """True with probability `p`, for n draws of each of the positions 0 … rows − 1: bool [rows, n].
+    """Return True with probability `p`, for n draws of each of the positions 0 … rows − 1: bool [rows, n].
 
     It is `uniform(key, torch.arange(rows), (n,), device) < p`, without the draws in memory.
 
     Args:
-        p: the probability, or a float32 tensor of no dimensions on `device`.
-        key: a 32-bit key, or an int32 tensor of no dimensions on `device`.
+        p: the probability, or a 0-d float32 tensor on `device`.
+        key: a 32-bit key, or a 0-d int32 tensor on `device`.
         rows: the number of positions.
         n: the number of draws of each.
         device: where they are needed.
@@ -93,14 +93,14 @@ def bernoulli_rows(
         return rows_below(key_on_device(key, device), p, rows, n)
     if device.type == "cpu":
         return cpu.rows_below(key, p, rows, n)
-    found = torch.empty(rows, n, dtype=torch.bool, device=device)
+    is_below = torch.empty(rows, n, dtype=torch.bool, device=device)
     size = max(1, _CHUNK // max(1, n))
     for first in range(0, rows, size):
         positions = torch.arange(first, min(first + size, rows), device=device)
-        found[first : first + size] = uniform(key, positions, (n,), device) < p
-    return found
+        is_below[first : first + size] = uniform(key, positions, (n,), device) < p
+    return is_below
 
 
 def key_on_device(key: int | Tensor, device: torch.device | str) -> Tensor:
-    """A key as int32 of no dimensions on the device, where kernels read it."""
+    """Return a key as a 0-d int32 tensor on the device, where kernels read it."""
     return key if isinstance(key, Tensor) else torch.full((), signed(key), dtype=torch.int32, device=device)

@@ -22,7 +22,7 @@ Work = Callable[[slice, np.ndarray, np.ndarray], None]
 
 
 def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Draws in [0, 1), as `reference.uniform_torch` gives them.
+    """Return draws in [0, 1), as `reference.uniform_torch` gives them.
 
     Args:
         key: a 32-bit key, or an int32 tensor of keys.
@@ -43,10 +43,10 @@ def uniform(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> Ten
 
 
 def rows_below(key: int | Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
-    """Whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n].
+    """Return whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n].
 
     Args:
-        key: a 32-bit key, or an int32 tensor of no dimensions.
+        key: a 32-bit key, or a 0-d int32 tensor.
         p: the probability.
         rows: the number of positions.
         n: the number of draws of each.
@@ -55,17 +55,17 @@ def rows_below(key: int | Tensor, p: float | Tensor, rows: int, n: int) -> Tenso
     if limit < 0 or limit >= reference.WORD:
         return torch.full((rows, n), limit >= 0)
     words = reference.words_numpy(key, torch.arange(rows), ())
-    found = np.empty((rows, n), bool)
+    is_below = np.empty((rows, n), bool)
 
     def work(here: slice, x: np.ndarray, buffer: np.ndarray) -> None:
-        np.less_equal(reference.last_axis(words[here], x, buffer), np.uint32(limit), out=found[here])
+        np.less_equal(reference.last_axis(words[here], x, buffer), np.uint32(limit), out=is_below[here])
 
     _on_all_threads(work, rows, n)
-    return torch.from_numpy(found)
+    return torch.from_numpy(is_below)
 
 
 def _on_all_threads(work: Work, rows: int, n: int) -> None:
-    """Calls `work` for all rows, of n words each, a chunk at a time."""
+    """Call `work` for all rows, of n words each, a chunk at a time."""
     size = max(1, _CHUNK // max(1, n))
     starts = range(0, rows, size)
     threads = min(len(starts), torch.get_num_threads()) if rows * n > _ALONE else 1

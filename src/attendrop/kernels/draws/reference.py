@@ -23,7 +23,7 @@ MULTIPLY_1, MULTIPLY_2 = 0x7FEB352D, 0x846CA68B
 
 
 def mix(x: int) -> int:
-    """A bijection of 32-bit words in which every input bit changes every output bit about half of the time."""
+    """Return a bijection of 32-bit words in which every input bit changes every output bit about half of the time."""
     x ^= x >> 16
     x = x * MULTIPLY_1 & WORD
     x ^= x >> 15
@@ -53,12 +53,15 @@ def _mix_torch(x: Tensor) -> Tensor:
 
 
 def signed(word: int) -> int:
-    """The int32 with the same bits as the uint32 `word`."""
+    """Return the int32 with the same bits as the uint32 `word`."""
     return word - (1 << 32) if word >> 31 else word
 
 
 def words_numpy(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) -> np.ndarray:
-    """The words that draws are made of: uint32 [..., len(positions), *shape]. The leading axes are those of `key`."""
+    """Return the words that draws are made of: uint32 [..., len(positions), *shape].
+
+    The leading axes are those of `key`.
+    """
     x = key.numpy().view(np.uint32) if isinstance(key, Tensor) else np.array(key, dtype=np.uint32)
     x = mix_numpy(x + positions.cpu().numpy().astype(np.uint32) * np.uint32(GOLDEN))
     for n in shape:
@@ -67,7 +70,7 @@ def words_numpy(key: int | Tensor, positions: Tensor, shape: tuple[int, ...]) ->
 
 
 def words_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-    """As `words_numpy`, as int32 on `device`."""
+    """Like `words_numpy`, as int32 on `device`."""
     if not isinstance(key, Tensor):
         key = torch.full((), signed(key), dtype=torch.int32, device=device)
     x = _mix_torch(key + positions.to(device, torch.int32) * signed(GOLDEN))
@@ -77,24 +80,24 @@ def words_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], de
 
 
 def last_axis(x: np.ndarray, out: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """The words of one more axis, [rows, n], from the words of the axes before it, [rows]."""
+    """Return the words of one more axis, [rows, n], from the words of the axes before it, [rows]."""
     offsets = np.arange(out.shape[-1], dtype=np.uint32) * np.uint32(GOLDEN)
     return mix_numpy(np.add(x[:, None], offsets, out=out), buffer)
 
 
 def uniform_torch(key: int | Tensor, positions: Tensor, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-    """Draws in [0, 1) on any device."""
+    """Return draws in [0, 1) on any device."""
     x = words_torch(key, positions, shape, device)
     return (x >> 8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2**-24)
 
 
 def largest_word_below(q: float) -> int:
-    """The largest word whose draw is below q, as float32; −1 where there is none."""
+    """Return the largest word whose draw is below q, as float32; −1 where there is none."""
     return math.ceil(float(np.float32(q)) * 2**24) * 256 - 1
 
 
 def are_below(limit: int, x: np.ndarray, out: np.ndarray, buffer: np.ndarray) -> np.ndarray:
-    """Whether the draws of one more axis are below q, without computing them: bool [rows, n].
+    """Return whether the draws of one more axis are below q, without computing them: bool [rows, n].
 
     `limit` is `largest_word_below(q)`, and `x` are the words of the axes before, [rows].
     """

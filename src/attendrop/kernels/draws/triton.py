@@ -32,7 +32,7 @@ def mix(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def draws_kernel(words_ptr, p_ptr, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of ROWS rows of N draws; where there is p, whether they are below it. Grid: (rows, places in them)."""
+    """Draw ROWS rows of N numbers, or, with p, whether they are below it. Grid: (rows, places in them)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = (rows[:, None] < ROWS) & (places[None, :] < N)
@@ -50,7 +50,7 @@ def uniform_kernel(  # type: ignore[no-untyped-def]
     key_ptr, positions_ptr, out_ptr, p_ptr, p, share, ROWS, D1, D2, N,
     AXES: tl.constexpr, FACTOR: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Draws [examples, D1, D2, N] from the positions of the examples, without (AXES = 0) or with D1 alone (1), or both.
+    """Draw [examples, D1, D2, N] from the positions of the examples, without (AXES = 0) or with D1 alone (1), or both.
 
     With FACTOR they become factors of dropout. ROWS is the number of rows of N draws. Grid: (rows, places in them).
     """
@@ -74,32 +74,32 @@ def uniform_kernel(  # type: ignore[no-untyped-def]
 
 
 def uniform_at(key: Tensor, positions: Tensor, shape: tuple[int, ...], p: float | Tensor | None = None) -> Tensor:
-    """Draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
+    """Return draws in [0, 1) for one key: [len(positions), *shape], where `shape` has one to three dimensions.
 
     Args:
-        key: int32 of no dimensions on the device.
+        key: 0-d int32 tensor on the device.
         positions: of the examples, on the device.
         shape: the shape of the draws of one example.
-        p: where it is given, the result is 0 where a draw is below it, and 1 / (1 − p) elsewhere; a number, or float32
-            of no dimensions on the device.
+        p: where it is given, the result is 0 where a draw is below it, and 1 / (1 − p) elsewhere; a number, or a 0-d
+            float32 tensor on the device.
     """
-    found = torch.empty((len(positions), *shape), device=positions.device)
+    draws = torch.empty((len(positions), *shape), device=positions.device)
     *axes, n = shape
-    if found.numel():
+    if draws.numel():
         d1, d2 = (*axes, 1, 1)[:2]
-        rows, width = found.numel() // n, min(1024, triton.next_power_of_2(n))
+        rows, width = draws.numel() // n, min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         uniform_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            key, positions, found, p if isinstance(p, Tensor) else None,
+            key, positions, draws, p if isinstance(p, Tensor) else None,
             *((0.0, 1.0) if p is None or isinstance(p, Tensor) else (float(p), float(max(1 - p, 2**-24)))),
             rows, d1, d2, n, AXES=len(axes), FACTOR=p is not None, BLOCK=block, WIDTH=width,
         )  # fmt: skip
-    return found
+    return draws
 
 
 @triton.jit(do_not_specialize_on_alignment=["key_ptr", "p_ptr"])
 def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether the N draws of each of the positions 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
+    """Draw whether N draws of each position 0 … ROWS − 1 are below p, or below *p_ptr. Grid: (rows, places)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     places = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     there = (rows[:, None] < ROWS) & (places[None, :] < N)
@@ -112,44 +112,44 @@ def rows_kernel(key_ptr, p_ptr, p, out_ptr, ROWS, N, BLOCK: tl.constexpr, WIDTH:
 
 
 def rows_below(key: Tensor, p: float | Tensor, rows: int, n: int) -> Tensor:
-    """Whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n]
+    """Return whether the n draws of each of the positions 0 … rows − 1 are below p: bool [rows, n].
 
     Args:
-        key: int32 of no dimensions on the device.
-        p: a number, or float32 of no dimensions on the device.
+        key: 0-d int32 tensor on the device.
+        p: a number, or 0-d float32 tensor on the device.
         rows: the number of positions.
         n: the number of draws of each.
     """
-    found = torch.empty(rows, n, dtype=torch.bool, device=key.device)
-    if found.numel():
+    is_below = torch.empty(rows, n, dtype=torch.bool, device=key.device)
+    if is_below.numel():
         width = min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         is_tensor = isinstance(p, Tensor)
         rows_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            key, p if is_tensor else None, 0.0 if is_tensor else float(p), found.view(torch.uint8), rows, n,
+            key, p if is_tensor else None, 0.0 if is_tensor else float(p), is_below.view(torch.uint8), rows, n,
             BLOCK=block, WIDTH=width,
         )  # fmt: skip
-    return found
+    return is_below
 
 
 def uniform(words: Tensor, n: int) -> Tensor:
-    """Draws in [0, 1) for rows with these words, int32 [...]: [..., n]"""
-    found = torch.empty((*words.shape, n), device=words.device)
-    _launch(words, None, found, n)
-    return found
+    """Return draws in [0, 1) for rows with these words, int32 [...]: [..., n]."""
+    draws = torch.empty((*words.shape, n), device=words.device)
+    _launch(words, None, draws, n)
+    return draws
 
 
 def are_below(words: Tensor, p: Tensor) -> Tensor:
-    """Whether those draws are below p, [..., n]"""
-    found = torch.empty(p.shape, dtype=torch.bool, device=p.device)
-    _launch(words.expand(p.shape[:-1]), p.float().contiguous(), found.view(torch.uint8), p.shape[-1])
-    return found
+    """Return whether those draws are below p, [..., n]."""
+    is_below = torch.empty(p.shape, dtype=torch.bool, device=p.device)
+    _launch(words.expand(p.shape[:-1]), p.float().contiguous(), is_below.view(torch.uint8), p.shape[-1])
+    return is_below
 
 
-def _launch(words: Tensor, p: Tensor | None, found: Tensor, n: int) -> None:
-    if found.numel():
+def _launch(words: Tensor, p: Tensor | None, out: Tensor, n: int) -> None:
+    if out.numel():
         rows, width = words.numel(), min(1024, triton.next_power_of_2(n))
         block = 1024 // width
         draws_kernel[triton.cdiv(rows, block), triton.cdiv(n, width)](
-            words.contiguous(), p, found, rows, n, BLOCK=block, WIDTH=width
+            words.contiguous(), p, out, rows, n, BLOCK=block, WIDTH=width
         )

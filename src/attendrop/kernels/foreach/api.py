@@ -20,12 +20,12 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float | Tensor) -> None:
-    """Moves averages towards weights: a ← a + share · (w − a).
+    """Move averages towards weights: a ← a + share · (w − a).
 
     Args:
         averages: a.
         weights: w.
-        share: a number from 0 to 1, or float32 of no dimensions on the device.
+        share: a number from 0 to 1, or 0-d float32 tensor on the device.
     """
     _implementation(averages, weights).average(averages, weights, share)
 
@@ -33,13 +33,13 @@ def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float 
 def pull(
     gradients: Sequence[Tensor], weights: Sequence[Tensor], targets: Sequence[Tensor] | None, strength: float | Tensor
 ) -> None:
-    """Adds the gradient of a penalty on the distance from targets: g ← g + strength · (w − u).
+    """Add the gradient of a penalty on the distance from targets: g ← g + strength · (w − u).
 
     Args:
         gradients: g.
         weights: w.
         targets: u; None: zero.
-        strength: a number, or float32 of no dimensions on the device.
+        strength: a number, or 0-d float32 tensor on the device.
     """
     _implementation(gradients, weights, targets or ()).pull(gradients, weights, targets, strength)
 
@@ -52,7 +52,7 @@ def ascend(
     eta: float | None,
     is_moved: Tensor,
 ) -> None:
-    """Moves weights along a gradient: W ← W + e, e = ρ T² g / ‖T g‖; the norm is over all weights.
+    """Move weights along a gradient: W ← W + e, e = ρ T² g / ‖T g‖; the norm is over all weights.
 
     Where the norm is zero or not finite, weights stay.
 
@@ -60,9 +60,9 @@ def ascend(
         weights: W.
         trained: W is kept here.
         gradients: g.
-        rho: ρ, above 0; a number, or float32 of no dimensions on the device.
+        rho: ρ, above 0; a number, or 0-d float32 tensor on the device.
         eta: T is |W| + eta; None: T is 1.
-        is_moved: bool of no dimensions on the device; it becomes True.
+        is_moved: 0-d bool tensor on the device; it becomes True.
     """
     gradients = [gradient.contiguous() for gradient in gradients]
     implementation = _implementation(weights, trained, gradients)
@@ -70,7 +70,7 @@ def ascend(
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
-    """Writes the trained weights back, bit for bit, if they have been moved: a captured graph decides it on the device.
+    """Write the trained weights back, bit for bit, if they have been moved: a captured graph decides it on the device.
 
     Args:
         weights: the weights.
@@ -90,7 +90,7 @@ def _implementation(*lists: Sequence[Tensor]) -> Any:
 
 
 def has_one_gpu(tensors: Sequence[Tensor]) -> bool:
-    """Whether the kernels can read these tensors: dense, aligned, and on one GPU."""
+    """Return whether the kernels can read these tensors: dense, aligned, and on one GPU."""
     device = tensors[0].device
     return device.type == "cuda" and all(
         x.device == device and x.dtype in _DTYPES and x.is_contiguous() and x.data_ptr() % 16 == 0 for x in tensors

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float | Tensor) -> None:
-    """a ← a + share · (w − a)"""
+    """Compute a ← a + share · (w − a)."""
     for mean, weight in zip(averages, weights, strict=True):
         mean.lerp_(weight.to(mean.dtype), share.to(mean.dtype) if isinstance(share, Tensor) else share)
 
@@ -21,7 +21,7 @@ def average(averages: Sequence[Tensor], weights: Sequence[Tensor], share: float 
 def pull(
     gradients: Sequence[Tensor], weights: Sequence[Tensor], targets: Sequence[Tensor] | None, strength: float | Tensor
 ) -> None:
-    """g ← g + strength · (w − u)"""
+    """Compute g ← g + strength · (w − u)."""
     for number, (gradient, weight) in enumerate(zip(gradients, weights, strict=True)):
         pulled = strength * _wide(weight) if targets is None else (_wide(weight) - targets[number]).mul_(strength)
         gradient.copy_(pulled.add_(gradient))
@@ -35,7 +35,7 @@ def ascend(
     eta: float | None,
     is_moved: Tensor,
 ) -> None:
-    """Keeps W in `trained`, and writes W + e over it."""
+    """Keep W in `trained`, and write W + e over it."""
     torch._foreach_copy_(list(trained), list(weights))
     norms = []
     for weight, gradient in zip(trained, gradients, strict=True):
@@ -52,7 +52,7 @@ def ascend(
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:
-    """Writes `trained` over the weights where they have been moved."""
+    """Write `trained` over the weights where they have been moved."""
     for weight, before in zip(weights, trained, strict=True):
         torch.where(is_moved, before, weight, out=weight)  # the value of the flag is not read: a graph could not
     is_moved.fill_(False)

@@ -30,7 +30,7 @@ _DTYPES = {
 
 @triton.jit
 def _chunk(table_ptr, COUNT, PLACES: tl.constexpr, CHUNK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The number of this program's tensor, its size, and the first number of the chunk."""
+    """Return the number of this program's tensor, its size, and the first number of the chunk."""
     places = tl.arange(0, PLACES)
     program = tl.program_id(0).to(tl.int64)
     ends = tl.load(table_ptr + COUNT + places, mask=places < COUNT, other=0)  # chunks up to the end of each tensor
@@ -42,14 +42,14 @@ def _chunk(table_ptr, COUNT, PLACES: tl.constexpr, CHUNK: tl.constexpr):  # type
 
 @triton.jit
 def _pointer(table_ptr, row, tensor, COUNT, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where a tensor of one of the lists begins. Addresses are multiples of 16, so that four numbers load at once."""
+    """Return the address of a tensor in one of the lists: a multiple of 16, so that four numbers load at once."""
     address = tl.load(table_ptr + (2 + row) * COUNT + tensor)
     return tl.multiple_of(address.to(tl.pointer_type(DTYPE)), 16)
 
 
 @triton.jit
 def _load(ptr, there):  # type: ignore[no-untyped-def]
-    """What is at these addresses, and 0 where there is nothing. Without a mask, a thread loads four numbers at once."""
+    """Load from these addresses, and 0 where there is nothing. Without a mask, a thread loads four numbers at once."""
     return tl.load(ptr) if there is None else tl.load(ptr, mask=there, other=0.0)
 
 
@@ -58,8 +58,8 @@ def _average_tile(mean_ptr, weight_ptr, share, there):  # type: ignore[no-untype
     mean = _load(mean_ptr, there).to(share.dtype)
     weight = _load(weight_ptr, there).to(share.dtype)
     away = weight - mean
-    found = tl.where(share < 0.5, mean + share * away, weight - away * (1 - share))  # as torch.lerp
-    tl.store(mean_ptr, found.to(mean_ptr.dtype.element_ty), mask=there)
+    average = tl.where(share < 0.5, mean + share * away, weight - away * (1 - share))  # as torch.lerp
+    tl.store(mean_ptr, average.to(mean_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize_on_alignment=["share_ptr"])
@@ -109,7 +109,7 @@ def pull_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _squares(weight_ptr, gradient_ptr, eta, there, HAS_SCALE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(T g)²"""
+    """Return (T g)²."""
     scaled = _load(gradient_ptr, there).to(eta.dtype)
     if HAS_SCALE:
         scaled *= tl.abs(_load(weight_ptr, there).to(eta.dtype)) + eta
@@ -121,7 +121,7 @@ def squares_kernel(  # type: ignore[no-untyped-def]
     table_ptr, COUNT, squares_ptr, eta_ptr, HAS_SCALE: tl.constexpr, OF_WEIGHT: tl.constexpr,
     PLACES: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the squares of T g over a chunk."""
+    """Return the sum of the squares of T g over a chunk."""
     tensor, size, first = _chunk(table_ptr, COUNT, PLACES, CHUNK)
     weight_ptr = _pointer(table_ptr, 0, tensor, COUNT, OF_WEIGHT)
     gradient_ptr = _pointer(table_ptr, 2, tensor, COUNT, OF_WEIGHT)
@@ -199,14 +199,14 @@ class _Lists(NamedTuple):
         return self.table, self.table.shape[1]
 
     def number(self, x: float | Tensor) -> Tensor:
-        """A number on the device, in the precision of the computation."""
+        """Return a number on the device, in the precision of the computation."""
         return (
             x.to(self.wide) if isinstance(x, Tensor) else torch.full((), x, dtype=self.wide, device=self.table.device)
         )
 
 
 def _by_dtypes(*lists: Sequence[Tensor]) -> Iterator[_Lists]:
-    """The lists, divided so that all tensors of a list have one precision."""
+    """Yield the lists, divided so that all tensors of a list have one precision."""
     groups: defaultdict[tuple[torch.dtype, ...], list[tuple[Tensor, ...]]] = defaultdict(list)
     for tensors in zip(*lists, strict=True):
         groups[tuple(x.dtype for x in tensors)].append(tensors)
@@ -223,7 +223,9 @@ def _by_dtypes(*lists: Sequence[Tensor]) -> Iterator[_Lists]:
 
 
 def table_of(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """The numbers as int64 on the device, [rows, columns]. They are arguments of kernels, so that it can be captured.
+    """Return the numbers as int64 on the device, [rows, columns].
+
+    They are arguments of kernels, so that it can be captured.
 
     Args:
         rows: the numbers.
@@ -256,12 +258,12 @@ def ascend(
     eta: float | None,
     is_moved: Tensor,
 ) -> None:
-    lists, found = list(_by_dtypes(weights, trained, gradients)), []
+    lists, squares = list(_by_dtypes(weights, trained, gradients)), []
     for each in lists:
-        found.append(torch.empty(each.grid, dtype=each.wide, device=is_moved.device))
+        squares.append(torch.empty(each.grid, dtype=each.wide, device=is_moved.device))
         kinds = eta is not None, each.dtypes[0]
-        squares_kernel[each.grid](*each.arguments, found[-1], each.number(eta or 0.0), *kinds, **each.sizes)
-    factor = step_factor(torch.cat(found), rho)
+        squares_kernel[each.grid](*each.arguments, squares[-1], each.number(eta or 0.0), *kinds, **each.sizes)
+    factor = step_factor(torch.cat(squares), rho)
     for each in lists:
         kinds = eta is not None, each.dtypes[0]
         ascend_kernel[each.grid](*each.arguments, each.number(factor), each.number(eta or 0.0), *kinds, **each.sizes)

@@ -10,7 +10,7 @@ from .reference import Bits, PackedKeep
 
 
 def pack(keep: Tensor) -> PackedKeep:
-    """A keep mask, bool, broadcastable to [B, H, Q, K], as bits."""
+    """Return a keep mask, bool, broadcastable to [B, H, Q, K], as bits."""
     keep = keep[(None,) * (4 - keep.dim())]
     if keep.is_cuda and has_triton():
         from . import triton
@@ -20,12 +20,12 @@ def pack(keep: Tensor) -> PackedKeep:
 
 
 def bits_of_valid(valid: Tensor) -> Bits:
-    """The bits of the positions that the model itself allows: bool, broadcastable to [B, H, Q, K]."""
+    """Return the bits of the positions that the model itself allows: bool, broadcastable to [B, H, Q, K]."""
     return Bits(pack(valid).words, None, valid.shape[-1])
 
 
 def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bits:
-    """The positions that attend: those of `keep` that the model itself allows, and the rule for empty rows.
+    """Return the positions that attend: those of `keep` that the model itself allows, and the rule for empty rows.
 
     Args:
         keep: the positions that stay.

@@ -22,14 +22,14 @@ WORDS = 4  # of a block
 
 
 def pack(keep: Tensor) -> Tensor:
-    """bool [..., K] as bits: int16 [..., W]"""
+    """Return bool [..., K] as bits: int16 [..., W]."""
     bits = torch.arange(16, device=keep.device).view(8, 1, 2)
     blocks = pad(keep, (0, -keep.shape[-1] % BLOCK)).unflatten(-1, (-1, 8, WORDS, 2))
     return (blocks.int() << bits).sum((-3, -1)).to(torch.int16).flatten(-2)
 
 
 def unpack(words: Tensor, keys: int) -> Tensor:
-    """The inverse: bool [..., keys]"""
+    """Return bits as bool [..., keys]."""
     bits = torch.arange(16, dtype=torch.int16, device=words.device).view(8, 1, 2)
     blocks = words.unflatten(-1, (-1, 1, WORDS, 1)) >> bits & 1
     return blocks.flatten(-4)[..., :keys].bool()
@@ -43,17 +43,17 @@ class Bits(NamedTuple):
     keys: int
 
     def bits(self) -> Bits:
-        """Itself. Other masks compute their bits when they are asked for them."""
+        """Return the mask itself. Other masks compute their bits on demand."""
         return self
 
     @property
     def allowed(self) -> Tensor:
-        """bool [B, H, Q, K]: the positions that attend."""
+        """Return the positions that attend: bool [B, H, Q, K]."""
         return unpack(self.words, self.keys)
 
     @property
     def keep(self) -> Tensor:
-        """bool [B, H, Q, K], False also where a position is not valid."""
+        """Return bool [B, H, Q, K], False also where a position is not valid."""
         return self.allowed if self.empty is None else self.allowed & ~self.empty
 
     @property
@@ -61,12 +61,12 @@ class Bits(NamedTuple):
         return (self.words,) if self.empty is None else (self.words, self.empty)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Bits:
-        """The same with `function` of each tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to every tensor."""
         return Bits(function(self.words), None if self.empty is None else function(self.empty), self.keys)
 
 
 def combined(words: Tensor, valid: Bits) -> Bits:
-    """The bits for a packed keep mask, [B, H, Q, W], where the model itself allows `valid`."""
+    """Return the bits for a packed keep mask, [B, H, Q, W], where the model itself allows `valid`."""
     words = words & valid.words
     empty = (words == 0).all(-1, keepdim=True)
     return Bits(torch.where(empty, valid.words, words), empty, valid.keys)
@@ -80,7 +80,7 @@ class PackedKeep(NamedTuple):
 
     @property
     def keep(self) -> Tensor:
-        """bool [B, H, Q, K]"""
+        """Return bool [B, H, Q, K]."""
         return unpack(self.words, self.keys)
 
     @property
@@ -88,44 +88,44 @@ class PackedKeep(NamedTuple):
         return (self.words,)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> PackedKeep:
-        """The same with `function` of its tensor, which may change the examples."""
+        """Apply `function`, which may change the examples, to its tensor."""
         return PackedKeep(function(self.words), self.keys)
 
 
 class Blocks(NamedTuple):
-    """Which blocks of `BLOCK` by `BLOCK` positions a kernel must look at: from the first to the one behind the last."""
+    """Which blocks of `BLOCK` by `BLOCK` positions a kernel must look at: as half-open ranges."""
 
     keys: Tensor  # int32 [B, blocks of queries, 2]; a dimension that is 1 is the same for all
     queries: Tensor  # int32 [B, blocks of keys, 2]
 
     @classmethod
     def of(cls, valid: Tensor, queries: int) -> Blocks:
-        """The blocks with a position in `valid`, bool, broadcastable to [B, H, Q, K]."""
+        """Return the blocks with a position in `valid`, bool, broadcastable to [B, H, Q, K]."""
         valid = valid[(None,) * (4 - valid.dim())].any(1)
         if valid.shape[1] > 1:
             valid = _any_of_block(valid, 1)
-        found = _any_of_block(valid, 2)
-        of_queries = _range(found.transpose(1, 2))
-        if found.shape[1] == 1:  # the same for all queries
+        attending = _any_of_block(valid, 2)
+        of_queries = _range(attending.transpose(1, 2))
+        if attending.shape[1] == 1:  # the same for all queries
             of_queries = of_queries * -(-queries // BLOCK)
-        return cls(_range(found), of_queries)
+        return cls(_range(attending), of_queries)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Blocks:
-        """The same with `function`, which may change the examples, of each tensor with four dimensions."""
+        """Apply `function`, which may change the examples, to every tensor with four dimensions."""
         keys, queries = (function(x.unsqueeze(1)).squeeze(1) for x in self)
         return Blocks(keys, queries)
 
 
 def _any_of_block(x: Tensor, dim: int) -> Tensor:
-    """bool [..., ⌈n / BLOCK⌉, ...]"""
+    """Return bool [..., ⌈n / BLOCK⌉, ...]."""
     x = x.transpose(dim, -1)
     x = pad(x, (0, -x.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK)).any(-1)
     return x.transpose(dim, -1)
 
 
-def _range(found: Tensor) -> Tensor:
-    """The first True of each row of [..., n] and the place behind the last; 0 and 0 in a row without one: [..., 2]"""
-    places = torch.arange(found.shape[-1], device=found.device)
-    behind = ((places + 1) * found).amax(-1)
-    first = places.masked_fill(~found, found.shape[-1]).amin(-1)
+def _range(attending: Tensor) -> Tensor:
+    """Return the half-open range from the first to the last True of each row: [..., 2]; (0, 0) without one."""
+    places = torch.arange(attending.shape[-1], device=attending.device)
+    behind = ((places + 1) * attending).amax(-1)
+    first = places.masked_fill(~attending, attending.shape[-1]).amin(-1)
     return torch.stack([torch.minimum(first, behind), behind], -1).int()

@@ -15,7 +15,7 @@ BLOCK = tl.constexpr(_BLOCK)
 
 @triton.jit
 def words_of(is_set, factor, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The words of M rows of N keys, bool [M, N]: int16 [M, N / 16]. Threads hold what they add up.
+    """Return the words of M rows of N keys, bool [M, N]: int16 [M, N / 16]. Threads hold what they add up.
 
     `factor`, 1.0 or 0.0, is a second condition: to multiply and add is one instruction, and a second choice is another.
 
@@ -45,7 +45,7 @@ def pack_kernel(keep_ptr, words_ptr, Q, K, W, kb, kh, kq, kk, M: tl.constexpr, N
 
 @triton.jit
 def _all_keys(at, K):  # type: ignore[no-untyped-def]
-    """The words of a row at these places, with the bits of all keys that exist."""
+    """Return the words of a row at these places, with the bits of all keys that exist."""
     first = at // 4 * BLOCK + at % 4 * 2  # the key of the lowest bit; every second bit is 8 keys further
     even = tl.minimum(tl.maximum(K - first + 7, 0) // 8, 8)
     odd = tl.minimum(tl.maximum(K - first + 6, 0) // 8, 8)
@@ -80,12 +80,12 @@ def combine_kernel(  # type: ignore[no-untyped-def]
 
 
 def broadcast_strides(x: Tensor) -> list[int]:
-    """The strides of a tensor whose dimensions of one element are the same for all."""
+    """Return the strides of a tensor whose dimensions of one element are the same for all."""
     return [0 if n == 1 else stride for n, stride in zip(x.shape, x.stride(), strict=True)]
 
 
 def pack(keep: Tensor) -> Tensor:
-    """As the reference's, of a mask [B, H, Q, K]."""
+    """Like the reference's, of a mask [B, H, Q, K]."""
     batch, heads, queries, keys = keep.shape
     words = torch.empty(batch, heads, queries, -(-keys // _BLOCK) * WORDS, dtype=torch.int16, device=keep.device)
     if keep.numel():
@@ -98,18 +98,18 @@ def pack(keep: Tensor) -> Tensor:
 
 
 def combined(keep: PackedKeep, valid: Bits | None, in_place: bool = False) -> Bits:
-    """As the reference's; with `in_place` the result is written over `keep` where it has its shape."""
+    """Like the reference's; with `in_place` the result is written over `keep` where it has its shape."""
     words = keep.words
     shape = words.shape if valid is None else torch.broadcast_shapes(words.shape, valid.words.shape)
     is_own = in_place and words.shape == shape and words.is_contiguous()
-    found = words if is_own else torch.empty(shape, dtype=torch.int16, device=words.device)
+    words_out = words if is_own else torch.empty(shape, dtype=torch.int16, device=words.device)
     empty = torch.empty((*shape[:3], 1), dtype=torch.bool, device=words.device)
-    if found.numel():
+    if words_out.numel():
         n = triton.next_power_of_2(shape[-1])
         m = max(1, 8192 // n)
         combine_kernel[triton.cdiv(shape[2], m), shape[1], shape[0]](
-            words, None if valid is None else valid.words, found, empty.view(torch.uint8),
+            words, None if valid is None else valid.words, words_out, empty.view(torch.uint8),
             shape[2], keep.keys, shape[3], *words.expand(shape).stride()[:3],
             *((0, 0, 0) if valid is None else valid.words.expand(shape).stride()[:3]), M=m, N=n, IN_PLACE=is_own,
         )  # fmt: skip
-    return Bits(found, empty, keep.keys)
+    return Bits(words_out, empty, keep.keys)

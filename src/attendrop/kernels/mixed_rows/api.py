@@ -14,7 +14,7 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class _MixedRows(torch.autograd.Function):
-    """What a row has given in the forward it collects in the backward, by the inverse permutation."""
+    """Mixes rows in the forward; the backward uses the inverse permutation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, others: Tensor, back: Tensor, shares: Tensor, shares_back: Tensor) -> Tensor:
@@ -38,8 +38,8 @@ def mixed_rows(x: Tensor, others: Tensor, back: Tensor, shares: Tensor, shares_b
         shares: s, [rows, tokens, 1], in float32. Where it is 0, the other row is not read.
         shares_back: s_π⁻¹(i): what the row gives to the one whose partner it is.
     """
-    found: Tensor = _MixedRows.apply(x, others, back, shares, shares_back)
-    return found
+    mixed: Tensor = _MixedRows.apply(x, others, back, shares, shares_back)
+    return mixed
 
 
 def _implementation(x: Tensor) -> Any:

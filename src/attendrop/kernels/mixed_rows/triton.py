@@ -18,15 +18,15 @@ def mixed_rows_kernel(  # type: ignore[no-untyped-def]
     there = places < N
     given, taken = tl.load(given_ptr + at).to(WIDE), tl.load(taken_ptr + at).to(WIDE)
     x = tl.load(x_ptr + at * N + places, mask=there, other=0.0).to(WIDE)
-    found = x - given * x
+    mixed = x - given * x
     if taken != 0:
         other = tl.load(others_ptr + at // TOKENS) * TOKENS + at % TOKENS
-        found += taken * tl.load(x_ptr + other * N + places, mask=there, other=0.0).to(WIDE)
-    tl.store(out_ptr + at * N + places, found.to(out_ptr.dtype.element_ty), mask=there)
+        mixed += taken * tl.load(x_ptr + other * N + places, mask=there, other=0.0).to(WIDE)
+    tl.store(out_ptr + at * N + places, mixed.to(out_ptr.dtype.element_ty), mask=there)
 
 
 def mixed_rows(x: Tensor, others: Tensor, given: Tensor, taken: Tensor) -> Tensor:
-    """As the reference, for a contiguous x.
+    """Like the reference, for a contiguous x.
 
     Args:
         x: [rows, tokens, d].
@@ -34,11 +34,11 @@ def mixed_rows(x: Tensor, others: Tensor, given: Tensor, taken: Tensor) -> Tenso
         given: [rows, tokens, 1].
         taken: [rows, tokens, 1].
     """
-    found, (rows, tokens, n) = torch.empty_like(x), x.shape
-    if found.numel():
+    mixed, (rows, tokens, n) = torch.empty_like(x), x.shape
+    if mixed.numel():
         wide = tl.float64 if x.dtype == torch.float64 else tl.float32
         width = min(1024, triton.next_power_of_2(n))
         mixed_rows_kernel[rows * tokens, triton.cdiv(n, width)](
-            x, others, given.contiguous(), taken.contiguous(), found, tokens, n, WIDE=wide, WIDTH=width
+            x, others, given.contiguous(), taken.contiguous(), mixed, tokens, n, WIDE=wide, WIDTH=width
         )
-    return found
+    return mixed

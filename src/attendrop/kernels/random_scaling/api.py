@@ -19,21 +19,21 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def mix(
     weight: Tensor, trained: Tensor, keep: Tensor, target: Tensor | None, share: float | Tensor, key: int | Tensor
 ) -> None:
-    """Writes mixed weights over the trained ones, which are kept: W ← U + f ⊙ (W − U), f = m / share.
+    """Write mixed weights over the trained ones, which are kept: W ← U + f ⊙ (W − U), f = m / share.
 
     Args:
         weight: W, [rows, n]; the mixed weight is written over it.
         trained: of the same shape; W itself is written here.
         keep: bool, of the same shape, or with one row or one column of it that all share; m is written here.
         target: U; None is zero.
-        share: the probability that an element of m is 1, above 0; a number, or float32 of no dimensions on the device.
-        key: of the draws; a number, or int32 of no dimensions on the device.
+        share: the probability that an element of m is 1, above 0; a number, or 0-d float32 tensor on the device.
+        key: of the draws; a number, or 0-d int32 tensor on the device.
     """
     _implementation(weight, trained, keep, target).mix(weight, trained, keep, target, share, key)
 
 
 def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor | None, share: float | Tensor) -> None:
-    """Restores the trained weights, and makes the gradient of the mixed weights theirs: it is multiplied by f.
+    """Restore the trained weights, and make the gradient of the mixed weights theirs: it is multiplied by f.
 
     Args:
         weight: the mixed weight.
@@ -49,7 +49,7 @@ def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor | None
 
 
 def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
-    """Keeps elements with probability `share`, and divides them by it: x ← x ⊙ m / share.
+    """Keep elements with probability `share`, and divides them by it: x ← x ⊙ m / share.
 
     Args:
         x: the tensor.

@@ -35,18 +35,18 @@ def drawn(shape: torch.Size, share: float | Tensor, key: int | Tensor, device: t
 def mix(
     weight: Tensor, trained: Tensor, keep: Tensor, target: Tensor | None, share: float | Tensor, key: int | Tensor
 ) -> None:
-    """Writes U + f ⊙ (W − U) over the weight, W itself into `trained`, and m into `keep`."""
+    """Write U + f ⊙ (W − U) over the weight, W itself into `trained`, and m into `keep`."""
     trained.copy_(weight)
     keep.copy_(drawn(keep.shape, share, key, keep.device))
     weight.copy_(mixed(weight, target, keep_factor(keep, share, weight.dtype)))
 
 
 def unmix(weight: Tensor, trained: Tensor, keep: Tensor, gradient: Tensor, share: float | Tensor) -> None:
-    """Multiplies the gradient by f, and writes `trained` over the weight."""
+    """Multiply the gradient by f, and write `trained` over the weight."""
     gradient.mul_(keep_factor(keep, share, gradient.dtype))
     weight.copy_(trained)
 
 
 def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
-    """Multiplies x by f."""
+    """Multiply x by f."""
     x.mul_(keep_factor(drawn(x.shape, share, key, x.device), share, x.dtype))

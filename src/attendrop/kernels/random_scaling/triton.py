@@ -14,7 +14,7 @@ from ..draws.triton import mix as mix_word
 
 @triton.jit
 def _places(ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The rows and columns of a program, and which of them exist. Grid: (blocks of rows, blocks of columns)."""
+    """Return the rows and columns of a program, and which of them exist. Grid: (blocks of rows, blocks of columns)."""
     rows = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     columns = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     return rows, columns, (rows[:, None] < ROWS) & (columns[None, :] < N)
@@ -22,7 +22,7 @@ def _places(ROWS, N, BLOCK: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[
 
 @triton.jit
 def _is_kept(key_ptr, share, rows, columns, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Whether the draws of these rows and columns are below `share`; all rows, or all columns, may have one draw."""
+    """Return whether the draws of these rows and columns are below `share`; rows or columns may share a draw."""
     of_row = rows.to(tl.uint32) * GOLDEN if BY_ROW else (rows * 0).to(tl.uint32)
     of_column = columns.to(tl.uint32) * GOLDEN if BY_COLUMN else (columns * 0).to(tl.uint32)
     word = mix_word(tl.load(key_ptr).to(tl.uint32, bitcast=True) + of_row)
@@ -32,7 +32,7 @@ def _is_kept(key_ptr, share, rows, columns, BY_ROW: tl.constexpr, BY_COLUMN: tl.
 
 @triton.jit
 def _keep_at(rows, columns, N, BY_ROW: tl.constexpr, BY_COLUMN: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Where `keep` has the elements of these rows and columns, and which of the latter write them."""
+    """Return pointers into `keep` for these rows and columns, and which of the latter write them."""
     at = rows[:, None] * (N if BY_COLUMN else 1) * (1 if BY_ROW else 0) + columns[None, :] * (1 if BY_COLUMN else 0)
     writes = ((rows[:, None] == 0) | BY_ROW) & ((columns[None, :] == 0) | BY_COLUMN)
     return at, writes
@@ -55,11 +55,11 @@ def mix_kernel(  # type: ignore[no-untyped-def]
     tl.store(trained_ptr + at, weight, mask=there)
     weight = weight.to(tl.float32)
     if target_ptr is None:
-        found = weight * factor
+        mixed = weight * factor
     else:
         target = tl.load(target_ptr + at, mask=there, other=0.0).to(tl.float32)
-        found = target + (weight - target) * factor
-    tl.store(weight_ptr + at, found.to(weight_ptr.dtype.element_ty), mask=there)
+        mixed = target + (weight - target) * factor
+    tl.store(weight_ptr + at, mixed.to(weight_ptr.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize_on_alignment=["share_ptr"])
@@ -75,8 +75,8 @@ def unmix_kernel(  # type: ignore[no-untyped-def]
     factor = tl.where(is_kept, tl.div_rn(1.0, share), 0.0)
     at = rows[:, None] * N + columns[None, :]
     gradient = tl.load(gradient_ptr + at, mask=there, other=0.0)
-    found = gradient.to(tl.float32) * factor
-    tl.store(gradient_ptr + at, found.to(gradient_ptr.dtype.element_ty), mask=there)
+    scaled = gradient.to(tl.float32) * factor
+    tl.store(gradient_ptr + at, scaled.to(gradient_ptr.dtype.element_ty), mask=there)
     tl.store(weight_ptr + at, tl.load(trained_ptr + at, mask=there, other=0.0), mask=there)
 
 
@@ -116,7 +116,7 @@ def dropout_(x: Tensor, share: float | Tensor, key: int | Tensor) -> None:
 
 
 def _sizes(x: Tensor) -> tuple[int, int, tuple[int, int], dict[str, int]]:
-    """Rows and columns of a tensor, the grid, and the sizes of a program."""
+    """Return rows and columns of a tensor, the grid, and the sizes of a program."""
     rows = x.shape[0] if x.dim() else 1
     n = x.numel() // rows
     width = min(256, triton.next_power_of_2(n))
@@ -125,7 +125,7 @@ def _sizes(x: Tensor) -> tuple[int, int, tuple[int, int], dict[str, int]]:
 
 
 def _shared_by(keep: Tensor, weight: Tensor) -> dict[str, bool]:
-    """Whether each row, and each column, has draws of its own."""
+    """Return whether each row, and each column, has its own draws."""
     return {"BY_ROW": keep.shape[0] == weight.shape[0], "BY_COLUMN": keep.numel() // keep.shape[0] > 1}
 
 

@@ -5,11 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-# The modules that `pip install 'attendrop[cli]'` adds to the library.
-_EXTRA_MODULES = frozenset(
-    ("typer", "rich", "yaml", "datasets", "pandas", "pyarrow", "sklearn", "scipy", "seqeval", "sacrebleu", "matplotlib")
-)
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits. A mistake of the user is reported in one sentence, with exit code 2.
@@ -17,17 +12,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The words that follow `attendrop`. By default, those that this process was started with.
     """
+    from .packages import NAMES, missing_program, sentence_about
     from .signals import exits_on_interrupt
 
+    if problem := missing_program():
+        _end(problem)
     try:
         with exits_on_interrupt():
             from .app import run
 
         code = run(sys.argv[1:] if arguments is None else arguments)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _EXTRA_MODULES:
+    except ModuleNotFoundError as error:  # of a package that only some data need
+        module = (error.name or "").partition(".")[0]
+        if module not in NAMES:
             raise
-        raise SystemExit(
-            f"{error.name} is missing, which the command line needs: pip install 'attendrop[cli]'."
-        ) from None
+        _end(f"this needs {sentence_about([module])}")
     sys.exit(code)
+
+
+def _end(problem: str) -> None:
+    print(f"error: {problem}", file=sys.stderr)
+    sys.exit(2)

@@ -18,19 +18,20 @@ from ...errors import DivergedError, UserError
 from ...utils.deprecation import warn_renamed
 from .console import console, print_error, print_stopped
 from .launch import is_main_process
+from .packages import check_packages
 from .signals import exits_on_interrupt
 
 _UsageError: Any = typer.BadParameter.__base__  # an unknown flag, a missing argument: typer has no name for it
 
 # The help text of each command. The module of the same name in this folder defines the function `command`.
 COMMANDS = {
-    "check": "Look at your own files before training: what is wrong with them, and what is unusual.",
+    "check": "Check your own files before training: what is wrong with them, and what is unusual.",
     "train": "Fine-tune a model on a task or on your own files, with any of the methods.",
     "predict": "Predict with a model that `attendrop train` wrote: a few texts, or a whole file.",
-    "evaluate": "Judge a model that `attendrop train` wrote on another file with labels.",
+    "evaluate": "Evaluate a model that `attendrop train` wrote on another file with labels.",
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",
-    "study": "Show how far a study is: what is done, running and failed, and when it will end.",
+    "study": "Show the progress of a study: what is done, running and failed, and when it will end.",
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",
     "soup": "Average the weights of the runs of one method of a study into one model.",
     "curves": "Draw the losses and scores of several finished runs in one figure.",
@@ -50,6 +51,7 @@ class LazyGroup(TyperGroup):
             from .completion import command_for_completion
 
             return name, command_for_completion(str(name)), rest
+        check_packages(str(name), rest)
         return name, load_command(str(name)), rest
 
 

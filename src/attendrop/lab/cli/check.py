@@ -28,9 +28,11 @@ def command(
     choices: Annotated[
         list[str] | None, typer.Option(help="Column with an answer of a multiple choice; may be repeated.")
     ] = None,
-    label_separator: Annotated[str | None, typer.Option(help="Sign between several labels of one example.")] = None,
+    label_separator: Annotated[
+        str | None, typer.Option(help="Delimiter between several labels of one example.")
+    ] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the files, if it is not UTF-8.")] = None,
-    separator: Annotated[str | None, typer.Option(help="Sign between columns, or tab.")] = None,
+    separator: Annotated[str | None, typer.Option(help="Column delimiter, or 'tab'; detected by default.")] = None,
     columns: Annotated[
         list[str] | None, typer.Option(help="Names of the columns of a table without a header line: label,text.")
     ] = None,

@@ -18,8 +18,8 @@ from ..runs.hub_token import token_in_environment
 from ..studies.compare import compare
 from ..studies.design import Design, make_design
 from ..tasks.outcomes import OUTCOMES, Outcome, all_deltas
-from . import engine_options
 from .console import console, plain_table, quiet_libraries, shown
+from .engine_options import LOCAL, EngineOptions, RetryFailed
 from .flags import as_arguments, with_flags
 from .study_view import StudyView
 
@@ -65,7 +65,9 @@ def compare_command(
         bool, _option("Add seeds until every method is decided, with error rates that allow for it.", "--until-decided")
     ] = False,
     max_seeds: Annotated[int, _option("With --until-decided: the largest number of seeds.")] = _MOST_SEEDS,
-    baseline: Annotated[str | None, _option("What the others are compared with. [dim]\\[default: plain][/dim]")] = None,
+    baseline: Annotated[
+        str | None, _option("The method to compare the others with. [dim]\\[default: plain][/dim]")
+    ] = None,
     delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
     delta_loss: Annotated[float, _option("The same for the loss.")] = _DELTAS["loss"],
     delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = _DELTAS["ece"],
@@ -84,13 +86,8 @@ def compare_command(
         str | None,
         typer.Option(help="A YAML file with settings of runs; flags take precedence.", rich_help_panel="Run"),
     ] = None,
-    engine: engine_options.EngineName = "local",
-    workers: engine_options.Workers = None,
-    address: engine_options.Address = None,
-    gpus_per_worker: engine_options.GpusPerWorker = None,
-    cpus_per_worker: engine_options.CpusPerWorker = 1,
-    worker_timeout: engine_options.WorkerTimeout = engine_options.TIMEOUT,
-    retry_failed: engine_options.RetryFailed = False,
+    executor: EngineOptions = LOCAL,
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Compares with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting of a run."""
     shared = {**(read_yaml(config) if config else {}), **settings}
@@ -108,12 +105,10 @@ def compare_command(
         first_seed=first_seed, baseline=baseline, same_head=same_head,
     )  # fmt: skip
     if keep_models:
-        _check_keeping(engine, shared)
+        _check_keeping(executor.engine, shared)
     example = make_config({**design.runs(design.cells[0], 0)[0].settings, **secrets})
     place = Path(folder or Path("studies", example.output_dir.name.removesuffix("-plain")))
-    made = engine_options.engine_from_flags(
-        shared, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
-    )
+    made = executor.make(shared)
     words = {**shared, "method": list(design.methods), "task": tasks, "fraction": fraction or [], "shots": shots or []}
     more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
     more |= {name: True for name, is_on in (("same_head", same_head), ("keep_models", keep_models)) if is_on}

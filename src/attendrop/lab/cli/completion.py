@@ -52,19 +52,15 @@ def _choices(*values: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def _kinds(incomplete: str) -> list[str]:
+    from ..tasks.modalities import file_kinds
+
+    return _choices(*file_kinds())(incomplete)
+
+
 _VALUES = {
     "--method": _choices(*method_names()),
-    "--kind": _choices(
-        "classification",
-        "regression",
-        "multilabel",
-        "tokens",
-        "choice",
-        "translation",
-        "mlm",
-        "image_classification",
-        "audio_classification",
-    ),
+    "--kind": _kinds,
     "--capture": _choices("auto", "eager", "captured"),
     "--quantize": _choices("4bit", "8bit"),
     "--preset": _choices("paper", "recommended"),

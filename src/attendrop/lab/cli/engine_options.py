@@ -1,14 +1,13 @@
 """The flags of all commands that run a study: where its runs are trained.
 
-def command(engine: EngineName = "local", workers: Workers = None, address: Address = None,
-            gpus_per_worker: GpusPerWorker = None, cpus_per_worker: CpusPerWorker = 1,
-            worker_timeout: WorkerTimeout = TIMEOUT) -> None:
-    made = engine_from_flags(settings, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout)
+def command(executor: EngineOptions = LOCAL) -> None:
+    made = executor.make(settings)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any
 
@@ -20,48 +19,48 @@ from ..studies.executors import PATIENCE, Engine, make_engine
 _PANEL = "Workers"  # of these options in --help
 
 
-TIMEOUT = PATIENCE / 60
-
-
 def _option(help_text: str, *names: str) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel=_PANEL)
 
 
-EngineName = Annotated[str, _option("Where runs are trained: local, on this machine, or ray, on a Ray cluster.")]
-Workers = Annotated[int | None, _option("Runs at the same time; by default as many as fit. 0 = in this process.")]
-Address = Annotated[str | None, _option("Ray: host:port of the head node, or auto. By default, this machine alone.")]
-GpusPerWorker = Annotated[float | None, _option("Ray: the share of a GPU that a worker reserves, such as 0.25.")]
-CpusPerWorker = Annotated[float, _option("Ray: the processors that a worker reserves.")]
-WorkerTimeout = Annotated[
-    float,
-    _option("Minutes without a training step after which a worker is ended and its run has failed; 0 = never."),
-]
-RetryFailed = Annotated[bool, _option("Run the runs again that failed in an earlier start.", "--retry-failed")]
+RetryFailed = Annotated[bool, _option("Retry failed runs.", "--retry-failed")]
 
 
-def engine_from_flags(
-    settings: Mapping[str, Any],
-    engine: str,
-    workers: int | None,
-    address: str | None,
-    gpus_per_worker: float | None,
-    cpus_per_worker: float,
-    worker_timeout: float,
-) -> Engine:
-    """Makes the engine that the flags describe.
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where runs are trained. `with_flags` makes a flag of each field."""
 
-    Args:
-        settings: The settings of the runs; `use_cpu` decides the device.
-        engine: The value of `--engine`.
-        workers: The value of `--workers`.
-        address: The value of `--address`.
-        gpus_per_worker: The value of `--gpus-per-worker`.
-        cpus_per_worker: The value of `--cpus-per-worker`.
-        worker_timeout: The value of `--worker-timeout`.
-    """
-    if worker_timeout != 0 and not 1 <= worker_timeout < inf:  # healthy runs report every few seconds
-        raise UserError(f"worker_timeout is {worker_timeout:g}; it must be 0 (never) or at least 1 minute.")
-    return make_engine(
-        engine, workers, address, device="cpu" if settings.get("use_cpu") else None, gpus_per_worker=gpus_per_worker,
-        cpus_per_worker=cpus_per_worker, patience=60 * worker_timeout or None,
-    )  # fmt: skip
+    engine: Annotated[str, _option("Where runs are trained: local, on this machine, or ray, on a Ray cluster.")] = (
+        "local"
+    )
+    workers: Annotated[
+        int | None, _option("Runs at the same time; by default as many as fit. 0 = in this process.")
+    ] = None
+    address: Annotated[
+        str | None, _option("Ray: host:port of the head node, or auto. By default, this machine alone.")
+    ] = None
+    gpus_per_worker: Annotated[
+        float | None, _option("Ray: the share of a GPU that a worker reserves, such as 0.25.")
+    ] = None
+    cpus_per_worker: Annotated[float, _option("Ray: the processors that a worker reserves.")] = 1
+    worker_timeout: Annotated[
+        float,
+        _option("Minutes without progress after which a worker is killed and its run has failed; 0 = never."),
+    ] = PATIENCE / 60
+
+    def make(self, settings: Mapping[str, Any]) -> Engine:
+        """Makes the engine.
+
+        Args:
+            settings: The settings of the runs; `use_cpu` decides the device.
+        """
+        if self.worker_timeout != 0 and not 1 <= self.worker_timeout < inf:  # healthy runs report every few seconds
+            raise UserError(f"worker_timeout is {self.worker_timeout:g}; it must be 0 (never) or at least 1 minute.")
+        return make_engine(
+            self.engine, self.workers, self.address, device="cpu" if settings.get("use_cpu") else None,
+            gpus_per_worker=self.gpus_per_worker, cpus_per_worker=self.cpus_per_worker,
+            patience=60 * self.worker_timeout or None,
+        )  # fmt: skip
+
+
+LOCAL = EngineOptions()

@@ -1,4 +1,4 @@
-"""`attendrop evaluate`: a finished model judged on another file with labels."""
+"""`attendrop evaluate`: evaluate a finished model on another file with labels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(
     options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
     with progress_bar("evaluating") as progress:
         done = evaluate_file(folder, file, output, batch_size, overwrite, options, progress)
-    print_scores(done.metrics, {done.name: done.judgement}, console)
-    for warning in [*done.notes, *done.judgement["warnings"]]:
+    print_scores(done.metrics, {done.name: done.results}, console)
+    for warning in [*done.notes, *done.results["warnings"]]:
         print_sentence(f"[yellow]warning:[/yellow] {shown(warning)}")
     console.print(f"tables and pictures are in {shown(done.folder)}", soft_wrap=True)

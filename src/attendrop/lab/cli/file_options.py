@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 Encoding = Annotated[str | None, typer.Option(help="Encoding of the file, if it is not UTF-8.")]
-Separator = Annotated[str | None, typer.Option(help="Sign between its columns, or tab.")]
+Separator = Annotated[str | None, typer.Option(help="Column delimiter, or 'tab'; detected by default.")]
 Columns = Annotated[
     list[str] | None, typer.Option(help="Names of its columns if it has no header line, such as label,text.")
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -46,17 +47,20 @@ def with_flags(
 
     Args:
         function: Called with the settings that the user gave, as a dictionary, and with its own parameters. A
-            parameter with the name of a setting replaces its flag.
+            parameter with the name of a setting replaces its flag, and one whose type is a dataclass has a flag for
+            each field.
         without: Settings that are no flags of this command.
         shown: Settings and own parameters that `--help` shows, besides those of `COMMON`.
     """
-    own = own_parameters(function)
+    own, groups = own_parameters(function), _groups(function)
     replaced = {*without, *(parameter.name for parameter in own)}
     settings = {name: setting for name, setting in all_settings().items() if name not in replaced}
 
     def command(**values: Any) -> Any:
         values.pop("help_all")
         given = {name: values.pop(name) for name in settings}
+        for name, group in groups.items():
+            values[name] = group(**{f.name: values.pop(f.name) for f in dataclasses.fields(group)})
         return function({name: value for name, value in given.items() if value not in (None, [])}, **values)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
@@ -71,9 +75,23 @@ def with_flags(
 
 
 def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of a command besides `settings`. Their options are copies, which may be changed."""
+    """The parameters of a command besides `settings`, and the fields of those that are groups of them.
+
+    Their options are copies, which may be changed.
+    """
+    groups, found = _groups(function), list[inspect.Parameter]()
+    for p in inspect.signature(function, eval_str=True).parameters.values():
+        if p.name in groups:
+            found += inspect.signature(groups[p.name], eval_str=True).parameters.values()
+        elif p.name != "settings":
+            found.append(p)
+    return [p.replace(annotation=_copied(p.annotation)) for p in found]
+
+
+def _groups(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters of a command whose type is a dataclass, and this type."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return [p.replace(annotation=_copied(p.annotation)) for p in parameters if p.name != "settings"]
+    return {p.name: p.annotation for p in parameters if dataclasses.is_dataclass(p.annotation)}
 
 
 def _copied(annotation: Any) -> Any:

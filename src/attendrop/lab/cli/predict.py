@@ -85,14 +85,14 @@ def _lines(texts: list[str]) -> list[str]:
 
 def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:
     """One line for each example: the prediction, its probability and the text."""
-    from ..tasks import as_text
+    from ..tasks import as_text, kind_of
 
     for place, prediction in enumerate(columns["prediction"]):
-        chance = columns.get(f"probability_{prediction}") if not isinstance(prediction, list) else None
-        shares = "" if chance is None else f"  {chance[place]:.2f}"
+        probability = columns.get(f"probability_{prediction}") if not isinstance(prediction, list) else None
+        shares = "" if probability is None else f"  {probability[place]:.2f}"
         parts = [columns[name][place] for name in task.text if name in columns]
         text = " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
-        answer = as_text(task, prediction) or ("no label" if task.kind == "multilabel" else "(empty)")
+        answer = as_text(task, prediction) or ("no label" if kind_of(task).has_several_labels else "(empty)")
         console.print(f"[bold]{shown(answer)}[/bold]{shares}  {shown(text)}", soft_wrap=True)
 
 

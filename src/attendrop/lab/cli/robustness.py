@@ -25,7 +25,7 @@ def command(
         str, typer.Option(help="Layers to measure: all, first, encoder, decoder, cross, or numbers such as 0,2,5.")
     ] = "all",
     attribution: Annotated[
-        str, typer.Option(help="What orders the positions: ga (gradient), iga (integrated gradient) or aa (attention).")
+        str, typer.Option(help="How positions are ordered: ga (gradient), iga (integrated gradient) or aa (attention).")
     ] = "ga",
     label: Annotated[str, typer.Option(help="The attributed label: pseudo (the prediction) or gold.")] = "pseudo",
     max_samples: Annotated[int, typer.Option(help="Use at most this number of examples, the first ones.")] = 500,

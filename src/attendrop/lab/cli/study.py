@@ -17,7 +17,7 @@ _PAUSE = 2.0  # seconds between two looks
 
 def command(
     folder: Annotated[str, typer.Argument(help="The folder of `attendrop compare` or `attendrop tune`.")],
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing it until the study ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it until the study ends.")] = False,
 ) -> None:
     status = read_status(folder)
     if watch and status.is_active:

@@ -11,9 +11,9 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from transformers import TrainerCallback
 
-from ..report.judgement import score_rows
+from ..report.evaluation import score_rows
 from ..runs import Listener, Result
-from ..tasks import Description, Task, modality_of
+from ..tasks import Description, Task, kind_of, modality_of
 from .console import console, plain_table, print_sentence, shown, timed_bar
 from .data_tables import balance_table, data_table
 
@@ -105,16 +105,16 @@ def print_scores(metrics: Mapping[str, Any], evaluation: Mapping[str, Any], cons
 
     Args:
         metrics: The scores by `<split>/<metric>`.
-        evaluation: Split -> its judgement.
+        evaluation: Split -> its evaluation.
         console: Where to print.
     """
     table = plain_table("scores", "", "95 % interval", "most frequent answer", align_right=True)
     for name, *cells in score_rows(metrics, evaluation):
         table.add_row(shown(name), *cells)
     console.print(table)
-    for split, judged in evaluation.items():
-        if judged["baseline"]:
-            console.print(f"[dim]most frequent answer on {shown(split)}: {shown(judged['baseline'])}[/dim]")
+    for split, of_split in evaluation.items():
+        if of_split["baseline"]:
+            console.print(f"[dim]most frequent answer on {shown(split)}: {shown(of_split['baseline'])}[/dim]")
     first: Mapping[str, Any] = next(iter(evaluation.values()), {})
     if first.get("classes"):
         console.print(classes_table(first["classes"]))
@@ -142,7 +142,7 @@ def print_summary(result: Result, console: Console) -> None:
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)
     task = Task.from_dict(result.record["task"])
     following = [f"train --model {folder} --task …"]
-    if task.kind != "mlm":
+    if kind_of(task).has_answers:
         examples = modality_of(task).on_command_line(task)
         following = [f"predict {folder} {examples}", f"predict {folder} --file FILE"]
     for title, words in zip(("next:", "  or:"), following, strict=False):

@@ -23,8 +23,8 @@ from ..studies.trials import load_optuna
 from ..studies.tune import Setting, TuneListener, Tuner, tune
 from ..studies.tune_design import NOT_TUNED, TuneConfig, make_tune_config
 from ..studies.tune_result import TUNING_FILE, summarize
-from . import engine_options
 from .console import console, plain_table, quiet_libraries, shown
+from .engine_options import LOCAL, EngineOptions, RetryFailed
 from .flags import as_arguments, with_flags
 from .study_view import StudyView
 
@@ -80,13 +80,8 @@ def tune_command(
             rich_help_panel=_SEARCH,
         ),
     ] = None,
-    engine: engine_options.EngineName = "local",
-    workers: engine_options.Workers = None,
-    address: engine_options.Address = None,
-    gpus_per_worker: engine_options.GpusPerWorker = None,
-    cpus_per_worker: engine_options.CpusPerWorker = 1,
-    worker_timeout: engine_options.WorkerTimeout = engine_options.TIMEOUT,
-    retry_failed: engine_options.RetryFailed = False,
+    executor: EngineOptions = LOCAL,
+    retry_failed: RetryFailed = False,
 ) -> None:
     """Tunes with `settings`, the flags that the user gave; `with_flags` adds a flag for each setting."""
     settings = {**(read_yaml(config) if config else {}), **settings}
@@ -99,9 +94,7 @@ def tune_command(
     more = {"space": space or [], "trials": search.trials, **options, "output_dir": str(folder)}
     words = as_arguments({**search.settings, "method": list(search.spaces), "seed": search.seed, **more})
     command = shlex.join(["attendrop", "tune", *words])
-    made = engine_options.engine_from_flags(
-        search.settings, engine, workers, address, gpus_per_worker, cpus_per_worker, worker_timeout
-    )
+    made = executor.make(search.settings)
     _announce(search, folder)
     with token_in_environment(one_run), closing(made):
         try:

@@ -1,4 +1,4 @@
-"""What the model of a run answered on each part that it was scored on, stored beside its record.
+"""What the model of a run predicted on each part that it was scored on, stored beside its record.
 
 predictions/<id>.npz   small arrays: logits in half precision, numbers, classes of words
 
@@ -12,91 +12,38 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...utils.files import write_whole
 from .. import tasks
-from ..tasks.prepare import IGNORED
+from ..tasks.catalogue import RENAMED_KINDS
+from ..tasks.kinds.members import Outputs, shrunk
 
 PREDICTIONS_FOLDER = "predictions"
-KINDS = ("classification", "choice", "multilabel", "tokens", "regression", "mlm")  # that can be ensembled
-
-Array = npt.NDArray[Any]
-
-
-def _nothing() -> Array:
-    return np.zeros(0, int)
-
-
-@dataclass
-class Outputs:
-    """What a model answered on one part.
-
-    Attributes:
-        kind: The kind of the task.
-        values: Of each example the logits minus their largest (classification, choice), the logits of the labels
-            (multilabel) or the number (regression); of each word that is scored its class (tokens); of each masked
-            token the log-likelihood of the right one (mlm).
-        gold: What is right, in the same order, as the model's classes.
-        labels: The names of the task's labels.
-        to_task: For each class of the model, the number of its label.
-        lengths: How many words of each example are scored, in tagging.
-    """
-
-    kind: str
-    values: Array
-    gold: Array
-    labels: Array = field(default_factory=lambda: np.zeros(0, str))
-    to_task: Array = field(default_factory=_nothing)
-    lengths: Array = field(default_factory=_nothing)
 
 
 def outputs_of(task: tasks.Task, prepared: tasks.Prepared, prediction: Any) -> Outputs | None:
-    """What the model answered in an evaluation; None for a kind of task that cannot be ensembled.
+    """What the model predicted in an evaluation; None for a kind of task that cannot be ensembled.
 
     Args:
         task: The task.
         prepared: The tokenised data.
         prediction: What the Trainer gives to `compute_metrics`.
     """
-    if task.kind not in KINDS:
+    members = tasks.kind_of(task).members
+    if members is None:
         return None
     given = prediction.predictions
     values, gold = np.asarray(given[0] if isinstance(given, tuple) else given), np.asarray(prediction.label_ids)
-    found = Outputs(task.kind, values, gold, np.array(task.labels, str))
+    outputs = Outputs(task.kind, values, gold, np.array(task.labels, str))
     if prepared.to_task is not None:
-        found.to_task = prepared.to_task
-    if task.kind in ("tokens", "mlm"):
-        is_scored = gold != IGNORED
-        found.gold, found.lengths = gold[is_scored], is_scored.sum(-1)
-        found.values = (values.argmax(-1) if task.kind == "tokens" else values)[is_scored]
-    elif task.kind == "regression":
-        found.values, found.gold = values.reshape(-1), gold.reshape(-1)
-    elif task.kind != "multilabel":
-        # Small gaps below the largest logit keep their precision, so that rounding does not change the prediction.
-        found.values = np.maximum(values - values.max(-1, keepdims=True), -60_000)
-    return _as_small(found)
-
-
-def _as_small(outputs: Outputs) -> Outputs:
-    """The same in the smallest types that keep what scores need."""
-    precise = np.float32 if outputs.kind in ("regression", "mlm") else np.float16
-    is_class = outputs.kind == "tokens"
-    values = outputs.values.astype(_smallest(outputs.values) if is_class else precise)
-    gold = outputs.gold.astype(np.float32 if outputs.kind == "regression" else _smallest(outputs.gold))
-    return Outputs(
-        outputs.kind, values, gold, outputs.labels, outputs.to_task.astype(np.int32), outputs.lengths.astype(np.int32)
-    )
-
-
-def _smallest(numbers: Array) -> Any:
-    """The smallest type for whole numbers from 0 on."""
-    return np.min_scalar_type(int(numbers.max(initial=0)))
+        outputs.to_task = prepared.to_task
+    members.reduce(outputs)
+    return shrunk(outputs, members)
 
 
 def pack(parts: Mapping[str, Outputs]) -> bytes:
@@ -130,7 +77,7 @@ def write_outputs(folder: str | Path, run_id: str, text: str) -> None:
 
 
 def read_outputs(folder: str | Path, run_id: str) -> dict[str, Outputs]:
-    """What the model of a run answered on each part; empty if that was not stored, or the file is broken.
+    """What the model of a run predicted on each part; empty if that was not stored, or the file is broken.
 
     Args:
         folder: The folder of the study.
@@ -140,8 +87,13 @@ def read_outputs(folder: str | Path, run_id: str) -> dict[str, Outputs]:
         with np.load(_path(folder, run_id), allow_pickle=False) as file:
             arrays = dict(file)
         names = dict.fromkeys(name.rpartition("/")[0] for name in arrays)
-        parts = {part: {f.name: arrays[f"{part}/{f.name}"] for f in fields(Outputs)} for part in names}
-        return {part: Outputs(**{**values, "kind": str(values["kind"])}) for part, values in parts.items()}
+        parts: dict[str, dict[str, Any]] = {
+            part: {f.name: arrays[f"{part}/{f.name}"] for f in fields(Outputs)} for part in names
+        }
+        for values in parts.values():
+            kind = str(values["kind"])
+            values["kind"] = RENAMED_KINDS.get(kind, kind)  # of an old study
+        return {part: Outputs(**values) for part, values in parts.items()}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return {}
 

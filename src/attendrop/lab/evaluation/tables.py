@@ -13,8 +13,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from .. import tasks
+from ..tasks.kinds import Answers
 from ..tasks.predictions import cell
-from .answers import CLASSES, Answers, probabilities
 
 FORMATS = ("csv", "tsv", "jsonl", "parquet")
 Columns = dict[str, list[Any]]
@@ -31,8 +31,7 @@ def prediction_columns(
 ) -> Columns:
     """The columns that a prediction adds to an example: `prediction`, and `probability_<class>` for each class.
 
-    In tagging they are lists with one entry for each word, and `probability` is that of the predicted tag. A word that
-    the model has not seen, because it was cut off, has the tag `O` (or `_`) and None.
+    In tagging they are lists with one entry for each word.
 
     Args:
         task: The task.
@@ -42,42 +41,8 @@ def prediction_columns(
         word_starts: Those of `Prepared`, in tagging.
         taken: Names of columns that are not used again; `_2` is added to a name that is one of them.
     """
-    columns: Columns = {}
-    if task.kind == "translation":
-        columns["prediction"] = list(values)
-    elif task.kind == "regression":
-        columns["prediction"] = np.round(np.asarray(values, float), decimals).tolist()
-    elif task.kind == "tokens":
-        assert word_starts is not None
-        columns = _tag_columns(task, probabilities(task, values, temperature), word_starts)
-    else:
-        chances = probabilities(task, values, temperature)
-        columns["prediction"] = _names(task, values)
-        rounded = np.round(chances, 4).T.tolist()
-        columns |= {f"probability_{label}": part for label, part in zip(task.labels, rounded, strict=True)}
+    columns = tasks.kind_of(task).answers(task, values).columns(temperature, decimals, word_starts)
     return {_free(name, taken): column for name, column in columns.items()}
-
-
-def _names(task: tasks.Task, values: Any) -> list[Any]:
-    if task.kind == "multilabel":
-        labels = np.array(task.labels, dtype=object)
-        return [labels[row].tolist() for row in values > 0]
-    chosen = [task.labels[index] for index in values.argmax(-1)]
-    return [int(name) if name.isdigit() else name for name in chosen] if task.kind == "choice" else chosen
-
-
-def _tag_columns(task: tasks.Task, chances: np.ndarray, word_starts: Sequence[Sequence[int]]) -> Columns:
-    lengths = [len(starts) for starts in word_starts]
-    positions = np.fromiter((start for starts in word_starts for start in starts), int, sum(lengths))
-    unseen = "O" if "O" in task.labels else "_"
-    tags = np.array(task.labels, dtype=object)[chances.argmax(-1)]
-    tags[positions < 0] = unseen
-    rounded = np.round(chances, 4).astype(object)
-    rounded[positions < 0] = None
-    columns = {"prediction": tags, "probability": rounded[np.arange(len(rounded)), chances.argmax(-1)]}
-    columns |= {f"probability_{label}": rounded[:, place] for place, label in enumerate(task.labels)}
-    ends = np.cumsum(lengths)[:-1]
-    return {name: [part.tolist() for part in np.split(values, ends)] for name, values in columns.items()}
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
@@ -90,12 +55,8 @@ def _free(name: str, taken: Sequence[str]) -> str:
 
 def labels_as_names(task: tasks.Task, split: Any) -> list[Any]:
     """The labels of a split by name: a name, a number, or a list of names."""
-    values = split[task.label][:]
-    if task.kind in ("classification", "choice"):
-        return [task.labels[value] for value in values]
-    if task.kind in ("tokens", "multilabel"):
-        return [[task.labels[index] for index in value] for value in values]
-    return list(values)
+    kind = tasks.kind_of(task)
+    return [kind.label_name(task, value) for value in split[task.label][:]]
 
 
 def split_columns(task: tasks.Task, split: Any) -> Columns:
@@ -116,7 +77,7 @@ def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: f
     losses = answers.losses()
     order = np.argsort(-losses, kind="stable")
     columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
-    if task.kind in CLASSES and task.kind != "tokens":
+    if answers.marks_right:
         columns[_free("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 
@@ -150,7 +111,7 @@ def write_table(path: str | Path | None, columns: Mapping[str, Sequence[Any]], t
 
 def _write_delimited(file: TextIO, columns: Mapping[str, Sequence[Any]], task: tasks.Task, delimiter: str) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
-    if task.kind != "tokens":
+    if not tasks.kind_of(task).is_per_word:
         joined = {name: [tasks.as_text(task, v) for v in values] for name, values in columns.items()}
         writer.writerow(joined)
         writer.writerows([cell(value) for value in row] for row in zip(*joined.values(), strict=True))
@@ -173,3 +134,31 @@ def _arrow_table(columns: Mapping[str, Sequence[Any]]) -> Any:
         except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):  # values of several types
             arrays[name] = pyarrow.array([None if value is None else str(value) for value in values])
     return pyarrow.table(arrays)
+
+
+def write_evaluation(folder: Path, evaluation: Mapping[str, Any], labels: Sequence[str], suffix: str = "") -> None:
+    """Write the tables and pictures of an evaluation: classes, confusion matrix and reliability diagram.
+
+    Args:
+        folder: The folder to write to.
+        evaluation: From `scores.evaluate`.
+        labels: The names of the classes.
+        suffix: Added to the names of the files, such as `_test`.
+    """
+    from ..report.evaluation import SHOWN_CLASSES, plot_confusion, plot_reliability
+
+    if "classes" in evaluation:
+        with (folder / f"classes{suffix}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(evaluation["classes"][0])
+            for row in evaluation["classes"]:
+                writer.writerow([round(v, 4) if isinstance(v, float) else cell(v) for v in row.values()])
+        plot_reliability(evaluation["calibration"], folder / f"reliability{suffix}.png")
+    if "confusion" in evaluation:
+        with (folder / f"confusion{suffix}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["right answer", *map(cell, labels)])
+            for label, counts in zip(labels, evaluation["confusion"], strict=True):
+                writer.writerow([cell(label), *counts])
+        if len(labels) <= SHOWN_CLASSES:
+            plot_confusion(evaluation["confusion"], labels, folder / f"confusion{suffix}.png")

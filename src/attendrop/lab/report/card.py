@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..tasks import METRICS, TASKS, Task, find_task, modality_of
+from ..tasks import METRICS, TASKS, Task, find_task, kind_of, modality_of
 from ..tasks.hub import is_hub_name
 from ._markdown import markdown_code, markdown_text
-from .judgement import SHOWN_CLASSES, scores_in_card
+from .evaluation import SHOWN_CLASSES, scores_in_card
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -66,7 +66,7 @@ def _metadata(record: Mapping[str, Any], name: str) -> ModelCardData:
     results = _eval_results(record, task)
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=modality_of(task).pipeline_tag(task.kind),
+        pipeline_tag=modality_of(task).pipeline_tag(task),
         tags=["attendrop", *(method["method"] for method in record["regularizers"])],
         base_model=model if is_hub_name(model) else None,
         datasets=[task.hub] if task.hub and is_hub_name(task.hub) else None,
@@ -90,7 +90,7 @@ def _eval_results(record: Mapping[str, Any], task: Task) -> list[EvalResult]:
             split = source.splits.get("validation", source.splits.get("test"))
         results.append(
             EvalResult(
-                task_type=modality_of(task).pipeline_tag(task.kind),
+                task_type=modality_of(task).pipeline_tag(task),
                 dataset_type=source.hub or (source.name if source.name in TASKS else "unknown"),
                 dataset_name=source.name,
                 dataset_config=source.hub_config,
@@ -134,10 +134,10 @@ def _text(record: Mapping[str, Any], settings_file: Path) -> str:
     scores = scores_in_card(record["metrics"], record.get("evaluation", {}))
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
     task = Task.from_dict(record["task"])
-    kind, modality = task.kind, modality_of(task)
-    model_class = modality.model_class(kind)
+    modality = modality_of(task)
+    model_class = modality.model_class(task)
     predict = f"`attendrop predict FOLDER {modality.on_command_line(task)}`"
-    use = predict if kind != "mlm" else "`attendrop train --model FOLDER`, to fine-tune it"
+    use = predict if kind_of(task).has_answers else "`attendrop train --model FOLDER`, to fine-tune it"
     return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(data)}
 
 Fine-tuned with attendrop {versions["attendrop"]}.
@@ -182,15 +182,15 @@ def _bullets(items: Iterable[str]) -> str:
 
 def _pictures(record: Mapping[str, Any]) -> str:
     """The figures and tables of the validation data that the run wrote."""
-    judged = record.get("evaluation", {}).get("validation", {})
-    if not judged:
+    evaluation = record.get("evaluation", {}).get("validation", {})
+    if not evaluation:
         return ""
     errors = "\nThe validation examples with the largest loss are in `errors.csv`.\n"
-    if "calibration" not in judged:
+    if "calibration" not in evaluation:
         return errors
     confusion = (
         "![confusion matrix](confusion.png)\n"
-        if len(judged.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
+        if len(evaluation.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
         else ""
     )
     note = markdown_text(record["temperature_note"])

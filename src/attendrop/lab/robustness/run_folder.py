@@ -15,10 +15,8 @@ from ..runs.data import load_data
 from ..runs.folder import CONFIG_FILE, read_record
 from ..runs.run_yaml import read_yaml
 from ..runs.settings import make_config
+from ..tasks.catalogue import RENAMED_KINDS
 from .measure import RATES, Robustness, measure_robustness
-
-# Their score needs the text that the model generates, or no logits at all; they get the share of right tokens.
-_SCORED_BY_TOKENS = ("translation", "mlm")
 
 
 def robustness_of_run(
@@ -65,7 +63,8 @@ def robustness_of_run(
         batch_size=batch_size,
         collate_fn=prepared.collator,
     )
-    by_tokens = data.task.kind in _SCORED_BY_TOKENS
+    # Scores of other kinds need a text that the model generates, or log-likelihoods: they get the share of right tokens
+    by_tokens = not tasks.kind_of(data.task).is_scored_from_logits
     try:
         return measure_robustness(
             model.to("cuda" if torch.cuda.is_available() else "cpu"), watch(loader), rates=rates, layers=layers,
@@ -82,5 +81,7 @@ def _evaluated_data(folder: str | Path, record: dict[str, Any], file: str | Path
     task = tasks.Task.from_dict(record["task"])
     if file is not None:
         return tasks.load_inputs(file, task)
-    data = load_data(make_config(read_yaml(Path(folder, CONFIG_FILE))), record["seed"])
+    settings = read_yaml(Path(folder, CONFIG_FILE))
+    settings["kind"] = RENAMED_KINDS.get(str(settings.get("kind")), settings.get("kind"))  # of an old run
+    data = load_data(make_config(settings), record["seed"])
     return tasks.Data(task, None, None, data.validation)

@@ -12,22 +12,6 @@ from ..tasks.findings import plural
 _MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their number
 
 
-def breaks_ties_by_loss(base: Any) -> Any:
-    """Return a subclass of a Trainer class that keeps the smaller validation loss where two scores are equal."""
-
-    class TieBreakingTrainer(base):
-        def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-            if super()._determine_best_metric(metrics=metrics, trial=trial):
-                return True
-            best = evaluation_at(self.state.log_history, self.state.best_global_step)
-            if best is None or not is_better(metrics, best, self.args):
-                return False
-            self.state.best_global_step = self.state.global_step
-            return True
-
-    return TieBreakingTrainer
-
-
 def is_better(metrics: Mapping[str, Any], best: Mapping[str, Any], arguments: Any) -> bool:
     """Whether an evaluation has a better score than another one, or the same score and a smaller loss.
 

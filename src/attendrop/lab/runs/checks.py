@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
-from ..tasks.columns import FILE_KINDS
 
 if TYPE_CHECKING:
     from .settings import RunConfig
@@ -90,18 +89,11 @@ def check_settings(config: RunConfig) -> None:
     """
     if not config.model:
         raise UserError("no model is given; name one with --model, such as --model roberta-base.")
-    _read_kind_as_task(config)
     if bool(config.task) == bool(config.train_file):
         what = "both task and train_file are given" if config.task else "no data are given"
         raise UserError(f"{what}; use either --task, such as --task glue/rte, or --train-file with your own data.")
     _check_values(config)
     _check_pairs(config)
-
-
-def _read_kind_as_task(config: RunConfig) -> None:
-    """With files of one's own, `--task image_classification` means `--kind image_classification`."""
-    if config.train_file and config.task in FILE_KINDS and config.kind in (None, config.task):
-        config.kind, config.task = config.task, None
 
 
 def _value(config: RunConfig, name: str) -> Any:

@@ -20,7 +20,7 @@ def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> t
     sample_seed = seed if sample_seed is None else sample_seed
     if config.task:
         data = tasks.load_task(config.task, config.data_dir)
-        if "mlm" in (config.kind, data.task.kind):
+        if {config.kind, data.task.kind} & set(tasks.kinds_that("is_masked")):
             data = tasks.as_corpus(data)
     else:
         assert config.train_file is not None

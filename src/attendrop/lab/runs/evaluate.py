@@ -1,4 +1,4 @@
-"""Judge the model of a finished run on another file with labels, as `attendrop train` judges it on validation data."""
+"""Evaluate the model of a finished run on another file with labels, as `attendrop train` does on validation data."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ from typing import Any
 
 from ...errors import UserError
 from ...utils.checks import check_whole
+from ...utils.deprecation import warn_renamed
 from ...utils.files import write_json
 from .. import tasks
-from ..evaluation.judgement import judge, write_judgement
-from ..evaluation.judging import EVALUATION_FILE
-from ..evaluation.tables import error_columns, write_table
+from ..evaluation.evaluator import EVALUATION_FILE
+from ..evaluation.scores import evaluate
+from ..evaluation.tables import error_columns, write_evaluation, write_table
 from .folder import check_writable
 from .predict import Progress, read_finished, read_rows
 
 
 @dataclasses.dataclass
 class Evaluation:
-    """A model judged on a file.
+    """A model evaluated on a file.
 
     Attributes:
         folder: The folder with the tables and pictures.
         name: The name of the file, without its folder.
         metrics: The scores by `<name>/<metric>`.
-        judgement: Everything else, see `judge`.
+        results: Everything else, see `attendrop.lab.evaluation.scores.evaluate`.
         notes: What the user must know about the file, such as rows that were left out.
     """
 
     folder: Path
     name: str
     metrics: dict[str, float]
-    judgement: dict[str, Any]
+    results: dict[str, Any]
     notes: list[str]
+
+    @property
+    def judgement(self) -> dict[str, Any]:
+        """The former name of `results`."""
+        warn_renamed("Evaluation.judgement", "Evaluation.results")
+        return self.results
 
 
 def evaluate_file(
@@ -45,7 +52,7 @@ def evaluate_file(
     options: tasks.ReadOptions | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Judge the model of a run on a file, and write the same tables and pictures as `attendrop train`.
+    """Evaluate the model of a run on a file, and write the same tables and pictures as `attendrop train`.
 
     Args:
         folder: The folder of a finished run.
@@ -67,21 +74,22 @@ def evaluate_file(
         )
     data, _ = read_rows(file, run.task, options)
     if not has_labels(data):
-        raise UserError(f"{file} has no labels, and without them there is nothing to judge; see `attendrop predict`.")
+        raise UserError(
+            f"{file} has no labels, and without them there is nothing to evaluate; see `attendrop predict`."
+        )
     outputs = run.outputs(data, batch_size, progress)
     answers = outputs.answers()
     assert answers is not None
-    judged = judge(answers, path, run.temperature)
+    results = evaluate(answers, path, run.temperature)
     place.mkdir(parents=True, exist_ok=True)
-    write_json(place / EVALUATION_FILE, {path: judged})
-    write_judgement(place, judged, run.task.labels)
+    write_json(place / EVALUATION_FILE, {path: results})
+    write_evaluation(place, results, run.task.labels)
     columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
     write_table(place / "errors.csv", columns, run.task, "csv")
-    metrics = {f"{path}/{name}": judged["scores"][name]["value"] for name in run.task.metrics}
-    return Evaluation(place, path, metrics, judged, data.notes)
+    metrics = {f"{path}/{name}": results["scores"][name]["value"] for name in run.task.metrics}
+    return Evaluation(place, path, metrics, results, data.notes)
 
 
 def has_labels(data: tasks.Data) -> bool:
     """Whether `data.test` has labels, or the targets of a translation."""
-    column = data.task.text[1] if data.task.kind == "translation" else data.task.label
-    return data.test is not None and column in data.test.column_names
+    return data.test is not None and tasks.kind_of(data.task).target(data.task) in data.test.column_names

@@ -18,7 +18,7 @@ from ...errors import UserError, on_one_line
 from ...methods import method_names
 from ...trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
 from ...utils.lock import LOCK_FILE
-from ..evaluation.judging import EVALUATION_FILE
+from ..evaluation.evaluator import EVALUATION_FILE
 from ..tasks import TASKS
 from .run_yaml import write_yaml
 from .settings import RunConfig

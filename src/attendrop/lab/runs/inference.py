@@ -37,22 +37,22 @@ class Rows:
         self.order = np.argsort(-self.lengths.reshape(-1, self.endings).max(-1), kind="stable")  # the longest first
 
     @classmethod
-    def of_split(cls, split: Any, tokenizer: Any, kind: str) -> Rows:
+    def of_split(cls, split: Any, tokenizer: Any, has_endings: bool = False) -> Rows:
         """The rows of a split.
 
         Args:
             split: The tokenised split.
             tokenizer: The tokenizer, which says how to pad.
-            kind: The kind of the task; examples of `choice` have one list of tokens for each ending.
+            has_endings: Whether an example has one list of tokens for each answer to choose from.
         """
         padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
         columns, lengths = {}, np.zeros(0, np.int64)
         for name in [name for name in tokenizer.model_input_names if name in split.column_names]:
             column = split.data.table.column(name).combine_chunks()
-            column = column.flatten() if kind == "choice" else column
+            column = column.flatten() if has_endings else column
             columns[name] = column.flatten().to_numpy(zero_copy_only=False), padding.get(name, 0)
             lengths = np.asarray(column.value_lengths(), dtype=np.int64)
-        endings = len(split[0]["input_ids"]) if kind == "choice" else 1
+        endings = len(split[0]["input_ids"]) if has_endings else 1
         return cls(columns, lengths, endings, tokenizer.padding_side == "left")
 
     def length(self, examples: np.ndarray) -> int:
@@ -151,13 +151,14 @@ def run_model(
     batches = [rows.order[first : first + batch_size] for first in range(0, len(rows.order), batch_size)]
     lengths = [rows.length(examples) for examples in batches]
     full = [length for length, examples in zip(lengths, batches, strict=True) if len(examples) == batch_size]
-    is_captured = rows.can_be_widened and task.kind != "translation"
+    is_generated = tasks.kind_of(task).is_generated
+    is_captured = rows.can_be_widened and not is_generated
     forwards = CapturedPrediction(model, full if is_captured else [], not rows.pads_left, graphs)
     for examples, length in zip(batches, lengths, strict=True):
         is_full, count = len(examples) == batch_size, len(examples)
         batch = rows.batch(examples, forwards.width(length) if is_full else length)
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-        if task.kind == "translation":
+        if is_generated:
             ids = model.generate(**inputs, max_length=max_length)
             texts += [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
         else:
@@ -170,7 +171,7 @@ def run_model(
         if progress is not None:
             progress(count)
     order = np.argsort(np.concatenate(places))
-    if task.kind == "translation":
+    if is_generated:
         return [texts[place] for place in order]
     return torch.cat(outputs).cpu().numpy()[order]
 

@@ -11,8 +11,6 @@ from .. import tasks
 from ..tasks.models import head_modules
 from .settings import RunConfig
 
-_WITH_NEW_HEAD = ("classification", "regression", "multilabel", "tokens", "choice")
-
 
 def load_for_training(config: RunConfig, task: tasks.Task, tokenizer: Any, notes: list[str]) -> Any:
     """Load the model of a run, with adapters if the run asks for them.
@@ -32,7 +30,7 @@ def load_for_training(config: RunConfig, task: tasks.Task, tokenizer: Any, notes
     )  # fmt: skip
     if not config.lora:
         return model
-    return _with_adapters(model, config, task.kind, notes)
+    return _with_adapters(model, config, task, notes)
 
 
 def check_libraries(config: RunConfig) -> None:
@@ -101,14 +99,14 @@ def _quantization(config: RunConfig) -> Any:
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
 
 
-def _with_adapters(model: Any, config: RunConfig, kind: str, notes: list[str]) -> Any:
+def _with_adapters(model: Any, config: RunConfig, task: tasks.Task, notes: list[str]) -> Any:
     import peft
 
     if config.quantize is not None:
         model = peft.prepare_model_for_kbit_training(
             model, use_gradient_checkpointing=bool(config.training.get("gradient_checkpointing"))
         )
-    heads = head_modules(model) if kind in _WITH_NEW_HEAD else []
+    heads = head_modules(model) if tasks.kind_of(task).has_new_head else []
     targets = _targets(model, heads, config.lora_targets)
     settings = peft.LoraConfig(
         r=config.lora_r,

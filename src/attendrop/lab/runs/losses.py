@@ -1,7 +1,7 @@
 """Losses for labels that are not balanced: class weights and the focal loss.
 
     classification, tokens     w_y · (1 − p_y)^γ · CE          p_y: the probability of the right class
-    choice                     (1 − p_y)^γ · CE
+    multiple choice            (1 − p_y)^γ · CE
     multilabel                 Σ_c of w_c · (1 − p)^γ · −log p where label c is present, and p^γ · −log(1 − p) elsewhere
 
 γ is `focal_gamma` (Lin et al., arXiv 1708.02002), and CE has the label smoothing of the training arguments. The loss is
@@ -25,10 +25,6 @@ from ...errors import UserError
 from ...model.objective import IGNORED
 from .. import tasks
 from .settings import RunConfig
-
-_WEIGHTED = ("classification", "multilabel", "tokens")
-_FOCAL = (*_WEIGHTED, "choice")
-_SMOOTHED = ("classification", "tokens", "choice", "translation", "mlm")
 
 
 class LabelLoss:
@@ -108,18 +104,20 @@ def make_loss(config: RunConfig, data: tasks.Data, arguments: Any) -> LabelLoss 
     if config.class_weights:
         weights = torch.tensor(class_weights(config.class_weights, data), device=arguments.device)
     return LabelLoss(
-        weights, config.focal_gamma or 0.0, arguments.label_smoothing_factor, data.task.kind == "multilabel"
-    )
+        weights, config.focal_gamma or 0.0, arguments.label_smoothing_factor,
+        tasks.kind_of(data.task).has_several_labels,
+    )  # fmt: skip
 
 
 def check_losses(config: RunConfig, task: tasks.Task, smoothing: float) -> None:
     """Refuse settings of the loss that a task of this kind does not have."""
-    for name, value, kinds in (
-        ("class_weights", config.class_weights, _WEIGHTED),
-        ("focal_gamma", config.focal_gamma, _FOCAL),
-        ("balanced_sampling", config.balanced_sampling, ("classification",)),
-        ("label_smoothing_factor", smoothing, _SMOOTHED),
+    for name, value, fact in (
+        ("class_weights", config.class_weights, "can_weigh_classes"),
+        ("focal_gamma", config.focal_gamma, "can_focus"),
+        ("balanced_sampling", config.balanced_sampling, "has_one_class"),
+        ("label_smoothing_factor", smoothing, "can_smooth"),
     ):
+        kinds = tasks.kinds_that(fact)
         if value and task.kind not in kinds:
             shown = ", ".join(value) if isinstance(value, list) else value
             raise UserError(f"{name} is {shown!r}, and {task.name} is of kind {task.kind}; it is for {_any_of(kinds)}.")
@@ -140,16 +138,17 @@ def class_weights(given: Sequence[str], data: tasks.Data) -> list[float]:
     task, train = data.task, data.train
     assert train is not None
     values = train[task.label][:]
-    flat = values if task.kind == "classification" else list(chain.from_iterable(values))
+    kind = tasks.kind_of(task)
+    flat = kind.reading.flat(values)
     counts = np.bincount(np.asarray(flat, dtype=int), minlength=len(task.labels)).astype(float)
     if list(given) == ["balanced"]:
-        if task.kind == "multilabel":  # so that presence and absence of each label weigh alike
+        if kind.has_several_labels:  # so that presence and absence of each label weigh alike
             return ((len(values) - counts).clip(min=1) / counts.clip(min=1)).tolist()
         weights = 1 / counts.clip(min=1)
     else:
         pairs = _parse_weights(given, task)
         weights = np.array([pairs.get(name, 1.0) for name in task.labels])
-        if task.kind == "multilabel":
+        if kind.has_several_labels:
             return weights.tolist()
     return (weights * counts.sum() / (weights * counts).sum()).tolist()
 

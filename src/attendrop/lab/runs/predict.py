@@ -14,8 +14,8 @@ from datasets import Dataset
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
 from .. import tasks
-from ..evaluation.answers import Answers
 from ..evaluation.tables import FORMATS, labels_as_names, prediction_columns, write_table
+from ..tasks.kinds import Answers
 from .folder import RECORD_FILE, check_writable, read_record
 from .inference import CollatedRows, Rows, run_model
 
@@ -79,14 +79,14 @@ class Finished:
             if progress is not None:
                 progress(done, total)
 
-        starts = prepared.word_starts.get("test")
+        starts, kind = prepared.word_starts.get("test"), tasks.kind_of(self.task)
         rows = (
             CollatedRows(prepared.test, prepared.collator)
             if prepared.keeps_columns
-            else Rows.of_split(prepared.test, tokenizer, self.task.kind)
+            else Rows.of_split(prepared.test, tokenizer, kind.has_endings)
         )
         values = run_model(model, rows, tokenizer, self.task, batch_size, self.max_length, count, starts)
-        return Outputs(self, data, values.reshape(-1) if self.task.kind == "regression" else values, starts)
+        return Outputs(self, data, kind.as_values(values), starts)
 
 
 @dataclass
@@ -109,10 +109,10 @@ class Outputs:
     def answers(self) -> Answers | None:
         """The predictions and what is right; None if the file has no labels."""
         split, task = self.data.test, self.run.task
-        column = task.text[1] if task.kind == "translation" else task.label
-        if split is None or column not in split.column_names:
+        kind = tasks.kind_of(task)
+        if split is None or kind.target(task) not in split.column_names:
             return None
-        return Answers.of(task, self.values, split, self.word_starts)
+        return kind.answers.of(task, self.values, split, self.word_starts)
 
 
 def predict_texts(
@@ -127,9 +127,8 @@ def predict_texts(
         temperature: Logits are divided by it; None = that of the run.
     """
     columns, task = text_columns(folder, texts, batch_size, temperature)
-    shown = columns[task.text[0]] if task.kind == "translation" else zip(*(columns[n] for n in task.text), strict=True)
-    for row, prediction in zip(shown, columns[_added(columns, task)], strict=True):
-        parts = [row] if isinstance(row, str) else row
+    shown = zip(*(columns[name] for name in tasks.kind_of(task).inputs(task)), strict=True)
+    for parts, prediction in zip(shown, columns[_added(columns, task)], strict=True):
         yield " | ".join(" ".join(p) if isinstance(p, list) else p for p in parts), tasks.as_text(task, prediction)
 
 
@@ -152,7 +151,8 @@ def text_columns(
     check_whole("batch_size", batch_size, 1)
     run = read_finished(folder, temperature)
     task = run.task
-    width = len(task.text) if task.kind != "translation" else 1
+    kind = tasks.kind_of(task)
+    width = len(kind.inputs(task))
     if len(texts) % width:
         raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
     for number, text in enumerate(texts, 1):
@@ -160,7 +160,7 @@ def text_columns(
             problem = "has a NUL character" if "\0" in text else "is empty"
             raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
     columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
-    if task.kind == "tokens":
+    if kind.is_per_word:
         columns = {name: [text.split() for text in values] for name, values in columns.items()}
     for name, values in columns.items():
         for value in values:
@@ -209,7 +209,7 @@ def predict_file(
     task = run.task
     if task.label is not None and task.label in data.test.column_names:
         columns[task.label] = labels_as_names(task, data.test)
-    if task.kind == "tokens":
+    if tasks.kind_of(task).is_per_word:
         columns[task.text[0]] = list(data.test[task.text[0]])
     write_table(path, {**columns, **outputs.columns(tuple(columns))}, task, form)
     return Predictions(path, len(data.test), _scores(outputs), data.notes)
@@ -230,7 +230,7 @@ def read_rows(
         return data, dict(columns)
     content = sys.stdin.buffer.read()
     is_json = content.lstrip()[:1] in (b"{", b"[")
-    is_table = task.kind != "tokens"
+    is_table = not tasks.kind_of(task).is_per_word
     suffix = ".parquet" if content[:4] == b"PAR1" else ".jsonl" if is_json else ".csv" if is_table else ".txt"
     data, columns = tasks.load_rows(f"standard input{suffix}", task, options, content)
     return data, dict(columns)
@@ -284,7 +284,7 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
         raise UserError(
             f"{path!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."
         ) from None
-    if task.kind == "mlm":
+    if not tasks.kind_of(task).has_answers:
         raise UserError(
             f"{str(folder)!r} holds a masked language model, which has no labels to predict; fine-tune it first with "
             "`attendrop train --model`."

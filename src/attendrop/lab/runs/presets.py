@@ -12,7 +12,7 @@ from typing import Any
 from ...errors import UserError
 from .recipe import LARGEST_RATE, WIDTH, width_of
 from .recommended import RECOMMENDED
-from .settings import RUN_SETTINGS, RunConfig
+from .settings import RunConfig
 
 FAMILIES = ("bert", "roberta")
 
@@ -33,19 +33,19 @@ _LARGE = ("glue/mnli", "glue/qnli", "glue/qqp")
 _ATTENDOUT = "attendout:T=15,samples=0,credit=paired,init_drop=0.55,layer_offsets=False,normalize=False"
 
 
-def apply_preset(config: RunConfig, model: Any) -> list[str]:
-    """Set the settings of a preset that the user did not set, and return a note for each group of them.
+def apply_preset(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
+    """Return the configuration with the settings of its preset that the user did not set, and a note for each group.
 
-    The preset itself is then removed from the configuration, because a resumed or repeated run reads the result.
+    The new configuration has no preset, because a resumed or repeated run reads its values.
 
     Args:
-        config: The configuration of the run, which is changed in place.
+        config: The configuration of the run, with a preset.
         model: The configuration of the model.
     """
     return _apply_recommended(config, model) if config.preset == "recommended" else _apply_paper(config, model)
 
 
-def _apply_recommended(config: RunConfig, model: Any) -> list[str]:
+def _apply_recommended(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
     if RECOMMENDED is None:
         raise UserError("preset is 'recommended', and there is no recommendation yet; it must be 'paper'.")
     if config.method:
@@ -54,27 +54,25 @@ def _apply_recommended(config: RunConfig, model: Any) -> list[str]:
             "preset sets it."
         )
     methods, rate, epochs = RECOMMENDED
-    config.method, config.preset, config.preset_epochs = list(methods), None, epochs
-    settings = {}
+    settings: dict[str, Any] = {}
     if not config.lora:  # adapters have other rates, which the usual rule chooses
         settings["learning_rate"] = float(f"{min(rate * WIDTH / width_of(model), LARGEST_RATE):.2g}")
-    named = " + ".join(methods) or "no method"
-    listed = _set(config, settings)
-    return [f"preset recommended: {named}{', ' if listed else ''}{listed} (docs/verdict.md says how it was chosen)"]
+    settings = _open(config, settings)
+    named, listed = " + ".join(methods) or "no method", _listed(settings)
+    note = f"preset recommended: {named}{', ' if listed else ''}{listed} (docs/verdict.md says how it was chosen)"
+    return config.replaced({"method": list(methods), "preset": None, "preset_epochs": epochs, **settings}), [note]
 
 
-def _set(config: RunConfig, settings: dict[str, Any]) -> str:
-    """Set what the user did not set, and list it."""
-    settings = {name: value for name, value in settings.items() if name not in config.explicit}
-    for name, value in settings.items():
-        if name in RUN_SETTINGS:
-            setattr(config, name, value)
-        else:
-            config.training[name] = value
+def _open(config: RunConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the user did not set."""
+    return {name: value for name, value in settings.items() if name not in config.explicit}
+
+
+def _listed(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _apply_paper(config: RunConfig, model: Any) -> list[str]:
+def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
     name = config.method[0].partition(":")[0] if config.method else "addrop"
     if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
         raise UserError(
@@ -82,8 +80,8 @@ def _apply_paper(config: RunConfig, model: Any) -> list[str]:
             "without fields, because the preset sets them."
         )
     if name == "attendout":
-        config.method, config.preset = [_ATTENDOUT], None
-        return [f"preset paper: {_ATTENDOUT} (T and the generator's rate: arXiv 2104.04692 v1, section 5.1)"]
+        note = f"preset paper: {_ATTENDOUT} (T and the generator's rate: arXiv 2104.04692 v1, section 5.1)"
+        return config.replaced({"method": [_ATTENDOUT], "preset": None}), [note]
     if config.task not in _ADDROP:
         raise UserError(
             f"preset is 'paper' and task is {config.task or config.train_file!r}; AD-DROP's Table 11 has "
@@ -98,8 +96,8 @@ def _apply_paper(config: RunConfig, model: Any) -> list[str]:
     family_index = FAMILIES.index(family)
     rate, batch, length, p, q = (v[family_index] if isinstance(v, tuple) else v for v in _ADDROP[config.task])
     layers = "all" if config.task in _ALL_LAYERS else "first"
-    config.method, config.preset = [f"addrop:p={p},q={q},layers={layers},end_on=either"], None
-    settings = {
+    method = f"addrop:p={p},q={q},layers={layers},end_on=either"
+    settings: dict[str, Any] = {
         "learning_rate": rate,
         "per_device_train_batch_size": batch,
         "max_length": length,
@@ -111,9 +109,9 @@ def _apply_paper(config: RunConfig, model: Any) -> list[str]:
         "adam_epsilon": 1e-6,
         "train_sampling_strategy": "random",
     }
-    listed = _set(config, settings)
-    return [
-        f"preset paper: {config.method[0]} (Table 11 of arXiv 2210.05883)",
-        f"preset paper: {listed} (Table 11; epochs, patience, constant learning rate, no clipping, ε and shuffled "
-        "batches from its public code)",
+    settings = _open(config, settings)
+    return config.replaced({"method": [method], "preset": None, **settings}), [
+        f"preset paper: {method} (Table 11 of arXiv 2210.05883)",
+        f"preset paper: {_listed(settings)} (Table 11; epochs, patience, constant learning rate, no clipping, ε and "
+        "shuffled batches from its public code)",
     ]

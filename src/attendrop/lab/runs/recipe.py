@@ -1,4 +1,4 @@
-"""The number of epochs and the learning rate of a run whose user set neither, chosen from the data and the model.
+"""The recipe of a run: what is chosen from the data and the model where the user set nothing.
 
 Small data need many passes: with three of them over a few hundred examples a model has hardly left its start. Mosbach
 et al. (arXiv 2006.04884) train for 20 epochs at 2e-5, with Adam's bias correction, a warm-up over the first tenth of
@@ -9,7 +9,8 @@ the Trainer corrects the bias, and warm-up and decay are those of these papers i
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ...errors import UserError
 from .. import tasks
@@ -18,16 +19,53 @@ from .settings import RunConfig
 
 STEPS = 1000  # that a run has at least, unless this takes more than MOST_EPOCHS
 FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
-RATE, WIDTH = 2e-5, 768  # of BERT-base; the rate is inversely proportional to the width of the model
-TAGGING_RATE = 5e-5  # a head for each word starts at random, and has many rare classes to learn
+WIDTH = 768  # of BERT-base; the learning rate is inversely proportional to the width of the model
 LARGEST_RATE = 1e-4
 PRESET_EXAMPLES = 300  # for which the preset `recommended` was chosen; more examples have fewer epochs
 # It lowered the loss with up to so many examples; with 2,490 and 3,668 it did not (docs/verdict.md).
 PRESET_GAINS_UP_TO = 1000
 LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
 
-# Corpora to learn masked words from and translations are large, and their evaluations take long.
-_FIXED = {"mlm": (FEWEST_EPOCHS, 5e-5), "translation": (FEWEST_EPOCHS, RATE)}
+
+class Choice(NamedTuple):
+    """One setting that was chosen.
+
+    Attributes:
+        setting: Its name: a field of `RunConfig` or a training argument.
+        value: Its value.
+        reason: The value and what decided it, as a part of a sentence.
+    """
+
+    setting: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What was chosen for a run, and why.
+
+    Attributes:
+        choices: The settings that were chosen; those that the user set are not among them.
+        remarks: Further sentences for the user.
+    """
+
+    choices: tuple[Choice, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The chosen values by the names of their settings."""
+        return {choice.setting: choice.value for choice in self.choices}
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was chosen and why, and with which flags the user sets something else; then the remarks."""
+        if not self.choices:
+            return list(self.remarks)
+        reasons = ", and ".join(choice.reason for choice in self.choices)
+        flags = " and ".join(f"--{choice.setting.replace('_', '-')}" for choice in self.choices)
+        return [f"chosen: {reasons}; set others with {flags}", *self.remarks]
 
 
 def epochs_for(examples: int, batch: int) -> int:
@@ -56,60 +94,49 @@ def rate_for(width: int, kind: str = "classification", is_lora: bool = False) ->
 
     Args:
         width: The size of its hidden states.
-        kind: The kind of task.
+        kind: The name of the kind of task.
         is_lora: Whether adapters are trained instead of all weights.
     """
-    base = TAGGING_RATE if kind == "tokens" else RATE
-    rate = min(base * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
+    rate = min(tasks.KINDS[kind].learning_rate * WIDTH / width, LARGEST_RATE) * (LORA_FACTOR if is_lora else 1)
     return float(f"{rate:.2g}")
 
 
-def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: Any) -> list[str]:
-    """Set the number of epochs and the learning rate where the user set none, and say so.
+def choose_recipe(config: RunConfig, arguments: Any, data: tasks.Data, model: Any) -> Recipe:
+    """Choose the number of epochs and the learning rate where the user set none.
 
     Args:
-        config: The configuration, which is changed in place: it is what run.yaml and the card hold.
-        arguments: The training arguments, which are changed too.
+        config: The configuration, with the settings of its preset.
+        arguments: The training arguments, for the size of a batch.
         data: The data.
-        model: The model.
-
-    Returns:
-        Notes: what was chosen, unless the user set both, and whether there are more examples than the preset is for.
+        model: The configuration of the model.
     """
     assert data.train is not None
     examples = len(data.train)
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    kind, width = data.task.kind, width_of(model.config)
-    if config.preset_epochs is not None and kind != "classification":
+    kind, width = tasks.kind_of(data.task), width_of(model)
+    if config.preset_epochs is not None and not kind.has_one_class:
         raise UserError(
-            f"preset is 'recommended' and the kind of the task is {kind!r}; it must be 'classification', because "
+            f"preset is 'recommended' and the kind of the task is {kind.name!r}; it must be 'classification', because "
             "the recommendation comes from such tasks."
         )
-    usual, rate = _FIXED.get(kind) or (epochs_for(examples, batch), rate_for(width, kind, config.lora))
+    usual, rate = kind.fixed_recipe or (epochs_for(examples, batch), rate_for(width, kind.name, config.lora))
     epochs = float(usual) if config.preset_epochs is None else preset_epochs_for(examples, config.preset_epochs)
-    chosen: dict[str, float] = {}
-    reasons = []
+    choices, remarks = [], []
     if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
-        chosen["num_train_epochs"] = epochs
         steps = round(math.ceil(examples / batch) * epochs)
         why = ", because few examples need many passes" if epochs > FEWEST_EPOCHS else ""
-        reasons.append(f"{epochs:g} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}")
+        reason = f"{epochs:g} epochs ({steps:,} steps) for {plural(examples, 'example')}{why}"
+        choices.append(Choice("num_train_epochs", epochs, reason))
     if "learning_rate" not in config.training:
-        chosen["learning_rate"] = rate
         what = "adapters in a model" if config.lora else "a model"
-        use = "tagging with " if kind == "tokens" else ""
-        reasons.append(f"a learning rate of {rate:g} for {use}{what} of width {width}")
-    for name, value in chosen.items():
-        config.training[name] = value
-        setattr(arguments, name, value)
-    flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-    notes = [f"chosen: {', and '.join(reasons)}; set others with {flags}"] if chosen else []
+        use = "tagging with " if kind.is_per_word else ""
+        choices.append(Choice("learning_rate", rate, f"a learning rate of {rate:g} for {use}{what} of width {width}"))
     if config.preset_epochs is not None and examples > 2 * PRESET_GAINS_UP_TO:
-        notes.append(
+        remarks.append(
             f"the preset recommended is for small data: it lowered the loss with up to {PRESET_GAINS_UP_TO:,} "
             f"examples, and with several thousand it was no better than plain fine-tuning; there are {examples:,} here"
         )
-    return notes
+    return Recipe(tuple(choices), tuple(remarks))
 
 
 def width_of(config: Any) -> int:

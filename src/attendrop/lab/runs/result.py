@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..report.judgement import score_rows
+from ..report.evaluation import score_rows
 
 _WARNING = "warning: "  # begins the notes that are warnings
 
@@ -41,8 +41,8 @@ class Result:
     def warnings(self) -> list[str]:
         """What was unusual about the data and about the answers of the model."""
         notes = [note.removeprefix(_WARNING) for note in self.record.get("notes", []) if note.startswith(_WARNING)]
-        judged = self.record.get("evaluation", {}).values()
-        return [*notes, *(warning for one in judged for warning in one["warnings"])]
+        evaluations = self.record.get("evaluation", {}).values()
+        return [*notes, *(warning for one in evaluations for warning in one["warnings"])]
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the scores, the warnings, and `curves.png` if the run has written it."""

@@ -18,21 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import HfHubHTTPError
-from transformers import AutoConfig, EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, set_seed
+from transformers import EarlyStoppingCallback, set_seed
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from ...core.regularizer import Regularizer
 from ...errors import UserError, on_one_line
-from ...methods import parse_method
-from ...trainer import regularized
 from ...trainer.trajectory import library_versions
 from ...utils.files import write_json
 from ...utils.lock import locked
 from .. import tasks
-from ..evaluation.judging import Judge, Part
-from .best import breaks_ties_by_loss, kept_epoch, method_epochs
+from ..evaluation.evaluator import Evaluator, Part
+from .best import kept_epoch, method_epochs
 from .caveats import caveats_of
-from .checks import check_arguments, check_metric
+from .checks import check_metric
 from .data import load_data, load_other_tasks
 from .folder import (
     METRICS_FILE,
@@ -47,14 +45,13 @@ from .hub_token import token_in_environment
 from .interruption import Interruption, full_disk_explained
 from .lora import check_libraries, load_for_training, merge_adapters
 from .losses import make_loss
-from .masked_lm import EpochOfMasks, MaskedLMTrainer
+from .masked_lm import EpochOfMasks
 from .memory import estimate_memory, out_of_memory_explained
-from .presets import apply_preset
-from .recipe import choose_recipe
+from .resolve import resolve_recipe, resolve_settings
 from .result import Result
 from .resume import choose_checkpoint
-from .sampler import length_grouped
 from .settings import RunConfig
+from .trainer import MaskedLMRunTrainer, Metrics, RunTrainer, TranslationRunTrainer
 
 _FURTHER_LIBRARIES = ("datasets", "tokenizers", "safetensors", "numpy")
 
@@ -107,18 +104,21 @@ def train(config: RunConfig, listener: Listener | None = None) -> Result:
 def _train(config: RunConfig, listener: Listener) -> Result:
     check_folder(config)
     check_libraries(config)
-    tasks.load_config(config.model, trust_remote_code=config.trust_remote_code)  # a wrong name is an error at once
-    regularizers = make_regularizers(config, listener)
-    arguments = training_arguments(config)
-    data = load_data(config, arguments.seed)
+    described = tasks.load_config(config.model, trust_remote_code=config.trust_remote_code)
+    resolved = resolve_settings(config, described)
+    for note in resolved.notes:
+        listener.note(note)
+    data = load_data(resolved.config, resolved.arguments.seed)
+    resolved = resolve_recipe(resolved, data, described)
+    config, arguments = resolved.config, resolved.arguments
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = load_for_training(config, data.task, tokenizer, notes)
-    notes += choose_recipe(config, arguments, data, model)
+    notes += resolved.recipe.sentences
     run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
     with empty_folders_removed(config.output_dir):
-        trainer = run.make_trainer(model, regularizers)
+        trainer = run.make_trainer(model, resolved.regularizers)
         with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
             return run.train(trainer)
 
@@ -136,7 +136,7 @@ def prepare_run(
 
     Args:
         config: The configuration.
-        arguments: The training arguments, from `training_arguments`.
+        arguments: The training arguments, from `resolve_settings`.
         data: The data, from `load_data`.
         model: The model that will be trained.
         tokenizer: Its tokenizer, or its image processor or feature extractor.
@@ -164,38 +164,6 @@ def prepare_run(
     return run
 
 
-def make_regularizers(config: RunConfig, listener: Listener) -> list[Regularizer]:
-    """Make the methods of a configuration, after its preset has been applied."""
-    if config.preset:
-        model = AutoConfig.from_pretrained(config.model, trust_remote_code=config.trust_remote_code)
-        for note in apply_preset(config, model):
-            listener.note(note)
-    try:
-        return [parse_method(text) for text in config.method]
-    except ValueError as error:
-        raise UserError(f"{on_one_line(error)}.") from None
-
-
-def training_arguments(config: RunConfig) -> Any:
-    """Make the training arguments, and resolve the defaults that depend on other settings."""
-    training = config.training
-    if "save_strategy" not in config.explicit:
-        # The best model can only be loaded from a step at which it was evaluated and saved.
-        training["save_strategy"] = training["eval_strategy"]
-        if training["eval_strategy"] == "steps" and "save_steps" not in config.explicit and "eval_steps" in training:
-            training["save_steps"] = training["eval_steps"]
-    if training["eval_strategy"] == "no" and "load_best_model_at_end" not in config.explicit:
-        training["load_best_model_at_end"] = False
-    try:
-        arguments = Seq2SeqTrainingArguments(**training)
-        if arguments.device.type == "cpu" and "dataloader_pin_memory" not in config.explicit:
-            arguments.dataloader_pin_memory = False  # pinned memory is useless without a GPU, and torch warns
-    except (TypeError, ValueError, ImportError, RuntimeError, OSError) as error:
-        raise UserError(f"a training argument is not allowed: {on_one_line(error)}.") from None
-    check_arguments(arguments)
-    return arguments
-
-
 @dataclass
 class Run:
     """A run whose input has been checked: trains, evaluates, predicts and writes the output folder."""
@@ -212,7 +180,7 @@ class Run:
     @property
     def is_masked(self) -> bool:
         """Whether the task is masked language modelling."""
-        return self.data.task.kind == "mlm"
+        return tasks.kind_of(self.data.task).is_masked
 
     def choose_metric(self) -> None:
         """Set the metric that selects the best model, where the user did not; the Trainer's default is the loss."""
@@ -222,17 +190,20 @@ class Run:
             self.arguments.metric_for_best_model = self.prepared.metric
             self.arguments.greater_is_better = self.prepared.greater_is_better
 
-    def make_trainer(self, model: Any, regularizers: list[Regularizer], optimizer: Any = None) -> Any:
+    def make_trainer(
+        self, model: Any, regularizers: list[Regularizer], optimizer: Any = None, metrics: Metrics | None = None
+    ) -> Any:
         """Make the Trainer.
 
         Args:
             model: The model.
             regularizers: The methods.
             optimizer: The optimizer; None = the one that the training arguments describe.
+            metrics: Computes the metrics of evaluations during training; None = those of the task.
         """
-        is_translation = self.data.task.kind == "translation"
-        self.arguments.predict_with_generate = is_translation
-        if is_translation:
+        kind = tasks.kind_of(self.data.task)
+        self.arguments.predict_with_generate = kind.is_generated
+        if kind.is_generated:
             self.arguments.generation_max_length = self.arguments.generation_max_length or self.max_length
         callbacks: list[TrainerCallback] = list(self.listener.callbacks())
         if self.config.patience is not None:
@@ -241,8 +212,9 @@ class Run:
             callbacks.append(EpochOfMasks(self.prepared.collator))
         if self.prepared.keeps_columns:
             self.arguments.remove_unused_columns = False
-        base = Seq2SeqTrainer if is_translation else MaskedLMTrainer if self.is_masked else Trainer
-        trainer_class = breaks_ties_by_loss(length_grouped(regularized(base)))
+        trainer_class = (
+            TranslationRunTrainer if kind.is_generated else MaskedLMRunTrainer if self.is_masked else RunTrainer
+        )
         try:
             trainer = trainer_class(
                 model=model,
@@ -252,20 +224,20 @@ class Run:
                 processing_class=self.tokenizer,
                 data_collator=self.prepared.collator,
                 compute_loss_func=make_loss(self.config, self.data, self.arguments),
-                compute_metrics=self.prepared.compute_metrics,
+                compute_metrics=metrics or self.prepared.compute_metrics,
                 preprocess_logits_for_metrics=self.prepared.reduce_outputs,
                 callbacks=callbacks,
                 optimizers=(optimizer, None),
                 regularizers=regularizers,
                 capture=self.config.capture,
+                is_balanced=self.config.balanced_sampling,
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))
         except (ValueError, ImportError, OSError, HfHubHTTPError) as error:
             raise UserError(f"{on_one_line(error)}.") from None
         trainer.remove_callback(PrinterCallback)
-        trainer.is_balanced = self.config.balanced_sampling
-        if not is_translation and not self.is_masked:
+        if kind.has_new_head:
             # These heads average the loss over their batch and ignore `num_items_in_batch`, the count of the whole
             # step. If the Trainer passed it, it would also multiply the loss by the number of processes and of
             # accumulated batches.
@@ -305,19 +277,19 @@ class Run:
         return Result(folder, record["metrics"], trainer.model, finished=True, record=record)
 
     def conclude(self, trainer: Any, seconds: float, **more: Any) -> dict[str, Any]:
-        """Judge the final model, write the output folder, and return the record of the run.
+        """Evaluate the final model, write the output folder, and return the record of the run.
 
         Args:
             trainer: The Trainer, whose model is the final one.
             seconds: How long training took.
             **more: Further parts of the record.
         """
-        judge = self.evaluate(trainer)
-        record = {**self.record(trainer, judge.scores, seconds), **judge.record(), **more}
+        evaluator = self.evaluate(trainer)
+        record = {**self.record(trainer, evaluator.scores, seconds), **evaluator.record(), **more}
         trainer.save_model()
-        self.predict(trainer, judge)
+        self.predict(trainer, evaluator)
         if trainer.args.should_save:
-            judge.write(self.config.output_dir, self.data, self.prepared)
+            evaluator.write(self.config.output_dir, self.data, self.prepared)
             self.write(record, method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs)))
         return record
 
@@ -329,14 +301,14 @@ class Run:
         for name, (data, prepared) in self.others.items():
             yield Part(name, prepared.validation, data, prepared, "validation")
 
-    def evaluate(self, trainer: Any) -> Judge:
-        """Score and judge all parts that have labels."""
-        judge = Judge(trainer)
+    def evaluate(self, trainer: Any) -> Evaluator:
+        """Evaluate all parts that have labels."""
+        evaluator = Evaluator(trainer)
         for part in self.scored_parts():
-            judge.score(*part)
-        for warning in judge.warnings:
+            evaluator.score(*part)
+        for warning in evaluator.warnings:
             self.listener.note(f"warning: {warning}")
-        return judge
+        return evaluator
 
     def _encoded(self) -> dict[str, Any]:
         """The tokenised splits for evaluation and prediction."""
@@ -345,27 +317,25 @@ class Run:
 
     def _has_labels(self, name: str) -> bool:
         task = self.data.task
-        column = task.text[1] if task.kind == "translation" else task.label
-        return column in self.data.splits()[name].column_names
+        return tasks.kind_of(task).target(task) in self.data.splits()[name].column_names
 
-    def predict(self, trainer: Any, judge: Judge) -> None:
+    def predict(self, trainer: Any, evaluator: Evaluator) -> None:
         """Write predictions for every test split, also in the format of the GLUE website if the task is one of GLUE."""
         task, folder = self.data.task, self.config.output_dir
         for name, split in self._encoded().items():
             if not name.startswith("test") or self.is_masked:
                 continue
-            if name in judge.answers:
-                values = judge.answers[name].values
+            if name in evaluator.answers:
+                values = evaluator.answers[name].values
             else:
                 values = self.prepared.values(trainer.predict(_without_labels(split)).predictions, name)
             if not trainer.args.should_save:
                 continue
             raw, starts = self.data.splits()[name], self.prepared.word_starts.get(name)
-            judge.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
+            evaluator.write_predictions(folder / f"predictions_{name}.csv", raw, values, task, starts)
             if name in task.submission:
-                is_number = task.kind == "regression"
-                decoded = values.tolist() if is_number else [task.labels[index] for index in values.argmax(-1)]
-                tasks.write_submission(folder, task, decoded, name)
+                answers = tasks.kind_of(task).answers(task, values)
+                tasks.write_submission(folder, task, answers.decoded(), name)
 
     def record(self, trainer: Any, metrics: dict[str, float], seconds: float) -> dict[str, Any]:
         """The content of `record.json`: everything that describes the run."""

@@ -7,11 +7,10 @@ that state, and it differs between processes during training.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler, SequentialSampler, Subset
+from torch.utils.data import Sampler
 
 POOL = 50  # batches that are sorted together: enough to save padding, few enough to stay random
 
@@ -80,38 +79,3 @@ class LengthGroupedSampler(Sampler[int]):
             drawn.append(torch.cat(shuffled)[:quota])
         chosen = torch.cat(drawn)
         return chosen[torch.randperm(len(chosen), generator=generator)]
-
-
-def length_grouped(base: Any) -> Any:
-    """Return a subclass of a Trainer class that groups batches by length with `LengthGroupedSampler`.
-
-    Its attribute `is_balanced` draws equally many examples of each class.
-    """
-
-    class LengthGroupedTrainer(base):
-        is_balanced = False
-
-        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-            grouped = self.args.train_sampling_strategy == "group_by_length"
-            if self.train_dataset is None or not (grouped or self.is_balanced):
-                return super()._get_train_sampler(train_dataset)
-            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            lengths = _column(self.train_dataset, "length")
-            classes = _column(self.train_dataset, "labels") if self.is_balanced else None
-            return LengthGroupedSampler(lengths, batch_size, seed, classes, grouped)
-
-        def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-            """The examples in their order. The Trainer would group them by length, and mix the predictions up."""
-            if eval_dataset is None or self.args.world_size > 1:  # accelerate divides batches among the processes
-                return None
-            return SequentialSampler(eval_dataset)
-
-    return LengthGroupedTrainer
-
-
-def _column(dataset: Any, name: str) -> list[int]:
-    if isinstance(dataset, Subset):  # a method holds out the other examples
-        values = _column(dataset.dataset, name)
-        return [values[i] for i in dataset.indices]
-    return list(dataset[name])

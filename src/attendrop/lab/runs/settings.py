@@ -20,6 +20,8 @@ from ...errors import UserError
 from ...utils.deprecation import warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
+from ..tasks.kinds import current_kind
+from ..tasks.modalities import file_kinds
 from .checks import check_settings
 
 # Defaults that differ from those of TrainingArguments.
@@ -68,11 +70,12 @@ def _setting(default: Any, help_text: str, panel: str = RUN) -> Any:
     return field(default=default, metadata=_metadata(help_text, panel))
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunConfig:
     """The configuration of one fine-tuning run: a model, data, methods and training arguments. See `make_config`.
 
-    The fields are the flags of `attendrop train`, and the help text of each field says what it does.
+    The fields are the flags of `attendrop train`, and the help text of each field says what it does. Nothing changes a
+    configuration: `replaced` returns a new one, and `resolve.py` fills in what the user did not set.
 
     Attributes:
         training: The fields of `TrainingArguments`.
@@ -99,8 +102,7 @@ class RunConfig:
     label: str | None = _setting(None, "Column with the label.", DATA)
     kind: str | None = _setting(
         None,
-        "Kind of task: classification, regression, multilabel, tokens, choice (multiple choice), translation, mlm "
-        "(masked language modelling), image_classification or audio_classification.",
+        f"Kind of task: {', '.join(file_kinds())}; mlm is masked language modelling.",
         DATA,
     )
     choices: list[str] = field(
@@ -109,9 +111,11 @@ class RunConfig:
             "Column with an answer of a multiple choice, or with a list of them; may be repeated.", DATA
         ),
     )
-    label_separator: str | None = _setting(None, "Sign between several labels of one example, such as a comma.", DATA)
+    label_separator: str | None = _setting(
+        None, "Delimiter between several labels of one example, such as a comma.", DATA
+    )
     encoding: str | None = _setting(None, "Encoding of your files, such as latin-1, if it is not UTF-8.", DATA)
-    separator: str | None = _setting(None, "Sign between columns, or tab; by default it is found.", DATA)
+    separator: str | None = _setting(None, "Column delimiter, or 'tab'; detected by default.", DATA)
     columns: list[str] = field(
         default_factory=list,
         metadata=_metadata("Names of the columns of a table without a header line, such as label,text.", DATA),
@@ -123,13 +127,13 @@ class RunConfig:
         default_factory=list,
         metadata=_metadata("Weights of the classes in the loss: balanced, or pairs such as spam=4,ham=1.", DATA),
     )
-    balanced_sampling: bool = _setting(False, "Draw as many training examples of each class, in every epoch.", DATA)
+    balanced_sampling: bool = _setting(False, "Draw equally many training examples of each class in every epoch.", DATA)
     focal_gamma: float | None = _setting(
-        None, "Exponent of the focal loss, which weighs examples less that are predicted well; usually 2.", DATA
+        None, "Exponent of the focal loss, which down-weights easy examples; usually 2.", DATA
     )
     max_length: int | None = _setting(
         None,
-        "Truncate texts to this number of tokens; 256 by default for your own files, else as the task has it. Cut "
+        "Truncate texts to this number of tokens; 256 by default for your own files, otherwise the task's own. Cut "
         "sounds to this number of seconds, by default 30.",
         DATA,
     )
@@ -180,14 +184,25 @@ class RunConfig:
     quantize: str | None = _setting(
         None, "Load the frozen weights in 4bit or 8bit (bitsandbytes), with --lora.", ADAPTERS
     )
-    training: dict[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     preset_epochs: float | None = None
 
     @property
     def output_dir(self) -> Path:
         return Path(self.training["output_dir"])
+
+    def replaced(self, values: Mapping[str, Any]) -> RunConfig:
+        """Return a copy in which some settings have other values.
+
+        Args:
+            values: Name of a field, or of a training argument -> value.
+        """
+        known = {f.name for f in dataclasses.fields(self)}
+        own = {name: value for name, value in values.items() if name in known}
+        training = {name: value for name, value in values.items() if name not in known}
+        return dataclasses.replace(self, **own, training={**self.training, **training})
 
     def read_options(self) -> ReadOptions:
         """How the user's files are read."""
@@ -343,13 +358,24 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
             raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
             values[name] = known[name].parse(value)
-    config = RunConfig(**{name: value for name, value in values.items() if name in RUN_SETTINGS})
-    config.explicit = frozenset(values)
-    config.training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
-    config.secrets = {name: config.training.pop(name) for name in values if is_secret(name)}
+    own = {name: value for name, value in values.items() if name in RUN_SETTINGS}
+    training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
+    secrets = {name: training.pop(name) for name in values if is_secret(name)}
+    config = RunConfig(**_task_read_as_kind(own), training=training, explicit=frozenset(values), secrets=secrets)
     check_settings(config)
-    config.training.setdefault("output_dir", str(Path("runs", _run_name(config))))
-    return config
+    if "output_dir" in training:
+        return config
+    return config.replaced({"output_dir": str(Path("runs", _run_name(config)))})
+
+
+def _task_read_as_kind(own: dict[str, Any]) -> dict[str, Any]:
+    """With files of the user's own, `--task image_classification` means `--kind image_classification`."""
+    kind = current_kind(own.get("kind"))
+    own = {**own, "kind": kind} if kind is not None else own
+    task = current_kind(own.get("task")) if own.get("train_file") else None
+    if task in file_kinds() and kind in (None, task):
+        return {**own, "kind": task, "task": None}
+    return own
 
 
 # Deprecated name of a setting -> its name.

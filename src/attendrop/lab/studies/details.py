@@ -40,7 +40,7 @@ def explorer_of(
         regularizers: The methods of the run.
     """
     method = next((method for method in regularizers if isinstance(method, ADDrop)), None)
-    is_shown = data.task.kind == "classification" and data.task.modality == "text" and data.validation is not None
+    is_shown = tasks.kind_of(data.task).has_one_class and data.task.modality == "text" and data.validation is not None
     if method is None or method.attribution == "rd" or not is_shown:
         return None
     assert data.validation is not None

@@ -2,7 +2,7 @@
 
 A uniform soup averages all runs. A greedy soup begins with the run that has the best validation score, tries the others
 in the order of their scores, and keeps a run if the score of the average does not fall. Other parts of the data choose
-nothing; they judge the result.
+nothing; they evaluate the result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from transformers import set_seed
 from ...errors import UserError
 from ...utils.checks import check_choice
 from .. import tasks
-from ..evaluation.judging import scores_of
-from ..evaluation.scoring import Scorer
+from ..evaluation.evaluator import scores_of
+from ..evaluation.scorer import Scorer
 from ..runs.folder import check_folder, empty_folders_removed
 from ..runs.lora import load_for_training
-from ..runs.run import Listener, Run, make_regularizers, prepare_run, training_arguments
+from ..runs.resolve import resolve_settings
+from ..runs.run import Listener, Run, prepare_run
 from ..runs.settings import make_config
 from .configuration import read_configuration
 from .kept_models import MODELS_FOLDER
@@ -72,7 +73,7 @@ def make_soup(
     size: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Soup:
-    """Average the models of one method of a comparison, judge the result, and write it as a model folder.
+    """Average the models of one method of a comparison, evaluate the result, and write it as a model folder.
 
     Args:
         study: The folder of the comparison, which was run with `keep_models`.
@@ -100,13 +101,14 @@ def make_soup(
     check_folder(config)
     data = load_split_data(spec, config)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
-    arguments, notes = training_arguments(config), list[str]()
-    set_seed(arguments.seed)
+    resolved = resolve_settings(config, tasks.load_config(config.model, trust_remote_code=config.trust_remote_code))
+    config, notes = resolved.config, list[str]()
+    set_seed(resolved.arguments.seed)
     plain = dataclasses.replace(config, lora=False)  # adapters were added to the weights when they were kept
     model = load_for_training(plain, data.task, tokenizer, notes)
-    run = prepare_run(config, arguments, data, model, tokenizer, Listener())
+    run = prepare_run(config, resolved.arguments, data, model, tokenizer, Listener())
     with empty_folders_removed(config.output_dir):
-        trainer = run.make_trainer(model, make_regularizers(config, Listener()))
+        trainer = run.make_trainer(model, resolved.regularizers)
         averager = _Averager(Path(study, MODELS_FOLDER), records, run, trainer, progress or (lambda text: None))
         is_split = spec.keep == "split" and not spec.resample  # otherwise the part is trained on by other seeds
         chosen_on = SELECTION if is_split else "validation"
@@ -126,7 +128,6 @@ def _conclude(run: Run, trainer: Any, soup: dict[str, Any]) -> None:
     prepared = dataclasses.replace(
         run.prepared, others={n: s for n, s in run.prepared.others.items() if n != SELECTION}
     )
-    trainer.compute_metrics = prepared.compute_metrics
     whole = dataclasses.replace(run, data=data, prepared=prepared)
     whole.conclude(trainer, 0.0, soup=soup, kept={"epoch": None, "step": None, "sentences": []})
 
@@ -255,8 +256,8 @@ class _Averager:
         for part in self.run.scored_parts():
             if only is None or part.name in only:
                 is_own = part.data is self.run.data
-                self.trainer.compute_metrics = Scorer(part.prepared, part.data.task, measures_calibration=is_own)
-                scores[part.name] = scores_of(self.trainer.evaluate(part.split))
+                scorer = Scorer(part.prepared, part.data.task, measures_calibration=is_own)
+                scores[part.name] = scores_of(self.trainer.score(part.split, scorer))
         return scores
 
     def _shown(self, scores: Scores) -> str:

@@ -13,9 +13,9 @@ from transformers import TrainerCallback
 
 from ...core.networks import TrainsNetworks
 from ...trainer.choice import chosen_at
-from ..evaluation.judging import scores_of
+from ..evaluation.evaluator import scores_of
 from ..evaluation.outputs import Outputs
-from ..evaluation.scoring import Scorer
+from ..evaluation.scorer import Scorer
 from ..runs.best import is_better, score_key
 from ..runs.run import Run
 from .spec import RunSpec
@@ -34,9 +34,9 @@ def named_tensors(model: Any) -> list[tuple[str, Tensor]]:
 class Training(TrainerCallback):
     """Trains one run, follows its evaluations, and scores the epoch that the study keeps."""
 
-    def __init__(self, spec: RunSpec, run: Run, trainer: Any, progress: Progress | None) -> None:
+    def __init__(self, spec: RunSpec, run: Run, trainer: Any, scorer: Scorer, progress: Progress | None) -> None:
         self.spec, self.run, self.trainer, self.progress = spec, run, trainer, progress
-        self.scorer = Scorer(run.prepared, run.data.task)
+        self.scorer = scorer  # the Trainer's `compute_metrics`
         self.outputs: dict[str, Outputs] = {}  # of the kept epoch, by part
         self.was_stopped = False
         self.kept_epoch: float | None = None
@@ -45,7 +45,6 @@ class Training(TrainerCallback):
         self._weights: dict[str, Tensor] = {}  # of the best epoch
         self._validation: list[dict[str, Any]] = []  # scores of each evaluation
         self._is_inside = False  # an evaluation in an evaluation
-        trainer.compute_metrics = self.scorer
         if spec.keep == "split":
             trainer.eval_dataset = run.prepared.others[SELECTION]
         trainer.add_callback(self)
@@ -127,8 +126,8 @@ class Training(TrainerCallback):
                 scores[name] = scores_of(self.trainer.evaluate(split))
                 self._keep_outputs(name, self.scorer)
         for name, (data, other) in self.run.others.items():
-            self.trainer.compute_metrics = scorer = Scorer(other, data.task, measures_calibration=False)
-            scores[name] = scores_of(self.trainer.evaluate(other.validation))
+            scorer = Scorer(other, data.task, measures_calibration=False)
+            scores[name] = scores_of(self.trainer.score(other.validation, scorer))
             self._keep_outputs(name, scorer)
         return scores, predictions
 

@@ -24,12 +24,12 @@ from ...capture.persistent_graphs import PersistentGraphs
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
 from .. import tasks
 from ..evaluation.outputs import as_text
-from ..evaluation.scoring import MAX_PREDICTIONS
+from ..evaluation.scorer import MAX_PREDICTIONS, Scorer
 from ..runs.caveats import optimistic_scores
 from ..runs.hub_token import token_in_environment
 from ..runs.lora import load_for_training
-from ..runs.recipe import choose_recipe
-from ..runs.run import Listener, Run, make_regularizers, prepare_run, training_arguments, versions
+from ..runs.resolve import resolve_recipe, resolve_settings
+from ..runs.run import Listener, Run, prepare_run, versions
 from ..runs.settings import DATA, RUN_SETTINGS, RunConfig, make_config
 from .details import explorer_of, texts_of
 from .kept_models import keep_model, size_of
@@ -64,6 +64,7 @@ class Worker:
         self._runs: dict[Any, Run] = {}  # their tokenised data
         self._scored_on: dict[Any, Run] = {}  # a run for each set of splits that runs are scored on
         self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
+        self._described: dict[Any, Any] = {}  # configurations of models
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> dict[str, Any]:
         """Train and score one run, and return its record. A run that is only checked has a record without a result.
@@ -90,20 +91,23 @@ class Worker:
 
     def _run(self, spec: RunSpec, config: RunConfig, progress: Progress | None) -> dict[str, Any]:
         listener = Listener()
-        regularizers = make_regularizers(config, listener)
-        arguments = training_arguments(config)
-        data, fingerprints = self._load_data(spec, config)
+        described = self._describe_model(config)
+        resolved = resolve_settings(config, described)
+        data, fingerprints = self._load_data(spec, resolved.config)
+        resolved = resolve_recipe(resolved, data, described)
+        config, arguments, regularizers = resolved.config, resolved.arguments, resolved.regularizers
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
-        recipe = choose_recipe(config, arguments, data, model.model)
         run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
         key = _arguments_key(arguments)
-        trainer = run.make_trainer(model.model, regularizers, model.optimizer(key, arguments.learning_rate))
+        scorer = Scorer(run.prepared, run.data.task)
+        optimizer = model.optimizer(key, arguments.learning_rate)
+        trainer = run.make_trainer(model.model, regularizers, optimizer, scorer)
         if spec.only_check:
             return {**describe(spec), "status": CHECKED, "model_bytes": size_of(model.model)}
         trainer.capture.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)
-        training = Training(spec, run, trainer, progress)
+        training = Training(spec, run, trainer, scorer, progress)
         try:
             training.train()
             scores, predictions = training.scores()
@@ -130,7 +134,7 @@ class Worker:
             "metric": run.prepared.metric,
             "greater_is_better": run.prepared.greater_is_better,
             "labels": list(data.task.labels),
-            "notes": [*data.notes, *run.prepared.notes, *recipe, *caveats],
+            "notes": [*data.notes, *run.prepared.notes, *resolved.recipe.sentences, *caveats],
             "scores": scores,
             "curves": training.curves(),
             "method_metrics": training.method_metrics(),
@@ -142,6 +146,14 @@ class Worker:
         }
 
     # ---- what is kept between runs -----------------------------------------------------------------------------
+
+    def _describe_model(self, config: RunConfig) -> Any:
+        """The configuration of the model of a run."""
+        key = (config.model, config.trust_remote_code)
+        if key not in self._described:
+            _keep_newest(self._described, 8)
+            self._described[key] = tasks.load_config(config.model, trust_remote_code=config.trust_remote_code)
+        return self._described[key]
 
     def _load_data(self, spec: RunSpec, config: RunConfig) -> tuple[tasks.Data, dict[str, str | None]]:
         """The data of a run, and the fingerprint of each split."""
@@ -175,7 +187,7 @@ class Worker:
         model: _ModelOnDevice,
         listener: Listener,
     ) -> Run:
-        masks_seed = spec.seed if data.task.kind == "mlm" else None
+        masks_seed = spec.seed if tasks.kind_of(data.task).is_masked else None
         shared = (config.max_length, tuple(config.also_eval), masks_seed)
         key = (id(data), *shared)
         if key not in self._runs:

@@ -6,18 +6,20 @@ model = load_model("roberta-base", data.task, tokenizer=tokenizer)
 prepared = prepare(data, tokenizer)
 """
 
-from .catalogue import KINDS, TASKS, Task, find_task
+from .catalogue import TASKS, Task, find_task
 from .data import Data, as_corpus, load_task
 from .describe import Description, Lengths, describe
 from .files import ReadOptions
 from .findings import Finding
+from .kinds import KINDS, Kind, kind_of, kinds_that
+from .kinds.base import keep_logits
 from .lengths import examine_lengths
 from .metrics import METRICS, Metric
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
 from .positions import check_length
 from .predictions import as_text, write_predictions, write_submission
-from .prepare import Prepared, keep_logits, prepare
+from .prepare import Prepared, prepare
 from .split import few_shots, fraction, split_validation
 from .user_files import Inspection, inspect_files, load_files, load_inputs, load_rows
 
@@ -29,6 +31,7 @@ __all__ = [
     "Description",
     "Finding",
     "Inspection",
+    "Kind",
     "Lengths",
     "Metric",
     "Prepared",
@@ -44,6 +47,8 @@ __all__ = [
     "fraction",
     "inspect_files",
     "keep_logits",
+    "kind_of",
+    "kinds_that",
     "load_config",
     "load_files",
     "load_inputs",

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import UserError
+from ...utils.deprecation import warn_renamed
 
-KINDS = ("classification", "regression", "multilabel", "tokens", "choice", "translation", "mlm")
+# Former name of a kind -> its name.
+RENAMED_KINDS = {"tokens": "token_classification", "choice": "multiple_choice"}
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,10 @@ class Task:
 
     Attributes:
         name: The name in the catalogue, such as `glue/rte`, or the name of the user's file.
-        kind: One of `KINDS`.
+        kind: The name of one of `tasks.KINDS`.
         text: The text columns: one or two for `classification`, `regression` and `multilabel`; the context and then the
-            endings for `choice`; the column of words for `tokens`; source and target for `translation`; one for `mlm`.
+            endings for `multiple_choice`; the column of words for `token_classification`; source and target for
+            `translation`; one for `mlm`.
         label: The label column, which has several labels for each example of `multilabel`; None for `translation` and
             `mlm` (masked language modelling).
         labels: The label names, in the order of the Hub; empty if they are read from the data.
@@ -59,10 +62,17 @@ class Task:
     label_separator: str | None = None
     modality: str = "text"
 
+    def __post_init__(self) -> None:
+        if self.kind in RENAMED_KINDS:
+            warn_renamed(f"the kind {self.kind}", RENAMED_KINDS[self.kind])
+            object.__setattr__(self, "kind", RENAMED_KINDS[self.kind])
+
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Task:
         """Make a task from its fields in `record.json`, which has lists where the task has tuples."""
         values: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in fields.items()}
+        if (kind := values.get("kind")) in RENAMED_KINDS:  # an old record
+            values["kind"] = RENAMED_KINDS[kind]
         return cls(**values)
 
 
@@ -193,7 +203,7 @@ _ALL = (
     ),
     Task(
         name="conll2003",
-        kind="tokens",
+        kind="token_classification",
         text=("tokens",),
         label="ner_tags",
         labels=("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"),
@@ -204,7 +214,7 @@ _ALL = (
     ),
     Task(
         name="ptb",
-        kind="tokens",
+        kind="token_classification",
         text=("tokens",),
         label="pos_tags",
         metrics=("token_accuracy",),
@@ -214,7 +224,7 @@ _ALL = (
     ),
     Task(
         name="swag",
-        kind="choice",
+        kind="multiple_choice",
         text=("startphrase", "ending0", "ending1", "ending2", "ending3"),
         label="label",
         labels=("0", "1", "2", "3"),

@@ -13,10 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import UserError
-from .catalogue import KINDS
 from .files import Table
 from .findings import shortened
-from .modalities import MEDIA_KINDS
 from .values import FEW_CLASSES, as_number, is_missing
 
 TEXT_NAMES = (
@@ -60,8 +58,6 @@ LABEL_NAMES = (
 CONTEXT_NAMES = ("context", "question", "prompt", "premise", "startphrase", *TEXT_NAMES)
 _CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])", re.IGNORECASE)
 
-FILE_KINDS = (*KINDS, *MEDIA_KINDS)
-
 
 def looks_like_text(values: Sequence[Any]) -> bool:
     """Whether most of the first 1,000 values are strings of more than one word."""
@@ -98,7 +94,7 @@ def _one_column(table: Table) -> str:
 
 
 def find_columns(
-    table: Table, text: str | None, text_pair: str | None, label: str | None, kind: str | None
+    table: Table, text: str | None, text_pair: str | None, label: str | None, is_pair_label: bool = False
 ) -> tuple[tuple[str, ...], str, list[str]]:
     """Find the text columns and the label column.
 
@@ -107,7 +103,7 @@ def find_columns(
         text: The column that the user named as the text, or None to guess it.
         text_pair: The column that the user named as the second text, or None.
         label: The column that the user named as the label, or None to guess it.
-        kind: The kind of task that the user asked for, or None.
+        is_pair_label: Whether `text_pair` is what the model learns to write.
 
     Returns:
         One or two text columns, the label column (the target column for a translation), and a note for each guess.
@@ -115,7 +111,7 @@ def find_columns(
     _check_names(table, text, text_pair, label)
     if len(table.columns) == 1 and not table.has_word_lines:
         raise UserError(_one_column(table))
-    if kind == "translation" and label is None:
+    if is_pair_label:
         text_pair, label = None, text_pair
     notes = []
     if text is None and label is None and (guess := _guess_of_two(table)):
@@ -254,7 +250,7 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
 def _missing_columns(table: Table, texts: Sequence[str]) -> str:
     """What the user has to name, the flags for it, and the columns that it may be."""
     if not texts and _has_choices(table.columns):
-        return "the label; use --kind choice if they are answers to choose from, or name it with --label"
+        return "the label; use --kind multiple_choice if they are answers to choose from, or name it with --label"
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
     likely = likely_texts(table)
     label = likely_label(table, {*texts, *likely})
@@ -280,7 +276,7 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
         return (free[0],)
     hint = "name it with --text (and --text-pair)"
     if _has_choices(free):
-        hint = "use --kind choice if they are answers to choose from, or name it with --text (and --text-pair)"
+        hint = "use --kind multiple_choice if they are answers to choose from, or name it with --text (and --text-pair)"
     raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
 
 
@@ -295,32 +291,23 @@ def _with_usual_name(table: Table, names: Iterable[str], free: Collection[str]) 
     return [by_lower[name] for name in names if by_lower.get(name) in free]
 
 
-def find_kind(table: Table, texts: Sequence[str], label: str, kind: str | None, label_separator: str | None) -> str:
-    """Find the kind of task.
+def guess_kind(table: Table, texts: Sequence[str], label: str, label_separator: str | None) -> str:
+    """Guess the kind of task from the values of the label column.
 
     Args:
         table: The training file.
         texts: The text columns.
         label: The label column.
-        kind: The kind that the user named, or None to guess it from the values of the label column.
         label_separator: The sign between the labels of one example that the user named, or None.
     """
-    if kind is not None:
-        return kind
     if label_separator is not None:
         return "multilabel"
     values = [value for value in table.columns[label] if not is_missing(value)]
     if any(isinstance(value, list) for value in values):
-        return "tokens" if _are_tags(table.columns[texts[0]], table.columns[label]) else "multilabel"
+        return "token_classification" if _are_tags(table.columns[texts[0]], table.columns[label]) else "multilabel"
     if any(isinstance(value, dict) for value in values):
         raise UserError(f"column {label!r} of {table.path} holds objects; name another column with --label.")
     return "classification" if label in table.names else _kind_of_values(table, label, values)
-
-
-def check_kind(kind: str | None) -> None:
-    """Raise a `UserError` if the user's files cannot be of this kind."""
-    if kind is not None and kind not in FILE_KINDS:
-        raise UserError(f"--kind is {kind!r}; for your own files it must be one of {', '.join(FILE_KINDS)}.")
 
 
 def _are_tags(texts: Sequence[Any], labels: Sequence[Any]) -> bool:

@@ -13,6 +13,7 @@ from ...errors import UserError
 from .catalogue import Task, find_task
 from .files import read_arrow
 from .hub import error_chain, no_progress_bars, offline_if_unreachable
+from .kinds import kind_of
 from .values import sorted_names
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def load_task(name: str, data_dir: str | Path | None = None, *, evaluation: bool
         if not raw:
             raise UserError(f"{task.name} has none of its splits ({', '.join(task.splits.values())}) in {data_dir}.")
         raw = {split: _with_task_columns(task, split, dataset) for split, dataset in raw.items()}
-        if task.label is not None and not task.labels and task.kind != "regression":
+        if task.label is not None and not task.labels and not kind_of(task).has_numbers:
             task = dataclasses.replace(task, labels=_labels_in(task, raw))
         splits = {split: _with_label_indices(task, split, dataset) for split, dataset in raw.items()}
     if evaluation and "validation" not in splits and task.label in getattr(splits.get("test"), "column_names", ()):
@@ -144,10 +145,8 @@ def _parquet_files(folder: Path, name: str) -> list[Path]:
 
 
 def _with_task_columns(task: Task, split: str, dataset: Dataset) -> Dataset:
-    """Check that the columns of the task exist. The Hub stores source and target of a translation in one column."""
-    if task.kind == "translation" and "translation" in dataset.column_names:
-        dataset = dataset.select_columns(["translation"]).flatten()
-        dataset = dataset.rename_columns({name: name.removeprefix("translation.") for name in dataset.column_names})
+    """Check that the columns of the task exist."""
+    dataset = kind_of(task).from_hub(dataset)
     needed = [*task.text, *([task.label] if task.label and split in ("train", "validation") else [])]
     missing = [name for name in needed if name not in dataset.column_names]
     if missing:
@@ -176,7 +175,7 @@ def _labels_in(task: Task, splits: dict[str, Dataset]) -> tuple[str, ...]:
 
 def _flat(task: Task, values: list[Any]) -> list[Any]:
     """All labels: the label of each example, or the tags of all its words."""
-    return list(chain.from_iterable(values)) if task.kind == "tokens" else values
+    return list(chain.from_iterable(values)) if kind_of(task).labels_are_lists else values
 
 
 def _with_label_indices(task: Task, split: str, dataset: Dataset) -> Dataset:
@@ -190,7 +189,7 @@ def _with_label_indices(task: Task, split: str, dataset: Dataset) -> Dataset:
     flat = _flat(task, values)
     if all(value is None or value == -1 for value in flat):
         return dataset.remove_columns(task.label)
-    if task.kind == "regression":
+    if kind_of(task).has_numbers:
         return dataset
     declared = _declared_labels(dataset, task.label)
     order = tuple(declared) if set(declared) == set(task.labels) else task.labels
@@ -200,7 +199,8 @@ def _with_label_indices(task: Task, split: str, dataset: Dataset) -> Dataset:
     for value in flat:
         if value not in index:
             raise UserError(f"{split} of {task.name} has the label {value!r}; known are {', '.join(task.labels)}.")
-    indices = [[index[tag] for tag in value] if task.kind == "tokens" else index[value] for value in values]
+    are_lists = kind_of(task).labels_are_lists
+    indices = [[index[name] for name in value] if are_lists else index[value] for value in values]
     return dataset.remove_columns(task.label).add_column(task.label, indices)
 
 
@@ -220,9 +220,7 @@ def as_corpus(data: Data) -> Data:
     from datasets import Dataset
 
     task = data.task
-    if task.kind == "choice":
-        raise UserError(f"{task.name} is of kind choice, and its endings are no texts to learn from; use another task.")
-    names = task.text[:1] if task.kind in ("translation", "tokens") else task.text
+    names = kind_of(task).corpus(task)
 
     def texts(split: Dataset) -> list[str]:
         values = chain.from_iterable(split[name][:] for name in names)

@@ -11,6 +11,7 @@ import numpy as np
 
 from .catalogue import Task
 from .data import Data
+from .kinds import kind_of
 from .modalities import modality_of
 from .modalities.base import Encoder
 
@@ -97,7 +98,7 @@ def _count_labels(task: Task, splits: dict[str, Dataset]) -> dict[str, dict[str,
     for name, split in splits.items():
         if task.label in split.column_names:
             values = split[task.label][:]
-            counts = Counter(chain.from_iterable(values) if task.kind in ("tokens", "multilabel") else values)
+            counts = Counter(chain.from_iterable(values) if kind_of(task).labels_are_lists else values)
             balance[name] = {label: counts[index] for index, label in enumerate(task.labels)}
     return balance
 
@@ -112,5 +113,5 @@ def _measure(task: Task, split: Dataset, encoder: Encoder, limit: int) -> Length
         median=float(np.median(tokens)),
         percentile95=float(np.percentile(tokens, 95)),
         longest=tokens.max().item(),
-        truncated=0.0 if task.kind == "mlm" else float((tokens > limit).mean()),  # longer texts are divided
+        truncated=0.0 if kind_of(task).divides_texts else float((tokens > limit).mean()),
     )

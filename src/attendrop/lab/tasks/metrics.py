@@ -93,9 +93,9 @@ def is_share(name: str) -> bool:
     return name in METRICS and METRICS[name].is_share
 
 
-def f1_of(right: Any, predicted: Any, gold: Any) -> Any:
-    """F1 from counts: how many were rightly predicted, predicted at all, and there."""
-    return 2 * right / np.maximum(predicted + gold, 1)
+def f1_of(true_positives: Any, predicted: Any, support: Any) -> Any:
+    """F1 from counts."""
+    return 2 * true_positives / np.maximum(predicted + support, 1)
 
 
 # ---- the functions -----------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ def _f1_of_confusion(counts: np.ndarray) -> float:
 
 
 def _macro_f1_of_confusion(counts: np.ndarray) -> float:
-    predicted, gold = counts.sum(0), counts.sum(1)
-    return float(f1_of(np.diag(counts), predicted, gold)[predicted + gold > 0].mean())
+    predicted, support = counts.sum(0), counts.sum(1)
+    return float(f1_of(np.diag(counts), predicted, support)[predicted + support > 0].mean())
 
 
 def _mcc_of_confusion(counts: np.ndarray) -> float:
@@ -233,7 +233,7 @@ def _macro_f1_counted(predictions: Any, references: Any) -> tuple[Statistic, lis
 
 
 def _of_sentences(count: Callable[[Any, Any], tuple[int, int, int]], score: Statistic = f1_of) -> Counted:
-    """`score` of what is right, predicted and there, which `count` counts in each sentence."""
+    """`score` of true positives, predictions and support, which `count` counts in each sentence."""
 
     def counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
         columns = np.array([count(*pair) for pair in zip(predictions, references, strict=True)], float)
@@ -285,11 +285,11 @@ METRICS: dict[str, Metric] = {
         Metric("entity_f1", _entity("f1_score"), ("tags",), hub_name="f1", counted=_of_sentences(_entities)),
         Metric(
             "entity_precision", _entity("precision_score"), ("tags",), hub_name="precision",
-            counted=_of_sentences(_entities, lambda right, predicted, _: right / max(predicted, 1)),
+            counted=_of_sentences(_entities, lambda true_positives, predicted, _: true_positives / max(predicted, 1)),
         ),
         Metric(
             "entity_recall", _entity("recall_score"), ("tags",), hub_name="recall",
-            counted=_of_sentences(_entities, lambda right, _, gold: right / max(gold, 1)),
+            counted=_of_sentences(_entities, lambda true_positives, _, support: true_positives / max(support, 1)),
         ),
         Metric("token_accuracy", _token_accuracy, ("tags",), hub_name="accuracy", counted=_of_sentences(_words)),
         Metric("bleu", _bleu, ("texts",), hub_name="sacrebleu", counted=_bleu_counted),

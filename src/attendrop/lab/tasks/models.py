@@ -16,11 +16,10 @@ from ...errors import UserError
 from ...utils.quiet import quiet_transformers
 from .catalogue import Task
 from .hub import error_chain, is_path, offline_if_unreachable
+from .kinds import kind_of
 from .modalities import modality_of
 
 T = TypeVar("T")
-
-NAMED_LABELS = ("classification", "multilabel", "tokens")  # the kinds whose head has an output for each label
 
 # Suggested if a name is misspelt.
 WELL_KNOWN = (
@@ -174,14 +173,14 @@ def load_model(
     source, options = _locate(name), {"trust_remote_code": trust_remote_code}
     config = load_config(name, trust_remote_code=trust_remote_code)
     old_labels = dict(getattr(config, "id2label", None) or {})
-    new_labels = tuple(task.labels if labels is None else labels) if task.kind in NAMED_LABELS else ()
-    _set_head(config, task, new_labels)
+    new_labels = tuple(task.labels if labels is None else labels) if kind_of(task).has_named_labels else ()
+    kind_of(task).set_head(config, new_labels)
     modality = modality_of(task)
-    class_name = modality.model_class(task.kind)
+    class_name = modality.model_class(task)
     auto = getattr(transformers, class_name)
     is_remote = trust_remote_code and class_name in getattr(config, "auto_map", {})
     # BART and T5 count as masked language models too, but predict a text of their own instead of the masked words.
-    writes_text = task.kind == "mlm" and getattr(config, "is_encoder_decoder", False)
+    writes_text = kind_of(task).is_masked and getattr(config, "is_encoder_decoder", False)
     if (type(config) not in auto._model_mapping and not is_remote) or writes_text:
         raise UserError(
             f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}"
@@ -210,18 +209,6 @@ def load_model(
     if tokenizer is not None:
         modality.match(str(name), model, tokenizer, notes)
     return model
-
-
-def _set_head(config: Any, task: Task, labels: tuple[str, ...]) -> None:
-    """Set the fields of the configuration that decide the size of the head and its loss."""
-    if task.kind == "regression":
-        config.num_labels, config.problem_type = 1, "regression"
-    elif task.kind in NAMED_LABELS:
-        config.id2label = dict(enumerate(labels))
-        config.label2id = {label: index for index, label in enumerate(labels)}
-        if task.kind != "tokens":
-            several = task.kind == "multilabel"
-            config.problem_type = f"{'multi' if several else 'single'}_label_classification"
 
 
 def _loading_notes(

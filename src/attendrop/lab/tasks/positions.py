@@ -6,6 +6,7 @@ from typing import Any
 
 from ...errors import UserError
 from .catalogue import Task
+from .kinds import kind_of
 
 _RESERVED = 8  # a model may use a few of its positions for itself: RoBERTa and BART begin at 2
 
@@ -55,9 +56,7 @@ def _takes(model: Any, tokenizer: Any, task: Task, length: int) -> bool:
     ids = torch.full((1, length), word)
     if tokenizer.eos_token_id is not None:
         ids[:, -1] = tokenizer.eos_token_id  # BART classifies at the end of the text
-    inputs = {"input_ids": ids[:, None] if task.kind == "choice" else ids}
-    if task.kind == "translation":
-        inputs["decoder_input_ids"] = ids
+    inputs = kind_of(task).example_inputs(ids)
     try:
         with torch.no_grad():
             model(**{name: value.to(model.device) for name, value in inputs.items()})

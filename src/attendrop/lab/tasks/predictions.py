@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
 from .catalogue import Task
+from .kinds import kind_of
 from .values import as_number
 
 if TYPE_CHECKING:
@@ -61,11 +62,7 @@ def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], 
 
 def _label_names(task: Task, value: Any) -> Any:
     """The label of an example by name, as in the predictions."""
-    if task.kind in ("classification", "choice"):
-        return task.labels[value]
-    if task.kind in ("tokens", "multilabel"):
-        return as_text(task, [task.labels[tag] for tag in value])
-    return value
+    return as_text(task, kind_of(task).label_name(task, value))
 
 
 def as_text(task: Task, prediction: Any) -> Any:
@@ -77,7 +74,7 @@ def as_text(task: Task, prediction: Any) -> Any:
     """
     if not isinstance(prediction, list):
         return prediction
-    return (" " if task.kind == "tokens" else task.label_separator or ",").join(prediction)
+    return kind_of(task).separator(task).join(prediction)
 
 
 def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], split: str = "test") -> Path:
@@ -104,6 +101,6 @@ def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], spl
 
 
 def _submitted(task: Task, prediction: Any) -> str:
-    if task.kind == "regression":
+    if kind_of(task).has_numbers:
         return f"{min(max(float(prediction), 0.0), 5.0):.3f}"
     return prediction if task.name in _SUBMITTED_BY_NAME else str(task.labels.index(prediction))

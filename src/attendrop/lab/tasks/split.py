@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import UserError
 from .findings import plural
+from .kinds import kind_of
 from .modalities import modality_of
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def _training_split(data: Data) -> Dataset:
 def _groups(data: Data) -> list[np.ndarray]:
     """The indices of the training examples of each class; of all examples in one group if there are no classes."""
     train = _training_split(data)
-    if data.task.kind != "classification":
+    if not kind_of(data.task).has_one_class:
         return [np.arange(len(train))]
     labels = np.asarray(train[data.task.label][:])
     return [np.flatnonzero(labels == label) for label in range(len(data.task.labels))]
@@ -63,7 +64,7 @@ def _draw(groups: list[np.ndarray], quotas: list[int], seed: int) -> np.ndarray:
 
 
 def _strategy(data: Data) -> str:
-    return "stratified" if data.task.kind == "classification" else "at random"
+    return "stratified" if kind_of(data.task).has_one_class else "at random"
 
 
 def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
@@ -133,7 +134,7 @@ def few_shots(data: Data, shots: int, seed: int = 42) -> Data:
         shots: The number of examples of each class.
         seed: The seed of the random choice.
     """
-    if data.task.kind != "classification":
+    if not kind_of(data.task).has_one_class:
         raise UserError(f"--shots counts examples of each class, and {data.task.name} is of kind {data.task.kind}.")
     if shots < 1:
         raise UserError(f"--shots is {shots}; it must be at least 1.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +15,12 @@ from .data import Data, make_data
 from .diagnostics import examine, examine_header
 from .files import ReadOptions, Table, refusals
 from .findings import ERROR, NOTE, WARNING, Finding, shortened
-from .modalities import MEDIA_KINDS, Media, find_media, modality_of, read_source
+from .kinds import KINDS, Reading, Request, current_kind, kind_of
+from .modalities import MEDIA_KINDS, Media, file_kinds, find_media, modality_of, read_source
+from .rows import label_names, row_problems
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-_ONE_TEXT = ("tokens", "translation")
-_METRICS = {
-    "classification": ("accuracy", "macro_f1"),
-    "regression": ("pearson", "spearman", "rmse"),
-    "multilabel": ("micro_f1", "macro_f1", "exact_match"),
-    "choice": ("accuracy",),
-    "translation": ("bleu",),
-    "mlm": ("perplexity",),
-}
 
 
 @dataclass
@@ -49,23 +40,6 @@ class Inspection:
     @property
     def errors(self) -> list[str]:
         return [finding.text for finding in self.findings if finding.level == ERROR]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user said about the columns: the flags of the same names."""
-
-    text: str | None = None
-    text_pair: str | None = None
-    label: str | None = None
-    kind: str | None = None
-    choices: Sequence[str] = ()
-    label_separator: str | None = None
-
-    @property
-    def has_plain_texts(self) -> bool:
-        """Whether a .txt file has one text on each line."""
-        return self.kind == "mlm"
 
 
 def load_files(
@@ -121,15 +95,15 @@ def inspect_files(
         text: The text column, or the column of paths of images or sounds; None = guess it from the columns.
         text_pair: The column of the second text.
         label: The label column, or the target column of a translation; None = guess it.
-        kind: `classification`, `regression`, `multilabel`, `tokens`, `choice`, `translation` or `mlm` (masked language
-            modelling, which needs no labels; a .txt file then has one text on each line), `image_classification` or
-            `audio_classification`; None = guess it from the data.
+        kind: `classification`, `regression`, `multilabel`, `token_classification`, `multiple_choice`, `translation` or
+            `mlm` (masked language modelling, which needs no labels; a .txt file then has one text on each line),
+            `image_classification` or `audio_classification`; None = guess it from the data.
         choices: The columns of the answers of a multiple choice, or the one column with a list of them; empty = guess
             them.
         options: The encoding, the separators, and whether bad rows are left out.
     """
     options = options or ReadOptions()
-    request = Request(text, text_pair, label, kind, choices, options.label_separator)
+    request = Request(text, text_pair, label, current_kind(kind), choices, options.label_separator)
     paths = {"train": train, "validation": validation, "test": test}
     inspector = _Inspector(request, options)
     inspector.inspect({name: path for name, path in paths.items() if path is not None})
@@ -155,7 +129,7 @@ class _Inspector:
 
     def inspect(self, paths: dict[str, str | Path]) -> None:
         try:
-            columns.check_kind(self.request.kind)
+            _check_kind(self.request.kind)
             self._read(paths)
             if "train" not in self.tables:
                 return
@@ -178,8 +152,8 @@ class _Inspector:
     def _read(self, paths: dict[str, str | Path]) -> None:
         for name, path in paths.items():
             try:
-                table = read_source(path, self.options, self.request.has_plain_texts)
-                table = columns.split_lists(table) if self.request.kind == "choice" else table
+                reading = _reading_of(self.request.kind)
+                table = reading.table(read_source(path, self.options, reading.has_plain_texts))
             except UserError as error:
                 self._add_error(error)
                 continue
@@ -193,7 +167,7 @@ class _Inspector:
         """Leave bad rows out, and say so; return whether every file has other rows."""
         for name, table in self.tables.items():
             check_columns(task, table, name != "test")
-            problems = values.row_problems(table, _present(task, table), _labels_count(task, table, name != "test"))
+            problems = row_problems(table, _present(task, table), _labels_count(task, table, name != "test"))
             if not self.options.drop_bad_rows:
                 places = {table.place(row): problem for row, problem in problems.items()}
                 texts = refusals(table.path, places, can_drop=len(problems) < len(table))
@@ -207,10 +181,10 @@ class _Inspector:
         return all(len(table) for table in self.tables.values())
 
     def _with_labels(self, task: Task) -> Task:
-        labels, notes = labels_of_file(task, self.tables["train"])
+        kind = kind_of(task)
+        labels, notes = kind.reading.labels(self.tables["train"], task)
         self.findings += [Finding(NOTE, note) for note in notes]
-        task = dataclasses.replace(task, labels=labels)
-        return dataclasses.replace(task, metrics=default_metrics(task))
+        return dataclasses.replace(task, labels=labels, metrics=kind.default_metrics(labels))
 
     def _usable(self, task: Task) -> dict[str, Table]:
         """The tables; of a test file without labels, only the texts."""
@@ -223,54 +197,31 @@ class _Inspector:
         }
 
 
+def _check_kind(kind: str | None) -> None:
+    """Raise a `UserError` if the user's files cannot be of this kind."""
+    if kind is not None and kind not in file_kinds():
+        raise UserError(f"--kind is {kind!r}; for your own files it must be one of {', '.join(file_kinds())}.")
+
+
 def plan_task(table: Table, request: Request) -> tuple[Task, list[str]]:
     """The task of a training file, without its labels, and a note for each guess."""
+    found_media = find_media(table, request.text, request.kind)
+    reading = _reading_of(request.kind)
+    reading.check_request(request)
+    if found_media is not None:
+        return _plan_media(table, request, *found_media)
+    found = reading.find_columns(table, request)
+    texts, label, notes = found
     kind = request.kind
-    found = find_media(table, request.text, kind)
-    if kind == "mlm":
-        return _plan_corpus(table, request)
-    _check_choices(request)
-    if found is not None:
-        return _plan_media(table, request, *found)
-    if kind == "choice":
-        texts, target, notes = columns.find_choices(table, request.text, request.choices, request.label)
-        return Task(table.path.name, kind, texts, target, max_length=256), notes
-    texts, target, notes = columns.find_columns(table, request.text, request.text_pair, request.label, kind)
-    task_kind = columns.find_kind(table, texts, target, kind, request.label_separator)
     if kind is None:
-        notes.append(f"treating the task as {_SPOKEN.get(task_kind, task_kind)}")
-    if task_kind in _ONE_TEXT and len(texts) > 1:
-        raise UserError(f"--text-pair is {texts[1]!r}, but a task of kind {task_kind} has one text.")
-    task = Task(name=table.path.name, kind=task_kind, text=texts, label=target, max_length=256)
-    if task_kind == "translation":
-        task = dataclasses.replace(task, text=(texts[0], target), label=None)
-    if task_kind == "multilabel":
-        task = dataclasses.replace(task, label_separator=request.label_separator)
-    elif request.label_separator is not None:
-        raise UserError(
-            f"label_separator is {request.label_separator!r}, and kind is {task_kind!r}; it is for the kind multilabel."
-        )
-    return task, notes
+        kind = columns.guess_kind(table, texts, str(label), request.label_separator)
+        notes.append(f"treating the task as {KINDS[kind].spoken or kind}")
+    return KINDS[kind].reading.task(kind, table.path.name, found, request), notes
 
 
-_SPOKEN = {"tokens": "token classification", "multilabel": "multi-label classification"}
-
-
-def _check_choices(request: Request) -> None:
-    if request.kind == "choice" and request.text_pair is not None:
-        raise UserError(f"--text-pair is {request.text_pair!r}, but a multiple choice has one context; see --choices.")
-    if request.kind != "choice" and request.choices:
-        raise UserError(f"choices is {list(request.choices)!r}; it is for the kind choice, so use --kind choice too.")
-
-
-def _plan_corpus(table: Table, request: Request) -> tuple[Task, list[str]]:
-    """The task of a file for masked language modelling."""
-    flags = {"--text-pair": request.text_pair, "--label": request.label, "--label-separator": request.label_separator}
-    for flag, value in {**flags, "--choices": list(request.choices) or None}.items():
-        if value is not None:
-            raise UserError(f"{flag} is {value!r}, but masked language modelling reads one text column and no labels.")
-    column, notes = columns.find_text(table, request.text)
-    return Task(table.path.name, "mlm", (column,), None, metrics=("perplexity",)), notes
+def _reading_of(kind: str | None) -> Reading:
+    """How files of a kind are read; `Reading` itself where the kind is to be guessed, or is one of images or sounds."""
+    return KINDS[kind].reading if kind in KINDS else Reading()
 
 
 def _plan_media(table: Table, request: Request, media: Media, column: str) -> tuple[Task, list[str]]:
@@ -280,8 +231,8 @@ def _plan_media(table: Table, request: Request, media: Media, column: str) -> tu
     if table.path.is_dir() and len(table.columns) == 1:
         raise UserError(f"{table.path} is a folder without sub-folders; the {media.noun}s of each class need one.")
     wanted = "classification" if request.kind in MEDIA_KINDS else request.kind
-    (column,), target, notes = columns.find_columns(table, column, None, request.label, wanted)
-    kind = columns.find_kind(table, (column,), target, wanted, request.label_separator)
+    (column,), target, notes = columns.find_columns(table, column, None, request.label)
+    kind = wanted or columns.guess_kind(table, (column,), target, request.label_separator)
     if kind not in media.kinds:
         raise UserError(
             f"the task is of kind {kind}, and column {column!r} of {table.path} has the paths of {media.noun}s, for "
@@ -294,30 +245,6 @@ def _plan_media(table: Table, request: Request, media: Media, column: str) -> tu
         max_length=media.default_length, label_separator=separator, modality=media.name,
     )  # fmt: skip
     return task, notes
-
-
-def labels_of_file(task: Task, table: Table) -> tuple[tuple[str, ...], list[str]]:
-    """The names of the labels, in order, and a note where they are not obvious."""
-    if task.label is None or task.kind == "regression":
-        return (), []
-    names = values.label_names(table, task)
-    if task.kind == "choice":
-        known, note = values.choice_names(table, task.label, set(names), len(task.text) - 1)
-        return known, [note]
-    flat = names if task.kind == "classification" else list(chain.from_iterable(names))
-    if task.kind == "multilabel" and len(set(flat)) == 1:
-        return tuple(set(flat)), []
-    values.check_classes(table, task.label, flat)
-    return values.sorted_names(set(flat)), []
-
-
-def default_metrics(task: Task) -> tuple[str, ...]:
-    """The metrics of a task from the user's files."""
-    if task.kind == "tokens":
-        are_entities = all(name == "O" or name[:2] in ("B-", "I-", "E-", "S-") for name in task.labels)
-        of_entities = ("entity_f1", "entity_precision", "entity_recall") if are_entities else ()
-        return (*of_entities, "token_accuracy")
-    return _METRICS[task.kind]
 
 
 def load_inputs(path: str | Path, task: Task, options: ReadOptions | None = None) -> Data:
@@ -347,11 +274,11 @@ def load_rows(
     """
     has_flag = options is not None  # the command has --drop-bad-rows
     options = options or ReadOptions()
-    table = read_source(path, options, task.kind == "mlm", content)
-    table = columns.split_lists(table) if task.kind == "choice" else table
+    reading = kind_of(task).reading
+    table = reading.table(read_source(path, options, reading.has_plain_texts, content))
     check_columns(task, table, needs_labels=False)
     given, table = table, modality_of(task).located(table, task.text)
-    problems = values.row_problems(table, _present(task, table), _labels_count(task, table, False))
+    problems = row_problems(table, _present(task, table), _labels_count(task, table, False))
     table = table.without(problems)
     if table.dropped and not options.drop_bad_rows:
         raise UserError(f"{refusals(table.path, table.dropped, can_drop=has_flag and len(table) > 0)[0]}.")
@@ -361,9 +288,10 @@ def load_rows(
 
 
 def _present(task: Task, table: Table) -> Task:
-    """The task without the target of a translation if a file has none."""
-    if task.kind == "translation" and task.text[1] not in table.columns:
-        return dataclasses.replace(task, text=task.text[:1])
+    """The task without the text that the model learns to write if a file has none."""
+    kind = kind_of(task)
+    if kind.is_generated and kind.target(task) not in table.columns:
+        return dataclasses.replace(task, text=kind.inputs(task))
     return task
 
 
@@ -389,23 +317,23 @@ def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dat
     """Make a data set of the texts and labels of a file whose rows can all be used."""
     from datasets import Dataset, Features, List, Value
 
-    is_tokens = task.kind == "tokens"
+    kind = kind_of(task)
     texts = _present(task, table).text
     found: dict[str, list[Any]] = {
-        name: [values.words_of(value) for value in table.columns[name]] if is_tokens else table.columns[name]
+        name: [values.words_of(value) for value in table.columns[name]] if kind.is_per_word else table.columns[name]
         for name in texts
     }
-    features = {name: List(Value("string")) if is_tokens else Value("string") for name in texts}
+    features = {name: List(Value("string")) if kind.is_per_word else Value("string") for name in texts}
     if task.label is not None and _labels_count(task, table, needs_labels):
         found[task.label] = _read_labels(task, task.label, table)
-        number = Value("float64" if task.kind == "regression" else "int64")
-        features[task.label] = List(number) if task.kind in ("tokens", "multilabel") else number
+        number = Value(kind.reading.label_feature)
+        features[task.label] = List(number) if kind.labels_are_lists else number
     return Dataset.from_dict(found, features=Features(features))
 
 
 def _read_labels(task: Task, column: str, table: Table) -> list[Any]:
     """The labels of a file as numbers: floats for a regression, otherwise indices of `task.labels`."""
-    if task.kind == "regression":
+    if kind_of(task).has_numbers:
         return [values.as_number(value) for value in table.columns[column]]
     # A file in the Hub's format holds the indices of the labels and not their names.
-    return values.to_indices(table, values.label_names(table, task), task.labels, accept_indices=task.name in TASKS)
+    return values.to_indices(table, label_names(table, task), task.labels, accept_indices=task.name in TASKS)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...errors import UserError
 from .catalogue import Task
 from .files import Problem, Table
-from .findings import plural
-from .modalities import modality_of
 
 FEW_CLASSES = 20  # up to so many different whole numbers are classes without asking
 MOST_CLASSES = 1000
@@ -52,50 +50,17 @@ def folded(name: str) -> str:
 # ---- rows that cannot be used ---------------------------------------------------------------------------------------
 
 
-def row_problems(table: Table, task: Task, with_labels: bool) -> dict[int, Problem]:
-    """Find the rows that cannot be used: row -> why.
-
-    Args:
-        table: The file.
-        task: The task, which names the columns.
-        with_labels: Whether each row must have a label.
-    """
-    problems: dict[int, Problem] = {}
-    modality = modality_of(task)
-    for column in task.text:
-        modality.check_column(table, task, column)
-        for row, value in enumerate(table.columns[column]):
-            if row not in problems and (problem := modality.problem(task, column, value)) is not None:
-                problems[row] = problem
-    if with_labels and task.label is not None:
-        _check_label_column(table, task)
-        for row in range(len(table)):
-            if row not in problems and (problem := _problem_of_label(table, task, row)) is not None:
-                problems[row] = problem
-    return problems
-
-
-def _check_label_column(table: Table, task: Task) -> None:
-    values = table.columns[str(task.label)]
-    is_text = any(isinstance(value, str) for value in values)
-    if task.kind == "multilabel" and is_text and task.label_separator is None:
-        first = next(value for value in values if isinstance(value, str))
-        raise UserError(
-            f"column {task.label!r} of {table.path} holds texts, such as {first!r}, and no lists; name the sign "
-            "between the labels with --label-separator."
-        )
-
-
-def _missing(what: str, column: str) -> Problem:
+def missing(what: str, column: str) -> Problem:
+    """Why a row cannot be used that lacks a value."""
     return Problem(f"has no {what} in column {column!r}", "fill it in or remove the row")
 
 
 def problem_of_text(column: str, value: Any) -> Problem | None:
     """Why a row cannot be used whose text is this value."""
     if isinstance(value, str):
-        return None if value.strip() else _missing("text", column)
+        return None if value.strip() else missing("text", column)
     if is_missing(value):
-        return _missing("text", column)
+        return missing("text", column)
     return Problem(f"has {value!r} in column {column!r}, which is not text", "write it as text", f"text {column}")
 
 
@@ -103,55 +68,10 @@ def problem_of_words(column: str, value: Any) -> Problem | None:
     """Why a row cannot be used whose words are this value."""
     words = words_of(value)
     if not words:
-        return _missing("words", column)
+        return missing("words", column)
     if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
         text = f"has {value!r:.80} in column {column!r}, which is not a list of words"
         return Problem(text, "each example needs a list of words", f"words {column}")
-    return None
-
-
-def _problem_of_label(table: Table, task: Task, row: int) -> Problem | None:
-    column = str(task.label)
-    value = table.columns[column][row]
-    if task.kind == "tokens":
-        return _problem_of_tags(table, column, value, words_of(table.columns[task.text[0]][row]))
-    if task.kind == "multilabel":
-        return _problem_of_set(column, value)
-    if column in table.names:
-        value = _declared_name(table.names[column], value)
-    if is_missing(value):
-        return _missing("label", column)
-    text = f"has the label {value!r:.80} in column {column!r}"
-    if task.kind == "regression":
-        is_number = as_number(value) is not None
-        return None if is_number else Problem(text, "a regression needs numbers, with a decimal point", "number")
-    is_several = isinstance(value, (list, dict))
-    return Problem(text, "it must be one class", "one class") if is_several else None
-
-
-def _problem_of_set(column: str, value: Any) -> Problem | None:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return _missing("list of labels", column)
-    is_list = isinstance(value, list) and not any(is_missing(name) or isinstance(name, (list, dict)) for name in value)
-    if is_list or isinstance(value, str):
-        return None
-    return Problem(f"has {value!r:.80} in column {column!r}", "it must be a list of labels", f"set {column}")
-
-
-def _problem_of_tags(table: Table, column: str, value: Any, words: Any) -> Problem | None:
-    advice = "each word needs one tag"
-    tags = words_of(value)
-    if not isinstance(tags, list):
-        return Problem(
-            f"has {value!r:.80} in column {column!r}", f"it must be a list of tags; {advice}", f"tags {column}"
-        )
-    if len(tags) != len(words):
-        return Problem(f"has {plural(len(words), 'word')} and {plural(len(tags), 'tag')}", advice, "number of tags")
-    if declared := table.names.get(column):
-        tags = [_declared_name(declared, tag) for tag in tags]
-    for tag in tags:
-        if is_missing(tag) or isinstance(tag, (list, dict)):
-            return Problem(f"has the tag {tag!r} in column {column!r}", advice, f"tag {column}")
     return None
 
 
@@ -172,23 +92,9 @@ def words_of(value: Any) -> Any:
     return value.split() if isinstance(value, str) else value
 
 
-def _declared_name(names: Sequence[str], value: Any) -> str | None:
+def declared_name(names: Sequence[str], value: Any) -> str | None:
+    """The name of a label that a file declares by number; None where there is none."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
-
-
-def label_names(table: Table, task: Task) -> list[Any]:
-    """The name of the label of each row; a list of names for tags and for several labels."""
-    column = str(task.label)
-    declared = table.names.get(column)
-
-    def name_of(value: Any) -> str:
-        return class_name(_declared_name(declared, value) if declared else value)
-
-    read: dict[str, Callable[[Any], Any]] = {
-        "tokens": lambda value: [name_of(tag) for tag in words_of(value)],
-        "multilabel": lambda value: list(dict.fromkeys(name_of(name) for name in split_labels(value, task))),
-    }
-    return [read.get(task.kind, name_of)(value) for value in table.columns[column]]
 
 
 def split_labels(value: Any, task: Task) -> list[Any]:

@@ -3,7 +3,7 @@
     e = ρ · T² g / ‖T g‖,    g = ∂L/∂W at W        the tracked pass then runs at W + e, and its gradient updates W
 
 T is a diagonal scale of the weights. g comes from a probe with the same ordinary dropout as the tracked pass. Before
-the next micro-batch, or when the gradients of the step are there, W is restored bit for bit.
+the next micro-batch, or when the gradients of the step are computed, W is restored bit for bit.
 
 Each micro-batch of each process has its own e. The SAM paper calls this m-sharpness, m being the size of a micro-batch,
 and does the same on its accelerators. So nothing has to be kept for accumulation, and processes exchange nothing more.
@@ -32,11 +32,11 @@ _SCALE = 1024.0
 
 
 class _Weights(NamedTuple):
-    """The weights, and what graphs read and write beside them, in memory that stays where it is."""
+    """The weights, and the tensors that graphs read and write beside them, at fixed addresses."""
 
     weights: list[Tensor]
     trained: list[Tensor]  # W, while the weights are W + e
-    is_moved: Tensor  # whether they are: bool of no dimensions, on their device
+    is_moved: Tensor  # whether they are: 0-d bool tensor, on their device
 
     @classmethod
     def of(cls, weights: list[Tensor]) -> _Weights:
@@ -44,7 +44,7 @@ class _Weights(NamedTuple):
         return cls(weights, [torch.empty_like(weight) for weight in weights], is_moved)
 
     def are(self, weights: list[Tensor]) -> bool:
-        """Whether these are the weights, on the same device as before."""
+        """Return whether these are the weights, on the same device as before."""
         if len(weights) != len(self.weights):
             return False
         known = zip(weights, self.weights, self.trained, strict=True)
@@ -73,7 +73,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
     def check_loop(self, model: nn.Module, loop: Loop) -> None:
         if largest(self.rho) > 0 and loop.gradient_scale != 1.0:
             raise ValueError(
-                f"{type(self).__name__} computes a gradient in a pass of its own, and the loss is scaled for float16 "
+                f"{type(self).__name__} computes a gradient in a separate pass, and the loss is scaled for float16 "
                 "(fp16=True), which that pass is not; train with bf16=True or in float32."
             )
 
@@ -112,16 +112,16 @@ class AscendsWeights(RestoresWeights, ProbesModel):
         return Plan()
 
     def _ascend(self, batch: MicroBatch) -> None:
-        """Writes W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
+        """Write W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
         assert self._all is not None
         weights, trained, is_moved = self._all
         with torch.no_grad():
             restore(weights, trained, is_moved)
         probe = batch.probe()
         with probe.untracked(), torch.enable_grad():
-            found = torch.autograd.grad(probe.loss(Plan()) * _SCALE, weights, allow_unused=True)
+            raw = torch.autograd.grad(probe.loss(Plan()) * _SCALE, weights, allow_unused=True)
         with torch.no_grad():
-            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, found, strict=True)]
+            gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, raw, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
             # In place, because a captured graph reads the weights at their addresses.
             ascend(weights, trained, gradients, rho, self.scale_offset, is_moved)
@@ -134,7 +134,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
 
     @torch.no_grad()
     def _restore(self, step: Step | None) -> None:
-        """Writes W over W + e; within a step, as a graph where steps are captured."""
+        """Write W over W + e; within a step, as a graph where steps are captured."""
         if self._model is None:
             return
         assert self._all is not None

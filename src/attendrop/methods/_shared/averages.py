@@ -16,7 +16,7 @@ from .weights import in_graph, reason_against, refuse_sharded
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that are trained, by name."""
+    """Return the parameters that are trained, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -28,14 +28,14 @@ class ListedParameters:
         self._all: dict[str, nn.Parameter] = {}
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """As `trained_parameters`."""
+        """Like `trained_parameters`."""
         if self._model is not model:
             self._model, self._all = model, dict(model.named_parameters())
         return {name: parameter for name, parameter in self._all.items() if parameter.requires_grad}
 
 
 def refuse_frozen(owner: str, model: nn.Module, seams: Seams) -> None:
-    """Raises a `ValueError` if no parameter of the model is trained."""
+    """Raise a `ValueError` if no parameter of the model is trained."""
     if not trained_parameters(model):
         raise ValueError(f"{seams.name} has no weight that is trained, so {owner} has nothing to act on.")
 
@@ -53,11 +53,11 @@ class WeightAverage(AveragesWeights, KeepsState):
         self._lists: tuple[list[Tensor], list[nn.Parameter]] | None = None
 
     def is_averaged(self, step: Step) -> bool:
-        """Whether the weights after this step are averaged."""
+        """Return whether the weights after this step are averaged."""
         raise NotImplementedError
 
     def share(self, step: Step) -> float:
-        """The weight of the weights after this step in the average. It depends on the step alone."""
+        """Return the weight of the weights after this step in the average. It depends on the step alone."""
         raise NotImplementedError
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
@@ -77,7 +77,7 @@ class WeightAverage(AveragesWeights, KeepsState):
             self._update(step)
 
     def begin_average(self, model: nn.Module) -> None:
-        """The present weights are the average."""
+        """Start the average from the current weights."""
         refuse_sharded(type(self).__name__, model)
         self._average = {name: _wide(parameter) for name, parameter in trained_parameters(model).items()}
 
@@ -90,7 +90,7 @@ class WeightAverage(AveragesWeights, KeepsState):
         in_graph(step, (self.name, "average"), [*averages, *weights], work)
 
     def _on_device(self, model: nn.Module) -> tuple[list[Tensor], list[nn.Parameter]]:
-        """The averages and their weights. They stay at their addresses: graphs read and write them there."""
+        """Return the averages and their weights. They stay at their addresses: graphs read and write them there."""
         if self._lists is None:
             parameters = dict(model.named_parameters())
             self._average = {name: x.to(parameters[name].device) for name, x in self._average.items()}

@@ -19,13 +19,13 @@ SumOfPart = Callable[[Tensor, slice], Tensor]
 
 
 def sum_by_parts(logits: Tensor, views: int, sum_of_part: SumOfPart) -> Tensor:
-    """The sum of `sum_of_part` over all parts of the rows. It can be differentiated with respect to the logits.
+    """Return the sum of `sum_of_part` over all parts of the rows. It can be differentiated with respect to the logits.
 
     Args:
         logits: [views · B, T, V].
         views: how many copies of the batch they are for.
         sum_of_part: gets the logits of some of the B · T rows, [views, n, V] in float32 at least, and the slice of
-            those rows; returns a tensor of no dimensions.
+            those rows; returns a 0-d tensor.
     """
     return _SumByParts.apply(logits.reshape(views, -1, logits.shape[-1]), sum_of_part)
 

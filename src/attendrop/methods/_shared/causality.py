@@ -8,5 +8,5 @@ from ...model.sites import Site
 
 
 def is_causal(model: nn.Module, site: Site) -> bool:
-    """Whether a query of the site attends only to keys at or before its own position."""
+    """Return whether a query of the site attends only to keys at or before its own position."""
     return bool(getattr(model.get_submodule(site.name), "is_causal", False))

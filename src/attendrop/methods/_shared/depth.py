@@ -11,7 +11,7 @@ EMBEDDINGS = -1
 
 
 def depths(owner: str, model: nn.Module, seams: Seams) -> dict[str, int]:
-    """Where each parameter is, by name: -1 in the embeddings, the number of its block, or the number of blocks above.
+    """Return the depth of each parameter by name: -1 in the embeddings, its block's number, or the number of blocks.
 
     Blocks are numbered in the order of their calls: those of a decoder follow those of its encoder. Above the blocks
     are the head, the pooler and the last norm. What the base model has beside its blocks belongs to the embeddings if
@@ -39,14 +39,14 @@ def depths(owner: str, model: nn.Module, seams: Seams) -> dict[str, int]:
 
 
 def _embeddings(base: nn.Module, in_blocks: set[int]) -> set[int]:
-    """The parameters of the base model, by id, that belong to its embeddings."""
-    found: set[int] = set()
+    """Return the parameters of the base model, by id, that belong to its embeddings."""
+    ids: set[int] = set()
     is_before = True
     for name, parameter in base.named_parameters():
         is_before = is_before and id(parameter) not in in_blocks
         if is_before or "embed" in name:
-            found.add(id(parameter))
+            ids.add(id(parameter))
     for module in base.modules():
         if isinstance(module, nn.Embedding):
-            found.update(id(parameter) for parameter in module.parameters())
-    return found
+            ids.update(id(parameter) for parameter in module.parameters())
+    return ids

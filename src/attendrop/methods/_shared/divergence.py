@@ -53,7 +53,7 @@ class Pair:
     views: int = 2
 
     def divergence(self, kind: str, reduction: str = "batchmean") -> Tensor:
-        """The divergence of the two views.
+        """Return the divergence of the two views.
 
         Args:
             kind: "kl" or "js".
@@ -69,15 +69,15 @@ class Pair:
         )
 
     def both_ways(self) -> Tensor:
-        """KL(P₁‖P₂) + KL(P₂‖P₁). For two normals of variance 1, in regression, this is the squared difference."""
+        """Return KL(P₁‖P₂) + KL(P₂‖P₁). For two normals of variance 1 (regression) it is the squared difference."""
         return self.divergence("kl") * (1 if self.head == "regression" else 2)
 
     def from_mean_to_first(self) -> Tensor:
-        """What makes the loss of the first view of the mean loss of both: ½ (CE₁ + CE₂) + ½ (CE₁ − CE₂) = CE₁."""
+        """Return the correction from the mean loss of both views to that of the first: ½ (CE₁ − CE₂)."""
         return self.loss_difference() / 2
 
     def loss_difference(self) -> Tensor:
-        """The loss of the first view minus that of the second, as transformers' models compute them."""
+        """Return the loss of the first view minus that of the second, as transformers' models compute them."""
         assert self.labels is not None
         if self.counted is not None:
             return token_loss(self.logits, self.labels, self.counted, self.views, lambda losses: losses[0] - losses[1])
@@ -90,7 +90,7 @@ class Pair:
 
 
 def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
-    """The predictions of the first two views of the tracked pass."""
+    """Return the predictions of the first two views of the tracked pass."""
     every = predictions_of(outputs, batch)
     views = batch.step.views
     labels, counted = (None if x is None else x.chunk(views)[0] for x in (every.labels, every.counted))
@@ -98,7 +98,7 @@ def pair_of(outputs: Any, batch: MicroBatch) -> Pair:
 
 
 def check_head(owner: str, model: nn.Module) -> None:
-    """Raises a `ValueError` for a span head, which predicts two distributions."""
+    """Raise a `ValueError` for a span head, which predicts two distributions."""
     if head_of(model, {}) == "span":
         raise ValueError(
             f"{owner} compares the predictions of two views and is not defined for a span head; it must be a head for "

@@ -11,7 +11,7 @@ from ...model.plan import Edit, Plan
 
 
 def draws_like(x: Tensor, batch: MicroBatch, block: int, stream: str) -> Tensor:
-    """Draws in [0, 1) for each element of x, [views · rows, ..., d], different in each view.
+    """Return draws in [0, 1) for each element of x, [views · rows, ..., d], different in each view.
 
     They may be drawn during the forward pass: a recomputation under gradient checkpointing draws the same values.
     """
@@ -23,7 +23,7 @@ def _shape_of_view(x: Tensor, batch: MicroBatch) -> tuple[int, int, int, int]:
 
 
 def feature_dropout(batch: MicroBatch, p: float | Tensor, block: int, stream: str) -> Edit:
-    """An edit that drops features of the block's hidden states with probability p."""
+    """Return an edit that drops features of the block's hidden states with probability p."""
 
     def edit(x: Tensor) -> Tensor:
         factor = batch.dropout_of_views(block, _shape_of_view(x, batch), x.device, stream, p)
@@ -33,7 +33,7 @@ def feature_dropout(batch: MicroBatch, p: float | Tensor, block: int, stream: st
 
 
 def dropped_blocks(step: Step, p: Strength, stream: str) -> Plan:
-    """A plan that skips blocks, each with probability p. Every process draws the same."""
+    """Return a plan that skips blocks, each with probability p. Every process draws the same."""
     blocks = len(step.seams.blocks)
 
     def are_dropped(step: Step) -> Tensor:

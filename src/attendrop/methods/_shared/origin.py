@@ -28,7 +28,7 @@ class RemembersOrigin(KeepsState):
         self._parameters = ListedParameters()
 
     def origin(self, name: str, parameter: nn.Parameter) -> Tensor | None:
-        """The value of a weight at which the model is the pretrained one; None: it is not remembered."""
+        """Return the value of a weight at which the model is the pretrained one; None: it is not remembered."""
         raise NotImplementedError
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
@@ -39,21 +39,24 @@ class RemembersOrigin(KeepsState):
         return reason_against(self, other)
 
     def remember(self, step: Step) -> dict[str, Tensor]:
-        """The first values by name, on the device of the model. Trained weights and their gradients are restored."""
+        """Return the first values by name, on the device of the model.
+
+        Trained weights and their gradients are restored.
+        """
         end_mixing(step)
         parameters = self.trained(step.model)
         if not self._origin:
             refuse_sharded(type(self).__name__, step.model)
             inside = {id(parameter) for parameter in pretrained_part(step.model).parameters()}
-            found = {name: self.origin(name, p) for name, p in parameters.items() if id(p) in inside}
-            self._origin = {name: value for name, value in found.items() if value is not None}
+            values = {name: self.origin(name, p) for name, p in parameters.items() if id(p) in inside}
+            self._origin = {name: value for name, value in values.items() if value is not None}
         elif not self._is_on_device:
             self._origin = {name: x.to(parameters[name].device) for name, x in self._origin.items()}
         self._is_on_device = True
         return self._origin
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters of the model that are trained, by name."""
+        """Return the parameters of the model that are trained, by name."""
         return self._parameters.trained(model)
 
     def on_close(self) -> None:

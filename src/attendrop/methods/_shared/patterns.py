@@ -13,7 +13,7 @@ PATTERNS = ("element", "column", "span")
 
 
 def shape_of_draws(shape: tuple[int, int, int, int], pattern: str, span: int) -> tuple[int, int, int, int]:
-    """The shape of the draws that a map of `shape` [B, H, Q, K] needs."""
+    """Return the shape of the draws that a map of `shape` [B, H, Q, K] needs."""
     rows, heads, _, keys = shape
     if pattern == "element":
         return shape
@@ -36,7 +36,7 @@ def keep_pattern(draws: Tensor, p: float | Tensor, pattern: str, span: int) -> T
 def draw_keep(
     batch: MicroBatch, layers: Layers, p: float | Tensor, pattern: str, span: int, owner: str
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields each site that `layers` selects and its keep mask, with separate draws for each example, head and view."""
+    """Yield each site that `layers` selects and its keep mask, with separate draws for each example, head and view."""
     step = batch.step
     for index in step.seams.select(layers, f"{owner}.layers"):
         site = step.seams.sites[index]

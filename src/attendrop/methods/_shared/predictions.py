@@ -32,7 +32,7 @@ class Predictions:
     counted: Tensor | None  # bool [views · B, T]: the positions that predict a label; None where each example has one
 
     def mean(self, values_of: ValuesOf) -> Tensor:
-        """The mean of one value for each distribution, over what the loss is a mean over.
+        """Return the mean of one value for each distribution, over what the loss is a mean over.
 
         Args:
             values_of: computes the values from log P, over the last dimension.
@@ -40,7 +40,7 @@ class Predictions:
         return reduced(self.head, self.logits, 1, self.counted, lambda log_p: values_of(log_p[0]))
 
     def loss(self) -> Tensor:
-        """The loss, as transformers' models compute it."""
+        """Return the loss, as transformers' models compute it."""
         assert self.labels is not None
         if self.counted is None:
             return loss_of(self.head, at_least_float32(self.logits), self.labels)
@@ -48,7 +48,7 @@ class Predictions:
 
 
 def predictions_of(outputs: Any, batch: MicroBatch) -> Predictions:
-    """The predictions of all views of the tracked pass."""
+    """Return the predictions of all views of the tracked pass."""
     inputs, logits = batch.inputs, outputs["logits"]
     head, labels, counted = head_of(batch.step.model, inputs), inputs.get("labels"), None
     if head in ("token", "causal"):
@@ -68,7 +68,7 @@ def reduced(
     values_of: ValuesOf,
     reduction: str = "batchmean",
 ) -> Tensor:
-    """The "batchmean" or the "sum" of one value for each distribution that counts.
+    """Return the "batchmean" or the "sum" of one value for each distribution that counts.
 
     Args:
         head: the kind of head.
@@ -87,7 +87,7 @@ def reduced(
 
 
 def token_loss(logits: Tensor, labels: Tensor, counted: Tensor, views: int, combined: ValuesOf) -> Tensor:
-    """The mean over positions of a combination of the losses of all views.
+    """Return the mean over positions of a combination of the losses of all views.
 
     Args:
         logits: [views · B, T, V].
@@ -106,14 +106,14 @@ def token_loss(logits: Tensor, labels: Tensor, counted: Tensor, views: int, comb
 
 
 def log_probabilities(head: str, logits: Tensor) -> Tensor:
-    """log P, over the last dimension; of a multi-label head the two outcomes of each label."""
+    """Return log P over the last dimension; of a multi-label head, of the two outcomes of each label."""
     if head == "multilabel":
         return torch.stack([functional.logsigmoid(logits), functional.logsigmoid(-logits)], -1)
     return logits.log_softmax(-1)
 
 
 def loss_of(head: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of a head with one label for each example, as transformers' models compute it."""
+    """Return the loss of a head with one label for each example, as transformers' models compute it."""
     if head == "regression":
         return functional.mse_loss(logits, labels.float().view_as(logits))
     if head == "multilabel":
@@ -122,7 +122,7 @@ def loss_of(head: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_distribution(owner: str, model: nn.Module) -> None:
-    """Raises a `ValueError` where the model predicts no distribution, or two of them."""
+    """Raise a `ValueError` where the model predicts no distribution, or two of them."""
     head = head_of(model, {})
     if head in ("regression", "span"):
         raise ValueError(

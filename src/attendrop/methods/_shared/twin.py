@@ -16,7 +16,7 @@ from ...utils.distributed import average_gradients
 
 
 class Twin:
-    """A copy of the model and of its optimizer, in their present state.
+    """A copy of the model and of its optimizer, in their current state.
 
     Args:
         step: the optimizer step in which the copy is made.
@@ -50,7 +50,7 @@ class Twin:
             batch.backward(self.network, {k: v for k, v in batch.examples.items() if k not in columns})
 
     def step(self, step: Step) -> None:
-        """The optimizer's step, with the clipping and the learning rate that the model's step is about to use."""
+        """Take the optimizer's step, with the clipping and the learning rate that the model's step is about to use."""
         loop = step.loop
         average_gradients(self.network.parameters(), loop.world)
         if loop.max_grad_norm > 0:
@@ -67,7 +67,7 @@ class Twin:
 
     @torch.no_grad()
     def make_equal(self, step: Step, to_model: bool) -> None:
-        """Copies weights, buffers and optimizer state from the twin to the model, or from the model to the twin."""
+        """Copy weights, buffers and optimizer state from the twin to the model, or from the model to the twin."""
         pair = [(step.model, _optimizer_of(step.loop).state), (self.network, self.optimizer.state)]
         (source, state), (target, target_state) = pair[::-1] if to_model else pair
         tensors = ([*network.parameters(), *network.buffers()] for network in (source, target))
@@ -90,7 +90,7 @@ def _optimizer_of(loop: Loop) -> torch.optim.Optimizer:
 
 
 def _copy_all(copies: list[tuple[Tensor, Tensor]]) -> None:
-    """Copies the first tensor of each pair into the second, with few kernel launches."""
+    """Copy the first tensor of each pair into the second, with few kernel launches."""
     groups: dict[tuple[Any, ...], list[tuple[Tensor, Tensor]]] = {}
     for a, b in copies:
         groups.setdefault((a.device, a.dtype, b.device, b.dtype), []).append((a, b))

@@ -32,11 +32,11 @@ from ...model.seams import Seams
 from ...model.sites import pretrained_part
 
 PATTERNS = ("column", "element")
-_CHUNK = 1 << 24  # draws at a time, which bounds the memory that they take beside the result
+_CHUNK = 1 << 24  # draws at a time, which bounds the extra memory
 
 
 def draws(step: Step, stream: str, shape: torch.Size, device: torch.device) -> Iterator[tuple[slice, Tensor]]:
-    """Draws in [0, 1) for a weight of `shape`, a range of rows at a time: yields the rows and their draws."""
+    """Return draws in [0, 1) for a weight of `shape`, a range of rows at a time: yields the rows and their draws."""
     key = step.key(0, stream)
     rows = max(1, _CHUNK // max(1, shape[1:].numel()))
     for first in range(0, shape[0], rows):
@@ -46,7 +46,7 @@ def draws(step: Step, stream: str, shape: torch.Size, device: torch.device) -> I
 
 
 def in_graph(step: Step, name: Hashable, tensors: Sequence[Tensor], work: Callable[[Step], None]) -> None:
-    """Runs `work(step)`, which changes tensors in place; where steps are captured, as a CUDA graph.
+    """Run `work(step)`, which changes tensors in place; where steps are captured, as a CUDA graph.
 
     What it leaves for later work must be in `tensors`: other graphs overwrite what it creates itself.
 
@@ -79,7 +79,7 @@ class LinearWeight:
 
 
 def linear_weights(model: nn.Module) -> list[LinearWeight]:
-    """The trainable weights of the linear layers in the pretrained part, each weight once.
+    """Return the trainable weights of the linear layers in the pretrained part, each weight once.
 
     A weight that another kind of layer shares (an embedding, for example) is not included.
     """
@@ -101,7 +101,7 @@ def linear_weights(model: nn.Module) -> list[LinearWeight]:
 
 
 def refuse_sharded(owner: str, model: nn.Module) -> None:
-    """Raises a `ValueError` if the weights of the model are sharded over the processes."""
+    """Raise a `ValueError` if the weights of the model are sharded over the processes."""
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "device_mesh") or hasattr(parameter, "ds_id"):  # FSDP2's, and ZeRO's
             raise ValueError(
@@ -111,7 +111,7 @@ def refuse_sharded(owner: str, model: nn.Module) -> None:
 
 
 def reason_against(owner: Regularizer, other: Regularizer) -> str | None:
-    """Why a method that changes weights or gradients cannot act together with one that trains a second network."""
+    """Return why a method that changes weights or gradients cannot act with one that trains a second network."""
     if not isinstance(other, TrainsNetworks):
         return None
     return (
@@ -128,21 +128,21 @@ class RestoresWeights(EditsWeights):
     """The base class of methods that replace weights for the length of a step or of a micro-batch."""
 
     def register(self, model: nn.Module) -> None:
-        """From now on, the weights of the model are those of this method."""
+        """Mark the weights of the model as replaced by this method."""
         _editing[model] = self
 
     def unregister(self, model: nn.Module) -> None:
-        """The weights of the model are the trained ones again."""
+        """Restore the trained weights of the model."""
         _editing.pop(model, None)
 
     def restore_weights(self) -> None:
-        """Writes the trained weights back, bit for bit."""
+        """Write the trained weights back, bit for bit."""
         raise NotImplementedError
 
 
 @contextmanager
 def trained_weights(step: Step) -> Iterator[None]:
-    """The model has its trained weights inside; where a method has mixed them for this step, it does so again after."""
+    """Give the model its trained weights in the block; weights that were mixed for this step are mixed again."""
     method = _editing.get(step.model)
     if method is None:
         yield
@@ -153,7 +153,7 @@ def trained_weights(step: Step) -> Iterator[None]:
 
 
 def end_mixing(step: Step) -> None:
-    """Restores trained weights and their gradients now: for methods that work on them in `on_gradients`."""
+    """Restore trained weights and their gradients now: for methods that work on them in `on_gradients`."""
     method = _editing.get(step.model)
     if method is not None:
         method.on_gradients(step)
@@ -205,7 +205,7 @@ class MixedWeights(RestoresWeights):
         self._all: tuple[nn.Module, list[_Mixed]] | None = None
 
     def weights(self, model: nn.Module) -> list[LinearWeight]:
-        """The weights that are mixed."""
+        """Return the weights that are mixed."""
         return linear_weights(model)
 
     def target(self, linear: LinearWeight, step: Step) -> Tensor | None:
@@ -240,7 +240,7 @@ class MixedWeights(RestoresWeights):
         self._mixed = weights
 
     def _weights_of(self, model: nn.Module) -> list[_Mixed]:
-        """The weights that are mixed, with memory that stays where it is: graphs read it there."""
+        """Return the mixed weights, at fixed addresses, where graphs read them."""
         if (
             self._all is None
             or self._all[0] is not model
@@ -251,14 +251,14 @@ class MixedWeights(RestoresWeights):
         return self._all[1]
 
     def _share(self, step: Step) -> float | Tensor:
-        """1 − p"""
+        """Return 1 − p."""
         if not isinstance(self.p, Schedule):
             return 1 - self.p
         return step.number((self.name, "share"), lambda step: 1 - value_at(self.p, step.progress))
 
     @torch.no_grad()
     def _mix(self, step: Step, weights: list[_Mixed], targets: list[Tensor | None]) -> None:
-        """Writes the mixed weights over the trained ones, which are kept."""
+        """Write the mixed weights over the trained ones, which are kept."""
         share = self._share(step)
         for entry, target in zip(weights, targets, strict=True):
             key = step.key(0, f"{self.name} {entry.linear.name}")
@@ -283,7 +283,7 @@ class MixedWeights(RestoresWeights):
 
     @torch.no_grad()
     def _unmix(self, step: Step, changed: list[_Mixed]) -> None:
-        """Restores the trained weights, and makes the gradients of the mixed weights theirs."""
+        """Restore the trained weights, and make the gradients of the mixed weights theirs."""
         share = self._share(step)
         for entry in changed:
             unmix(entry.weight, entry.trained, entry.keep, entry.weight.grad, share)

@@ -1,4 +1,4 @@
-"""What AttendOut tries in a round: which layers it masks, and by how much their logits are shifted at random.
+"""AttendOut's exploration: which layers a round masks, and by how much their logits are shifted at random.
 
     P_l = sigmoid(S_l + ε_l), ε_l ~ N(0, σ²)              one ε for each layer and round
     ∇_{c_l} = A · ε_l / σ²                                 the likelihood of ε as a function of the offset c_l
@@ -19,7 +19,7 @@ from .generator import Generator
 
 
 def draw_active(seed: int, turn: int, layers: int, share: float) -> list[bool]:
-    """Which layers are masked in a round, the same on all processes.
+    """Return which layers are masked in a round, the same on all processes.
 
     Args:
         seed: the seed of the run.
@@ -35,7 +35,7 @@ def draw_active(seed: int, turn: int, layers: int, share: float) -> list[bool]:
 
 
 def draw_shifts(seed: int, turn: int, is_active: Sequence[bool], size: float) -> list[float]:
-    """The shift of each layer in a round, the same on all processes; 0 for layers that are not masked.
+    """Return the shift of each layer in a round, the same on all processes; 0 for layers that are not masked.
 
     Args:
         seed: the seed of the run.
@@ -50,7 +50,7 @@ def draw_shifts(seed: int, turn: int, is_active: Sequence[bool], size: float) ->
 
 @torch.no_grad()
 def learn_from_shifts(generator: Generator, shifts: Sequence[float], size: float, weight: float) -> None:
-    """Adds the gradient of −weight · Σ log N(ε) to that of the generator's offsets.
+    """Add the gradient of −weight · Σ log N(ε) to that of the generator's offsets.
 
     Args:
         generator: the generator, whose offsets are learned.

@@ -61,12 +61,12 @@ class Generator(nn.Module):
 
     @classmethod
     def from_model(cls, model: Any, layers: int, **options: Any) -> Generator:
-        """A generator that starts from the token and position embeddings of `model`; `options` as for the class."""
+        """Return a generator with the token and position embeddings of `model`; `options` as for the class."""
         tokens = model.get_input_embeddings()
         return cls(tokens.weight, _positions(model, tokens), layers, **options)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """The logits of dropping, [layers, B, L, L], for ids and padding mask, both [B, L]."""
+        """Return the logits of dropping, [layers, B, L, L], for ids and padding mask, both [B, L]."""
         h = functional.embedding(ids, self.tokens)
         h = self.norm(h + self._position(ids.shape[1], h))
         is_padding = (~mask.bool()).unsqueeze(1)
@@ -85,7 +85,7 @@ class Generator(nn.Module):
         return torch.stack(scores).div_(self.temperature).add_(self.offsets.view(-1, 1, 1, 1))
 
     def has_positions_for(self, length: int) -> bool:
-        """Whether rows of this length use the position embeddings; longer rows use sinusoids."""
+        """Return whether rows of this length use the position embeddings; longer rows use sinusoids."""
         return self.positions is not None and length <= len(self.positions)
 
     def _position(self, length: int, like: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Generator(nn.Module):
 
     @torch.no_grad()
     def drop_probabilities(self, batch: Any) -> Tensor:
-        """The mean P(drop) of each layer over the valid positions of a batch: [layers]."""
+        """Return the mean P(drop) of each layer over the valid positions of a batch: [layers]."""
         ids, mask = ids_and_mask(batch)
         valid = pairs(mask, self.causal).unsqueeze(0)
         p = self(ids, mask).sigmoid()
@@ -103,7 +103,7 @@ class Generator(nn.Module):
 
 
 def ids_and_mask(batch: Any) -> tuple[Tensor, Tensor]:
-    """Token ids and padding mask as [rows, L]. A multiple-choice example has one row for each choice."""
+    """Return token ids and padding mask as [rows, L]. A multiple-choice example has one row for each choice."""
     ids = batch["input_ids"]
     mask = batch.get("attention_mask")
     mask = torch.ones_like(ids) if mask is None else mask
@@ -111,7 +111,7 @@ def ids_and_mask(batch: Any) -> tuple[Tensor, Tensor]:
 
 
 def pairs(mask: Tensor, causal: bool = False) -> Tensor:
-    """The valid pairs of a query and a key, bool [rows, L, L]: neither is padding, and the query may see the key.
+    """Return the valid pairs of query and key, bool [rows, L, L]: neither is padding, and the query may see the key.
 
     Args:
         mask: the padding mask, [rows, L].
@@ -123,13 +123,13 @@ def pairs(mask: Tensor, causal: bool = False) -> Tensor:
 
 
 def count_pairs(mask: Tensor, causal: bool = False) -> Tensor:
-    """The number of valid pairs of each row, [rows]: n², or n(n+1)/2 in a causal model."""
+    """Return the number of valid pairs of each row, [rows]: n², or n(n+1)/2 in a causal model."""
     n = mask.bool().sum(1)
     return n * (n + 1) // 2 if causal else n.square()
 
 
 def _positions(model: Any, tokens: nn.Embedding) -> Tensor | None:
-    """The position embeddings of the model, from its first position on, or None where it has none."""
+    """Return the position embeddings of the model, from its first position on, or None where it has none."""
     for name, module in model.named_modules():
         is_known = any(word in name for word in ("position_embeddings", "embed_positions", "wpe"))
         if is_known and isinstance(module, nn.Embedding) and module.weight.shape[1] == tokens.weight.shape[1]:

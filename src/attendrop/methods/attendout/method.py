@@ -149,7 +149,7 @@ class AttendOut(TrainsNetworks, KeepsState):
             raise ValueError(f"{seams.name} does not take token ids, which AttendOut's generator reads.")
 
     def _sites(self, seams: Seams) -> list[Site]:
-        """The self attention over the input: that of the only stack, or of the encoder."""
+        """Return the self attention over the input: that of the only stack, or of the encoder."""
         return [site for site in seams.sites if site.is_over_input(seams.sites)]
 
     # ---- the step ----------------------------------------------------------------------------------------------
@@ -222,12 +222,12 @@ class AttendOut(TrainsNetworks, KeepsState):
         return Plan(keep={site: stored(mask) for site, mask in active})
 
     def _actions(self, logits: Tensor, batch: MicroBatch) -> Tensor:
-        """True = drop, [layers, B, L, L]: always the same for the same micro-batch."""
+        """Return the dropped positions (True), [layers, B, L, L]: always the same for the same micro-batch."""
         keys = batch.keys(range(len(logits)), self.name, logits.device)
         return actions(probabilities(logits), keys, batch.positions(logits.shape[1], logits.device))
 
     def _active(self, seed: int, step: int) -> list[bool]:
-        """Which layers are masked in the round of this optimizer step; the same on all processes."""
+        """Return which layers are masked in the round of this optimizer step; the same on all processes."""
         assert self.generator is not None
         return draw_active(seed, step // self.T, self.generator.layers, self.active)
 
@@ -235,7 +235,7 @@ class AttendOut(TrainsNetworks, KeepsState):
         return torch.tensor(self._active(step.seed, step.progress.step), dtype=torch.float32)
 
     def _shifts(self, seed: int, step: int) -> list[float]:
-        """What is added to the logits of each layer in the round of this optimizer step."""
+        """Return the shift of the logits of each layer in the round of this optimizer step."""
         return draw_shifts(seed, step // self.T, self._active(seed, step), self.explore)
 
     def _shift_values(self, step: Step) -> Tensor:
@@ -255,7 +255,7 @@ class AttendOut(TrainsNetworks, KeepsState):
 
     @torch.no_grad()
     def _rewards(self, step: Step) -> Rewards:
-        """The rewards of this round, the same on all processes."""
+        """Return the rewards of this round, the same on all processes."""
         networks, graphs = (step.model, self.defender), step.loop.graphs
         parts = [scores_of(networks, batch, self.reward == "metric", graphs) for batch in self._reward_batches(step)]
         scores = torch.cat(parts, 1).float().cpu()  # the only time that the CPU waits for the GPU

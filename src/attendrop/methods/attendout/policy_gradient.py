@@ -44,7 +44,7 @@ def probabilities(logits: Tensor) -> Tensor:
 
 
 def actions(p: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-    """d ~ Bernoulli(p), True = drop: [layers, B, L, L]. The distribution is that of hard Gumbel samples.
+    """Draw d ~ Bernoulli(p), True = drop: [layers, B, L, L]. The distribution is that of hard Gumbel samples.
 
     Args:
         p: P(drop), [layers, B, L, L].
@@ -65,7 +65,7 @@ def likelihood_gradient(p: Tensor, drop: Tensor, valid: Tensor) -> Tensor:
 
 @dataclass
 class CachedBatch:
-    """A micro-batch of the present round, with what is needed to draw its actions again."""
+    """A micro-batch of the current round, with what is needed to draw its actions again."""
 
     step: int  # its optimizer step
     first_row: int  # the position of its first row in the global batch
@@ -75,7 +75,7 @@ class CachedBatch:
 
 
 def cache_tensors(cache: Sequence[CachedBatch]) -> dict[str, Tensor]:
-    """The tensors of a round by name, for a checkpoint."""
+    """Return the tensors of a round by name, for a checkpoint."""
     tensors = {f"round.{n}.ids": batch.ids for n, batch in enumerate(cache)}
     tensors |= {f"round.{n}.mask": batch.mask for n, batch in enumerate(cache)}
     return tensors | {f"labelled.{n}.{name}": x for n, batch in enumerate(cache) for name, x in batch.examples.items()}
@@ -84,7 +84,7 @@ def cache_tensors(cache: Sequence[CachedBatch]) -> dict[str, Tensor]:
 def load_cache(
     tensors: Mapping[str, Tensor], counters: Sequence[Sequence[int]], device: torch.device
 ) -> list[CachedBatch]:
-    """The round that `cache_tensors` has saved; `counters` are the step and the first row of each batch."""
+    """Return the round that `cache_tensors` has saved; `counters` are the step and the first row of each batch."""
     cache = []
     for n, (step, first_row) in enumerate(counters):
         prefix = f"labelled.{n}."
@@ -103,7 +103,7 @@ class Baseline:
     size: float = 0.0
 
     def advantages(self, rewards: Sequence[float], normalize: bool) -> list[float]:
-        """r − b of each reward, with the baseline b of the earlier rounds; then updates both averages.
+        """Return r − b of each reward, with the baseline b of the earlier rounds, and update both averages.
 
         Args:
             rewards: the reward of each step of the round.
@@ -125,7 +125,7 @@ def reinforce(
     graphs: Any,
     shifts: Mapping[int, Sequence[float]] | None = None,
 ) -> Tensor:
-    """Adds the gradient of −Σ_t Σ_layer weight · mean over rows of 1/n² Σ log P(d_t) to that of the generator.
+    """Add the gradient of −Σ_t Σ_layer weight · mean over rows of 1/n² Σ log P(d_t) to that of the generator.
 
     Args:
         generator: the generator.
@@ -174,11 +174,12 @@ def _backward(
     shares: Tensor,
     shifts: Tensor | None = None,
 ) -> Tensor:
-    """The backward of one chunk of rows.
+    """Run the backward of one chunk of rows and return the sum of P(drop).
 
     Args:
         generator: the generator, whose gradients grow.
-        ids: [rows, width], as `mask`.
+        ids: token ids, [rows, width].
+        mask: the padding mask, [rows, width].
         keys: of the draws, int32 [layers, rows].
         positions: of the rows in the global batch, [rows].
         weights: of Σ log P(d), [layers, rows].
@@ -208,7 +209,7 @@ def _stack_rows(
     causal: bool,
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """All rows of these micro-batches, padded to `width`, as the arguments of `_backward`."""
+    """Return all rows of these micro-batches, padded to `width`, as the arguments of `_backward`."""
     sizes = [len(batch.ids) for batch in batches]
     batches_of_step = Counter(batch.step for batch in batches)
     scaled = [
@@ -236,7 +237,10 @@ def _stack_rows(
 
 
 def _chunks(generator: Generator, widths: Sequence[int], device: str, least: int) -> Iterator[tuple[int, int]]:
-    """Where chunks of rows start and stop. `widths` are in descending order; a chunk has the width of its first row."""
+    """Yield where chunks of rows start and stop.
+
+    `widths` are in descending order; a chunk has the width of its first row.
+    """
     start = 0
     while start < len(widths):
         stop = min(len(widths), start + _rows_per_chunk(generator, widths[start], device, least))
@@ -248,19 +252,19 @@ def _chunks(generator: Generator, widths: Sequence[int], device: str, least: int
 
 
 def _rows_per_chunk(generator: Generator, width: int, device: str, least: int) -> int:
-    """The most rows of this width that a chunk may have."""
+    """Return the most rows of this width that a chunk may have."""
     tokens, positions = _CHUNK_LIMITS.get(device, _OTHER_CHUNK_LIMITS)
     return max(least, min(tokens // width, positions // (generator.layers * width * width)))
 
 
 def _padded_width(generator: Generator, length: int, graphs: Any) -> int:
-    """The width to which rows of this length are padded. For graphs there are few widths."""
+    """Return the width to which rows of this length are padded. For graphs there are few widths."""
     width = length if graphs is None else padded_length(length)
     # Padding must not change whether a row uses position embeddings or sinusoids.
     return width if generator.has_positions_for(width) == generator.has_positions_for(length) else length
 
 
 def _with_empty_rows(chunk: Mapping[str, Tensor], height: int) -> dict[str, Tensor]:
-    """The chunk with `height` rows. The added rows have no valid position and no weight."""
+    """Return the chunk with `height` rows. The added rows have no valid position and no weight."""
     missing = height - len(chunk["ids"])
     return {n: functional.pad(x, (0, 0, 0, missing) if n in _TOKENWISE else (0, missing)) for n, x in chunk.items()}

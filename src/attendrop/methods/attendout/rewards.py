@@ -26,7 +26,7 @@ class Rewards(NamedTuple):
 
 
 def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: bool, graphs: Any) -> Tensor:
-    """The score of each network, in eval mode, on each example: [networks, B].
+    """Return the score of each network, in eval mode, on each example: [networks, B].
 
     Args:
         networks: the networks.
@@ -50,7 +50,7 @@ def scores_of(networks: Sequence[nn.Module], batch: Mapping[str, Any], metric: b
 
 
 def noisy(batch: Mapping[str, Any], share: float, vocabulary: int, draws: torch.Generator) -> dict[str, Any]:
-    """The batch with a share of its tokens replaced by random ones."""
+    """Return the batch with a share of its tokens replaced by random ones."""
     ids = batch["input_ids"]
     is_replaced = torch.rand(ids.shape, generator=draws) < share
     replacements = torch.randint(0, vocabulary, ids.shape, generator=draws)
@@ -58,14 +58,14 @@ def noisy(batch: Mapping[str, Any], share: float, vocabulary: int, draws: torch.
 
 
 def of_all_processes(values: Sequence[Tensor], world: int) -> list[Tensor]:
-    """The values of the batches of all processes, in the order in which one process would have seen the batches."""
+    """Return the values of the batches of all processes, in the order in which one process would see them."""
     # Cloned, because pickling a view would send the whole tensor behind it.
     processes = gather_objects([value.clone() for value in values], world)
     return [value for batches in zip(*processes, strict=True) for value in batches]
 
 
 def rewards_of_steps(rewards: Rewards, steps: int, paired: bool) -> list[float]:
-    """The reward of each step of a round.
+    """Return the reward of each step of a round.
 
     Args:
         rewards: the rewards of the round.
@@ -84,13 +84,13 @@ def rewards_of_steps(rewards: Rewards, steps: int, paired: bool) -> list[float]:
 
 
 def mean_and_error(rewards: Tensor) -> tuple[float, float]:
-    """The mean and its standard error, which is 0 for a single reward."""
+    """Return the mean and its standard error, which is 0 for a single reward."""
     error = rewards.std().item() / math.sqrt(len(rewards)) if len(rewards) > 1 else 0.0
     return rewards.mean().item(), error
 
 
 def attacker_probability(rewards: Tensor) -> float:
-    """The probability that the attacker is selected: the normal CDF of the mean reward over its standard error.
+    """Return the probability that the attacker is selected: the normal CDF of the mean reward over its standard error.
 
     Rewards that are all equal leave no doubt: it is 1 where they are positive, 0 where they are negative and ½ where
     they are 0. A single reward has no standard error, and its own size is used instead: it is 0.84 or 0.16 by its sign.

@@ -102,7 +102,7 @@ class SuperTickets(ChangesFirstWeights):
         in_graph(step, (self.name, "weights"), [parameter for parameter, _, _ in places], lambda _: _zero_all(places))
 
     def _places_on_device(self, step: Step) -> list[tuple[nn.Parameter, int | None, Tensor | None]]:
-        """The masked places of the model, with indices on its device."""
+        """Return the masked places of the model, with indices on its device."""
         device = step.device
         self._places.entries = [
             (name, dim, None if index is None else index.to(device)) for name, dim, index in self._places.entries
@@ -139,7 +139,7 @@ class Search:
         self._best = -math.inf
 
     def run(self, trainer: Any, share: float, tickets: Tickets) -> None:
-        """Trains and evaluates; remembers the run if it is the best so far."""
+        """Train and evaluate; keep the run if it is the best so far."""
         trainer.train()
         metric = trainer.args.metric_for_best_model
         name = f"eval_{(metric or 'loss').removeprefix('eval_')}"
@@ -159,7 +159,7 @@ def find_supertickets(
     per: str = "example",
     batches: int | None = None,
 ) -> Search:
-    """Fine-tunes, scores heads and feed-forwards, and fine-tunes the masked pretrained model, once for each share.
+    """Fine-tune, score heads and feed-forwards, and fine-tune the masked pretrained model, once for each share.
 
     Every run starts from the weights of the first one, the head included. The best run has the best
     `args.metric_for_best_model` (or the lowest loss) on the development set. The unmasked run, share 0, is one of them.

@@ -55,16 +55,16 @@ class Tickets:
         object.__setattr__(self, "feed_forwards", tuple(blocks))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, ready for JSON."""
+        """Return the fields, ready for JSON."""
         return {"heads": [list(pair) for pair in self.heads], "feed_forwards": list(self.feed_forwards)}
 
     def save(self, path: str | Path) -> None:
-        """Writes a JSON file that `Tickets.load` can read."""
+        """Write a JSON file that `Tickets.load` can read."""
         Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Tickets:
-        """Reads a file that `save` wrote."""
+        """Read a file that `save` wrote."""
         if not Path(path).is_file():
             raise ValueError(f"{path} does not exist; it must be a file that Tickets.save wrote.")
         return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
@@ -98,7 +98,7 @@ class Importance:
     feed_forwards: Tensor
 
     def lowest(self, share: float) -> Tickets:
-        """Masks the least important heads and feed-forwards.
+        """Mask the least important heads and feed-forwards.
 
         Heads are compared over all layers, after the scores of each layer are divided by their L2 norm.
 
@@ -134,7 +134,7 @@ def sensitivity(output: Tensor, gradient: Tensor, per: str) -> Tensor:
 
 
 def importance(model: nn.Module, batches: Iterable[Mapping[str, Any]], per: str = "example") -> Importance:
-    """Measures how much the loss of the examples depends on each head and each feed-forward.
+    """Measure how much the loss of the examples depends on each head and each feed-forward.
 
     Args:
         model: A model that is not bound. It runs in eval mode and is not changed.
@@ -158,7 +158,7 @@ def importance(model: nn.Module, batches: Iterable[Mapping[str, Any]], per: str 
 def _add_importance(
     model: nn.Module, seams: Seams, batch: Mapping[str, Any], per: str, heads: list[Tensor], feed_forwards: Tensor
 ) -> None:
-    """Adds the importance on one batch to `heads` and `feed_forwards`."""
+    """Add the importance on one batch to `heads` and `feed_forwards`."""
     ffn_outputs: dict[int, Tensor] = {}
 
     def record(block: int) -> Edit:
@@ -199,13 +199,13 @@ class Places:
     entries: list[tuple[str, int | None, Tensor | None]] = field(default_factory=list)
 
     def of(self, model: nn.Module) -> list[tuple[nn.Parameter, int | None, Tensor | None]]:
-        """The entries with the parameters of `model` instead of their names."""
+        """Return the entries with the parameters of `model` instead of their names."""
         return [(model.get_parameter(name), dim, index) for name, dim, index in self.entries]
 
 
 @torch.no_grad()
 def zero(x: Tensor, dim: int | None, index: Tensor | None) -> None:
-    """Sets an entry of `Places` to zero, in place."""
+    """Set an entry of `Places` to zero, in place."""
     if dim is None or index is None:
         x.zero_()
     else:
@@ -213,7 +213,7 @@ def zero(x: Tensor, dim: int | None, index: Tensor | None) -> None:
 
 
 def masked_places(tickets: Tickets, model: nn.Module, seams: Seams, batch: Mapping[str, Any] | None = None) -> Places:
-    """Finds the weights that the tickets set to zero.
+    """Find the weights that the tickets set to zero.
 
     Args:
         tickets: What is masked.
@@ -259,7 +259,7 @@ def _check(tickets: Tickets, seams: Seams) -> None:
 
 
 def _weights_of(model: nn.Module, name: str) -> list[tuple[str, int, str | None]]:
-    """The weights of a linear map that read its input: name, dimension of the input, and name of the bias.
+    """Return the weights of a linear map that read its input: name, dimension of the input, and name of the bias.
 
     One, or several where LoRA adds others.
     """
@@ -276,7 +276,7 @@ def _weights_of(model: nn.Module, name: str) -> list[tuple[str, int, str | None]
 def _linear_maps(
     tickets: Tickets, model: nn.Module, seams: Seams, batch: Mapping[str, Any] | None
 ) -> tuple[dict[int, str], dict[int, str]]:
-    """The names of the output projection of each site and of the last map of each feed-forward, by a dry run."""
+    """Return the names of the output projection of each site and of the last map of each feed-forward, by a dry run."""
     names = {
         module: name
         for name, module in model.named_modules()

@@ -15,36 +15,25 @@ import numpy.typing as npt
 
 from ...evaluation.outputs import Outputs
 from ...report.analysis import Ensemble
-from ...statistics.calibration import log_loss, softmax
 from ...statistics.ensembles import judge_gain
 from ...statistics.verdict import Question
+from ...tasks.kinds import KINDS, Members
 from ...tasks.metrics import METRICS, is_share
-from ...tasks.outcomes import OUTCOMES, measured_outcomes
+from ...tasks.outcomes import OUTCOMES
 from .outcomes import Group
 
 Array = npt.NDArray[Any]
 Read = Callable[[str], Mapping[str, Outputs]]  # id of a run -> what its model answered, by part
-
-_FIRST = 1e-6  # of a vote, which an earlier seed has more than the next, so that there are no ties
 
 
 def evidence(outputs: Outputs, place: int = 0) -> Array:
     """What one member adds to the ensemble: probabilities, a vote for the class of each word, or numbers.
 
     Args:
-        outputs: What the member answered.
+        outputs: What the member predicted.
         place: Its number among the members; earlier ones decide where votes are equal.
     """
-    values = outputs.values.astype(float)
-    if outputs.kind in ("classification", "choice"):
-        return softmax(values)
-    if outputs.kind == "multilabel":
-        return 1 / (1 + np.exp(-np.clip(values, -500, 500)))
-    if outputs.kind == "tokens":
-        votes = np.zeros((len(values), max(len(outputs.to_task), int(values.max(initial=0)) + 1)))
-        votes[np.arange(len(values)), outputs.values] = 1 - _FIRST * place
-        return votes
-    return np.exp(values) if outputs.kind == "mlm" else values
+    return _members(outputs).evidence(outputs, outputs.values.astype(float), place)
 
 
 def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
@@ -52,23 +41,10 @@ def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
 
     Args:
         mean: The mean evidence of its members.
-        outputs: What one of them answered, with what is right.
+        outputs: What one of them predicted, with what is right.
         metric: The name of the metric.
     """
-    gold: Any = outputs.gold
-    said: Any = mean
-    if outputs.kind == "mlm":
-        said = np.log(np.maximum(mean, 1e-300))
-    elif outputs.kind == "multilabel":
-        said = (mean > 0.5).astype(int)
-    elif outputs.kind != "regression":
-        said = mean.argmax(-1)
-        if len(outputs.to_task):
-            said, gold = outputs.to_task[said], outputs.to_task[gold]
-    if outputs.kind == "tokens":
-        ends = np.cumsum(outputs.lengths)[:-1]
-        said, gold = ([list(part) for part in np.split(outputs.labels[of], ends)] for of in (said, gold))
-    return METRICS[metric](said, gold)
+    return METRICS[metric](*_members(outputs).predicted(mean, outputs))
 
 
 def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
@@ -76,22 +52,15 @@ def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
 
     Args:
         mean: The mean evidence of its members.
-        outputs: What one of them answered, with what is right.
+        outputs: What one of them predicted, with what is right.
     """
-    gold = outputs.gold
-    if outputs.kind == "tokens":
-        return {}
-    if outputs.kind == "regression":
-        return {"loss": float(np.mean((mean - gold) ** 2))}
-    if outputs.kind == "mlm":
-        return {"loss": float(-np.log(np.maximum(mean, 1e-15)).mean())}
-    if outputs.kind == "multilabel":
-        right = np.where(gold == 1, mean, 1 - mean)
-        return {"loss": float(-np.log(np.maximum(right, 1e-15)).mean())}
-    outcomes = {"loss": log_loss(mean, gold)}
-    if outputs.kind == "classification":
-        outcomes |= measured_outcomes(mean, gold)
-    return outcomes
+    return _members(outputs).outcomes(mean, outputs.gold)
+
+
+def _members(outputs: Outputs) -> Members:
+    members = KINDS[outputs.kind].members
+    assert members is not None
+    return members
 
 
 def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> tuple[list[Ensemble], list[str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from itertools import chain
-from typing import Any
+from collections.abc import Mapping
 
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, NOTE, WARNING, Finding, listed, plural
-from ..values import class_name, folded, label_names, split_labels, words_of
+from ..kinds import kind_of
+from ..rows import label_names
+from ..values import class_name, folded
 
 _LARGE_SHARE = 0.8  # of the rows; a model that always predicts this class looks good
 _FEW_ROWS = 5
@@ -20,18 +20,19 @@ _PLACEHOLDERS = ("null", "none", "n/a", "na", "#n/a", "?", "-", "unknown")
 
 def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
     """Return what is unusual about the names of labels and about how often they occur."""
-    if task.label is None or task.kind in ("regression", "choice"):
+    kind = kind_of(task)
+    if task.label is None or not kind.has_named_labels:
         return []
     train = tables["train"]
     names = label_names(train, task)
-    counts = Counter(names if task.kind == "classification" else chain.from_iterable(names))
+    counts = Counter(kind.reading.flat(names))
     findings = [*_alike(task, train, counts), *_merged(task, train), *_placeholders(task, train, counts)]
-    if task.kind == "classification":
+    if kind.has_one_class:
         findings += _joined(task, train, counts)
-    if task.kind != "tokens":
+    if not kind.is_per_word:
         findings += _balance(task, train, counts)
         findings += _absent(task, tables, counts)
-    if task.kind == "multilabel" and (empty := sum(not row for row in names)):
+    if kind.has_several_labels and (empty := sum(not row for row in names)):
         findings.append(
             Finding(NOTE, f"{empty:,} of {plural(len(names), 'row')} of {train.path} have none of the labels")
         )
@@ -46,21 +47,15 @@ def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
     findings = []
     for spellings in groups.values():
         if len(spellings) > 1:
-            shown = " and ".join(
-                f"{name!r} ({plural(counts[name], 'row' if task.kind != 'tokens' else 'word')})" for name in spellings
-            )
+            shown = " and ".join(f"{name!r} ({plural(counts[name], _unit(task))})" for name in spellings)
             text = f"the labels {shown} in column {task.label!r} of {table.path} differ only by case or spaces"
             findings.append(Finding(ERROR, f"{text}, and would be different classes; write them alike"))
     return findings
 
 
-def _written(task: Task, table: Table) -> Iterable[Any]:
-    """The labels as they are written in the file."""
-    values = table.columns[str(task.label)]
-    if task.kind == "classification":
-        return values
-    split = words_of if task.kind == "tokens" else lambda value: split_labels(value, task)
-    return chain.from_iterable(split(value) for value in values)
+def _unit(task: Task) -> str:
+    """What has a label."""
+    return "word" if kind_of(task).is_per_word else "row"
 
 
 def _merged(task: Task, table: Table) -> list[Finding]:
@@ -68,7 +63,7 @@ def _merged(task: Task, table: Table) -> list[Finding]:
     if task.label in table.names:
         return []
     spellings: dict[str, dict[str, int]] = {}
-    for value in _written(task, table):
+    for value in kind_of(task).reading.written(table, task):
         forms = spellings.setdefault(class_name(value), {})
         forms[str(value)] = forms.get(str(value), 0) + 1
     several = {name: forms for name, forms in spellings.items() if len(forms) > 1}
@@ -92,12 +87,8 @@ def _joined(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
 
 
 def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    found = [
-        f"{name!r} ({plural(counts[name], 'row' if task.kind != 'tokens' else 'word')})"
-        for name in counts
-        if name.lower() in _PLACEHOLDERS
-    ]
-    if not found or task.kind == "tokens":
+    found = [f"{name!r} ({plural(counts[name], _unit(task))})" for name in counts if name.lower() in _PLACEHOLDERS]
+    if not found or kind_of(task).is_per_word:
         return []
     text = f"in column {task.label!r} of {table.path} the label {listed(found)} may stand for a missing value"
     return [Finding(WARNING, text)]
@@ -106,7 +97,7 @@ def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Findin
 def _balance(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
     findings = []
     (name, most), rows = counts.most_common(1)[0], len(table)
-    if task.kind == "classification" and most >= _LARGE_SHARE * rows:
+    if kind_of(task).has_one_class and most >= _LARGE_SHARE * rows:
         text = f"{most / rows:.0%} of the rows of {table.path} have the label {name!r}"
         findings.append(
             Finding(WARNING, f"{text}: look at macro F1 beside the accuracy, and see --class-weights balanced")
@@ -124,7 +115,6 @@ def _absent(task: Task, tables: Mapping[str, Table], counts: Counter[str]) -> li
     table = tables.get("validation")
     if table is None:
         return []
-    names = label_names(table, task)
-    present = set(names if task.kind == "classification" else chain.from_iterable(names))
+    present = set(kind_of(task).reading.flat(label_names(table, task)))
     absent = [repr(name) for name in sorted(counts) if name not in present]
     return [Finding(WARNING, f"{table.path} has no row with the label {listed(absent)}")] if absent else []

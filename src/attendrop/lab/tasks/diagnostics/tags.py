@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, WARNING, Finding, listed, plural
-from ..values import label_names
+from ..kinds import kind_of
+from ..rows import label_names
 
 _ENTITY_TAG = re.compile(r"[BIESLU]-\S+")
 
@@ -17,7 +18,7 @@ _ENTITY_TAG = re.compile(r"[BIESLU]-\S+")
 def examine_tags(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
     """Return tags that are not of the form of the others, and entities that begin in the middle."""
     findings: list[Finding] = []
-    for table in tables.values() if task.kind == "tokens" else ():
+    for table in tables.values() if kind_of(task).is_per_word else ():
         if task.label is None or task.label not in table.columns:
             continue
         rows = label_names(table, task)

@@ -8,8 +8,9 @@ from typing import Any
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, WARNING, Finding, plural
+from ..kinds import kind_of
 from ..modalities import modality_of
-from ..values import as_number, folded, label_names
+from ..values import folded
 
 _MOST_SHARED = 0.5  # of the rows of a validation file; with more of them its scores say nothing
 _PLACEHOLDERS = ("nan", "null", "none", "n/a", "na", "#n/a", "?")
@@ -26,7 +27,7 @@ def examine_texts(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
     for name, table in tables.items():
         if name != "train":
             # Texts to learn masked words from, and a test file that is only predicted, may be those of training.
-            stops = name == "validation" and task.kind != "mlm"
+            stops = name == "validation" and not kind_of(task).is_masked
             findings += _shared(table, keys[name], tables["train"], keys["train"], _MOST_SHARED if stops else 1.0)
     return findings
 
@@ -40,10 +41,7 @@ def text_keys(task: Task, table: Table) -> list[Hashable]:
 def _label_keys(task: Task, table: Table) -> list[Any]:
     if task.label is None or task.label not in table.columns:
         return [None] * len(table)
-    if task.kind == "regression":
-        return [as_number(value) for value in table.columns[task.label]]
-    names = label_names(table, task)
-    return [frozenset(name) if task.kind == "multilabel" else str(name) for name in names]
+    return kind_of(task).reading.label_keys(table, task)
 
 
 def _repeated(task: Task, table: Table, keys: list[Hashable]) -> list[Finding]:
@@ -84,7 +82,7 @@ def _is_same(label: Any, other: Any) -> bool:
 
 def _shown(task: Task, label: Any) -> str:
     """A label after the place of its row; the tags of a sentence are too long to be shown."""
-    if task.kind == "tokens":
+    if kind_of(task).is_per_word:
         return ""
     return f" has {sorted(label)!r}" if isinstance(label, frozenset) else f" has {label!r}"
 
@@ -105,7 +103,7 @@ def _shared(table: Table, keys: list[Hashable], train: Table, train_keys: list[H
 
 def _placeholders(task: Task, table: Table) -> list[Finding]:
     findings = []
-    for column in task.text if task.kind != "tokens" else ():
+    for column in () if kind_of(task).is_per_word else task.text:
         values = table.columns.get(column, [])
         rows = [row for row, value in enumerate(values) if value.strip().lower() in _PLACEHOLDERS]
         if rows:

@@ -9,6 +9,7 @@ from typing import Any
 from ....errors import UserError
 from ..catalogue import Task
 from ..files import ReadOptions, Table, read_table
+from ..kinds import KINDS
 from .audio import Audio
 from .base import Modality
 from .folders import read_folder
@@ -16,13 +17,18 @@ from .image import Image
 from .media import Media
 from .text import Text
 
-__all__ = ["MEDIA_KINDS", "Media", "Modality", "find_media", "modality_of", "read_source"]
+__all__ = ["MEDIA_KINDS", "Media", "Modality", "file_kinds", "find_media", "modality_of", "read_source"]
 
 _MEDIA: tuple[Media, ...] = (Image(), Audio())
 _MODALITIES: dict[str, Modality] = {modality.name: modality for modality in (Text(), *_MEDIA)}
 
 # A kind of task that the user may name -> its modality. The kind of such a task is classification.
 MEDIA_KINDS: dict[str, Media] = {f"{media.name}_classification": media for media in _MEDIA}
+
+
+def file_kinds() -> tuple[str, ...]:
+    """What --kind may be for the user's own files."""
+    return (*KINDS, *MEDIA_KINDS)
 
 
 def modality_of(task: Task) -> Modality:

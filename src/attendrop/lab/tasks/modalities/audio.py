@@ -26,10 +26,9 @@ class Audio(Media):
     name, noun, example, unit = "audio", "sound", "sound.wav", "seconds"
     processor_class, processor_called = "AutoFeatureExtractor", "feature_extractor"
     suffixes = (".wav", *_WITH_SOUNDFILE)
-    kinds = ("classification",)
     default_length = 30
 
-    def model_class(self, kind: str) -> str:
+    def model_class(self, task: Task) -> str:
         return "AutoModelForAudioClassification"
 
     def match(self, name: str, model: Any, processor: Any, notes: list[str]) -> None:

@@ -27,12 +27,12 @@ class Modality(ABC):
     # ---- the model ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def model_class(self, kind: str) -> str:
-        """The class of transformers that loads a model with the head for this kind of task."""
+    def model_class(self, task: Task) -> str:
+        """The class of transformers that loads a model with the head for a task."""
 
     @abstractmethod
-    def pipeline_tag(self, kind: str) -> str:
-        """The name of the task on the Hub."""
+    def pipeline_tag(self, task: Task) -> str:
+        """The name of the kind of task on the Hub."""
 
     def on_command_line(self, task: Task) -> str:
         """An example of the task as an argument of `attendrop predict`."""

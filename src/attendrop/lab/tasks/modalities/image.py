@@ -17,10 +17,9 @@ class Image(Media):
     name, noun, example, unit = "image", "image", "photo.jpg", None
     processor_class, processor_called = "AutoImageProcessor", "image_processor"
     suffixes = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-    kinds = ("classification", "regression", "multilabel")
     default_length = 1
 
-    def model_class(self, kind: str) -> str:
+    def model_class(self, task: Task) -> str:
         return "AutoModelForImageClassification"
 
     def check_length(self, model: Any, processor: Any, max_length: int | None, task: Task, notes: list[str]) -> int:

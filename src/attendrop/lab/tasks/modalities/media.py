@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from ....errors import UserError, on_one_line
 from ..catalogue import Task
 from ..files import Problem, Table
+from ..kinds import KINDS
 from .base import Encoder, Modality
 
 FILE = "file"  # the column of paths, of a folder and of encoded examples
@@ -51,8 +52,12 @@ class Media(Modality):
 
     reads_files = True
     suffixes: ClassVar[tuple[str, ...]]
-    kinds: ClassVar[tuple[str, ...]]  # the kinds of tasks that models of transformers have heads for
     default_length: ClassVar[int]  # `Task.max_length`
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the kinds of tasks that such examples may have."""
+        return tuple(name for name, kind in KINDS.items() if self.name in kind.modalities)
 
     @abstractmethod
     def facts(self, path: Path) -> Facts:
@@ -72,7 +77,7 @@ class Media(Modality):
 
     # ---- the model ---------------------------------------------------------------------------------------------
 
-    def pipeline_tag(self, kind: str) -> str:
+    def pipeline_tag(self, task: Task) -> str:
         return f"{self.name}-classification"
 
     def load_processor(self, name: str, *, trust_remote_code: bool = False) -> Any:

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from ....errors import UserError
 from ..catalogue import Task
 from ..files import Problem, Table
+from ..kinds import kind_of
+from ..values import is_missing, problem_of_text, problem_of_words, words_of
 from .base import Encoder, Modality
-
-_MODEL_CLASSES = {
-    "classification": "AutoModelForSequenceClassification",
-    "regression": "AutoModelForSequenceClassification",
-    "multilabel": "AutoModelForSequenceClassification",
-    "tokens": "AutoModelForTokenClassification",
-    "choice": "AutoModelForMultipleChoice",
-    "translation": "AutoModelForSeq2SeqLM",
-    "mlm": "AutoModelForMaskedLM",
-}
-_PIPELINE_TAGS = {
-    "classification": "text-classification",
-    "regression": "text-classification",
-    "multilabel": "text-classification",
-    "tokens": "token-classification",
-    "choice": "multiple-choice",
-    "translation": "translation",
-    "mlm": "fill-mask",
-}
 
 
 class Text(Modality):
@@ -38,17 +20,14 @@ class Text(Modality):
     processor_class, processor_called = "AutoTokenizer", "tokenizer"
     reads_files = False
 
-    def model_class(self, kind: str) -> str:
-        return _MODEL_CLASSES[kind]
+    def model_class(self, task: Task) -> str:
+        return kind_of(task).model_class
 
-    def pipeline_tag(self, kind: str) -> str:
-        return _PIPELINE_TAGS[kind]
+    def pipeline_tag(self, task: Task) -> str:
+        return kind_of(task).pipeline_tag
 
     def on_command_line(self, task: Task) -> str:
-        if task.kind == "choice":
-            return " ".join(['"the context"', *(f'"answer {number}"' for number in range(1, len(task.text)))])
-        is_pair = len(task.text) == 2 and task.kind != "translation"
-        return f'{self.example} "a second text"' if is_pair else self.example
+        return kind_of(task).on_command_line(task, self.example)
 
     def load_processor(self, name: str, *, trust_remote_code: bool = False) -> Any:
         from ..models import load_tokenizer
@@ -85,7 +64,7 @@ class Text(Modality):
                     "instead"
                 )
             length = processor.model_max_length
-        if task.kind in ("tokens", "mlm") and processor.padding_side != "right":
+        if kind_of(task).encoder.needs_word_ids and processor.padding_side != "right":
             raise UserError(
                 f"the tokenizer pads on the left, but the kind {task.kind} needs the right; load it with "
                 "load_tokenizer."
@@ -97,67 +76,28 @@ class Text(Modality):
         return length
 
     def encoder(self, task: Task, processor: Any, max_length: int | None) -> Encoder:
-        from ..encode import Encoder as TextEncoder
-
-        return TextEncoder(task, processor, max_length)
+        return kind_of(task).encoder(task, processor, max_length)
 
     def collator(self, task: Task, processor: Any, max_length: int, seed: int, mlm_probability: float) -> Any:
-        import transformers
-
-        if task.kind == "mlm":
-            from ..masking import MaskingCollator  # imports torch
-
-            return MaskingCollator(processor, seed, mlm_probability)
-        return {
-            "classification": transformers.DataCollatorWithPadding,
-            "regression": transformers.DataCollatorWithPadding,
-            "multilabel": transformers.DataCollatorWithPadding,
-            "tokens": transformers.DataCollatorForTokenClassification,
-            "choice": ChoiceCollator,
-            "translation": transformers.DataCollatorForSeq2Seq,
-        }[task.kind](processor)
+        return kind_of(task).collator(processor, seed, mlm_probability)
 
     def how_cut(self, task: Task, max_length: int) -> str:
-        cut = "divided into pieces of at most" if task.kind == "mlm" else "truncated to"
+        cut = "divided into pieces of at most" if kind_of(task).divides_texts else "truncated to"
         return f"Texts are {cut} {max_length} tokens."
 
     def check_column(self, table: Table, task: Task, column: str) -> None:
-        from ..values import is_missing
-
         values = table.columns[column]
         row = next((row for row, value in enumerate(values) if not is_missing(value)), None)
-        if task.kind != "tokens" and row is not None and not any(isinstance(value, str) for value in values):
+        if not kind_of(task).is_per_word and row is not None and not any(isinstance(value, str) for value in values):
             raise UserError(
                 f"column {column!r} does not hold text: {table.location(row)} has {values[row]!r}; name another with "
                 "--text."
             )
 
     def problem(self, task: Task, column: str, value: Any) -> Problem | None:
-        from ..values import problem_of_text, problem_of_words
-
-        return (problem_of_words if task.kind == "tokens" else problem_of_text)(column, value)
+        return (problem_of_words if kind_of(task).is_per_word else problem_of_text)(column, value)
 
     def keys(self, task: Task, values: Sequence[Any]) -> list[Hashable]:
         """The texts, without spaces around them."""
-        from ..values import words_of
-
-        return [str(words_of(value)) if task.kind == "tokens" else str(value).strip() for value in values]
-
-
-@dataclass
-class ChoiceCollator:
-    """Pad all endings of all examples to the longest one: `[B, endings, L]`."""
-
-    tokenizer: Any
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        import torch
-
-        names = [name for name in self.tokenizer.model_input_names if name in examples[0]]
-        endings = len(examples[0]["input_ids"])
-        flat = [{name: example[name][i] for name in names} for example in examples for i in range(endings)]
-        padded = self.tokenizer.pad(flat, return_tensors="pt")
-        batch = {name: value.view(len(examples), endings, -1) for name, value in padded.items()}
-        if "labels" in examples[0]:
-            batch["labels"] = torch.tensor([example["labels"] for example in examples])
-        return batch
+        are_words = kind_of(task).is_per_word
+        return [str(words_of(value)) if are_words else str(value).strip() for value in values]

@@ -1,4 +1,4 @@
-"""Evaluate the splits of a run with its Trainer, and judge the answers."""
+"""Evaluate the splits of a run with its Trainer, and write the tables of its output folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from ...utils.files import write_json
 from .. import tasks
-from .answers import CLASSES, Answers
-from .judgement import choose_temperature, decimals, judge, write_judgement
-from .tables import error_columns, prediction_columns, split_columns, write_table
+from ..tasks.kinds import Answers
+from .calibration import choose_temperature
+from .scores import evaluate
+from .tables import error_columns, prediction_columns, split_columns, write_evaluation, write_table
 
 EVALUATION_FILE = "evaluation.json"
 
@@ -33,16 +34,16 @@ class Part(NamedTuple):
     raw: str
 
 
-class Judge:
-    """Scores splits with the Trainer of a run, and keeps the answers, so that no split is computed twice.
+class Evaluator:
+    """Evaluates splits with the Trainer of a run, and keeps the predictions, so that no split is computed twice.
 
     Args:
-        trainer: The Trainer after training.
+        trainer: The Trainer of the run (`RunTrainer`) after training.
 
     Attributes:
         scores: The scores so far, by `<split>/<metric>`.
-        answers: Split -> the answers on it.
-        evaluation: Split -> its judgement.
+        answers: Split -> the predictions on it, with what is right.
+        evaluation: Split -> its evaluation, from `scores.evaluate`.
         temperature: The temperature that was fitted on the validation data; 1 = none.
         temperature_note: What was done about the temperature, as a sentence.
         decimals: The decimals of a regression's predictions.
@@ -65,36 +66,30 @@ class Judge:
             prepared: The tokenised data.
             raw: The name of the split in `data`.
         """
-        trainer, outputs = self.trainer, []
-        before = trainer.compute_metrics
+        outputs = []
 
         def watch(prediction: Any) -> dict[str, float]:
             outputs.append(prediction.predictions)
             return prepared.compute_metrics(prediction)
 
-        trainer.compute_metrics = watch
-        try:
-            metrics = trainer.evaluate(split)
-        finally:
-            trainer.compute_metrics = before
+        metrics = self.trainer.score(split, watch)
         self.scores |= {f"{name}/{metric}": value for metric, value in scores_of(metrics).items()}
-        if data.task.kind == "mlm":
-            return
-        values = prepared.values(outputs[0], raw)
+        kind = tasks.kind_of(data.task)
+        values = prepared.values(outputs[0], raw) if kind.has_answers else None
         if values is not None:
-            self._judge(name, Answers.of(data.task, values, data.splits()[raw], prepared.word_starts.get(raw)))
+            self._evaluate(name, kind.answers.of(data.task, values, data.splits()[raw], prepared.word_starts.get(raw)))
 
-    def _judge(self, name: str, answers: Answers) -> None:
+    def _evaluate(self, name: str, answers: Answers) -> None:
         self.answers[name] = answers
-        if name == "validation" and answers.task.kind in (*CLASSES, "multilabel"):
-            self.temperature, self.temperature_note = choose_temperature(answers)
-        elif name == "validation" and answers.task.kind == "regression":
-            self.decimals = decimals(answers)
-        self.evaluation[name] = judge(answers, name, self.temperature)
+        if name == "validation":
+            self.decimals = answers.decimals()
+            if answers.has_probabilities:
+                self.temperature, self.temperature_note = choose_temperature(answers)
+        self.evaluation[name] = evaluate(answers, name, self.temperature)
 
     @property
     def warnings(self) -> list[str]:
-        return [warning for judged in self.evaluation.values() for warning in judged["warnings"]]
+        return [warning for evaluation in self.evaluation.values() for warning in evaluation["warnings"]]
 
     def record(self) -> dict[str, Any]:
         """What `record.json` says about the evaluation."""
@@ -106,7 +101,7 @@ class Judge:
         }
 
     def write(self, folder: Path, data: tasks.Data, prepared: tasks.Prepared) -> None:
-        """Write the judgements and their tables and pictures.
+        """Write the evaluations and their tables and pictures.
 
         Args:
             folder: The output folder.
@@ -119,7 +114,7 @@ class Judge:
             if name not in self.answers:
                 continue
             suffix = "" if name == "validation" else f"_{name}"
-            write_judgement(folder, self.evaluation[name], data.task.labels, suffix)
+            write_evaluation(folder, self.evaluation[name], data.task.labels, suffix)
             starts = prepared.word_starts.get(name)
             columns = error_columns(self.answers[name], split, starts, self.temperature, self.decimals)
             write_table(folder / f"errors{suffix}.csv", columns, data.task, "csv")

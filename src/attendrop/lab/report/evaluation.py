@@ -55,7 +55,7 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = N
     """Draw a reliability diagram: how often answers of a confidence are right, and how many there are.
 
     Args:
-        calibration: The entry `calibration` of a judgement.
+        calibration: The entry `calibration` of an evaluation.
         path: The image file to write; None = none.
     """
     from matplotlib.figure import Figure
@@ -87,18 +87,18 @@ def score_rows(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> lis
 
     Args:
         metrics: The scores by `<split>/<metric>`.
-        evaluation: Split -> its judgement.
+        evaluation: Split -> its evaluation.
     """
     rows = []
     for key, value in metrics.items():
         split, _, metric = key.rpartition("/")
         rows.append((key, _number(value), *_beside(evaluation.get(split, {}).get("scores", {}).get(metric))))
-    for split, judged in evaluation.items():
-        for metric, score in judged["scores"].items():
+    for split, part in evaluation.items():
+        for metric, score in part["scores"].items():
             if f"{split}/{metric}" not in metrics:
                 rows.append((f"{split}/{metric}", _number(score["value"]), *_beside(score)))
-        if "calibration" in judged:
-            scaled = judged["calibration"]["scaled"]
+        if "calibration" in part:
+            scaled = part["calibration"]["scaled"]
             interval = f"{scaled['brier_low']:.3f} to {scaled['brier_high']:.3f}"
             rows.append((f"{split}/brier", _number(scaled["brier"]), interval, ""))
             rows.append((f"{split}/ece", _number(scaled["ece"]), "", ""))
@@ -121,20 +121,20 @@ def scores_in_card(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) ->
 
     Args:
         metrics: The scores by `<split>/<metric>`.
-        evaluation: Split -> its judgement; empty = none was made.
+        evaluation: Split -> its evaluation; empty = none was made.
     """
     if not evaluation:
         rows = "".join(f"| {markdown_text(name)} | {_number(value)} |\n" for name, value in metrics.items())
         return f"| score | value |\n|---|---|\n{rows}"
     text = "| score | value | 95 % interval | most frequent answer |\n|---|---|---|---|\n"
     text += "".join(f"| {markdown_text(row[0])} | {' | '.join(row[1:])} |\n" for row in score_rows(metrics, evaluation))
-    answers = [f"{split}: {judged['baseline']}" for split, judged in evaluation.items() if judged["baseline"]]
+    answers = [f"{split}: {part['baseline']}" for split, part in evaluation.items() if part["baseline"]]
     text += "\nIntervals are over the examples (bootstrap); they say nothing about other seeds."
     if answers:
         text += f" The last column is the score of always answering the same ({markdown_text('; '.join(answers))})."
     text += "\n"
-    for judged in evaluation.values():
-        text += "".join(f"\n**Warning:** {markdown_text(warning)}.\n" for warning in judged["warnings"])
+    for part in evaluation.values():
+        text += "".join(f"\n**Warning:** {markdown_text(warning)}.\n" for warning in part["warnings"])
     classes = evaluation.get("validation", {}).get("classes", [])
     if classes:
         text += "\n| class | precision | recall | F1 | examples | predicted |\n|---|---|---|---|---|---|\n"

@@ -29,7 +29,7 @@ class Scorer:
 
     def __init__(self, prepared: tasks.Prepared, task: tasks.Task, measures_calibration: bool = True) -> None:
         self._prepared, self._task = prepared, task
-        self._measures_calibration = measures_calibration and task.kind == "classification"
+        self._measures_calibration = measures_calibration and tasks.kind_of(task).has_one_class
         self.predictions: dict[str, list[Any]] | None = None
         self.outputs: Outputs | None = None
 

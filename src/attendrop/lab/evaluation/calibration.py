@@ -1,0 +1,59 @@
+"""How well the probabilities of a model fit, and the temperature that makes them fit better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..statistics.calibration import (
+    brier_score,
+    calibration_error,
+    fit_temperature,
+    reliability,
+    score_interval,
+    softmax,
+)
+from ..tasks.kinds import Answers
+
+LEAST_FOR_TEMPERATURE = 50  # items; with fewer the fit says more about them than about the model
+
+
+def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
+    """How well the probabilities fit, as the model gives them (`raw`) and with the temperature (`scaled`).
+
+    Args:
+        answers: What a model predicted on a split, with what is right.
+        temperature: The logits are divided by it.
+    """
+    logits, gold = answers.scored()
+    found: dict[str, Any] = {"temperature": temperature}
+    for name, value in (("raw", 1.0), ("scaled", temperature)):
+        probabilities = softmax(logits, value)
+        table = reliability(probabilities, gold)
+        found[name] = {
+            "ece": calibration_error(probabilities, gold),
+            "brier": brier_score(probabilities, gold),
+            "reliability": table._asdict(),
+        }
+        squares = ((probabilities - np.eye(probabilities.shape[1])[gold]) ** 2).sum(-1)
+        found[name]["brier_low"], found[name]["brier_high"] = score_interval(np.mean, squares)
+    return found
+
+
+def choose_temperature(answers: Answers) -> tuple[float, str]:
+    """The temperature with the smallest log loss on validation data, and what was done, as a sentence.
+
+    Args:
+        answers: The predictions on the validation data.
+    """
+    logits, gold = answers.scored()
+    if len(gold) < LEAST_FOR_TEMPERATURE:
+        return 1.0, f"no temperature is fitted to fewer than {LEAST_FOR_TEMPERATURE} validation answers"
+    if (logits.argmax(-1) == gold).all():
+        return 1.0, "no temperature is fitted, because every validation answer is right"
+    temperature = fit_temperature(logits, gold)
+    return (
+        temperature,
+        f"probabilities are scaled with the temperature {temperature:.3g}, fitted on the validation data",
+    )

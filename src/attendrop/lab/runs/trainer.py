@@ -1,0 +1,99 @@
+"""The Trainers of runs: length-grouped or balanced batches, ties between epochs, and scores of any part of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import SequentialSampler, Subset
+from transformers import Seq2SeqTrainer, Trainer
+
+from ...trainer import RegularizerMixin
+from .best import evaluation_at, is_better
+from .masked_lm import MaskedLMTrainer
+from .sampler import LengthGroupedSampler
+
+Metrics = Callable[[Any], dict[str, float]]  # of the predictions and labels of an evaluation
+
+
+class RunTrainerMixin(RegularizerMixin):
+    """What the Trainer of a run does besides training with methods; comes before the Trainer in the bases of a class.
+
+    - Batches are drawn by `LengthGroupedSampler`, and evaluations read the examples in their order.
+    - Of two epochs with the same score, the one with the smaller validation loss is the best.
+    - `score` evaluates any part of the data with the metrics of its own task.
+
+    Args:
+        compute_metrics: Computes the metrics of evaluations during training.
+        is_balanced: Whether equally many examples of each class are drawn.
+    """
+
+    def __init__(
+        self, *args: Any, compute_metrics: Metrics | None = None, is_balanced: bool = False, **kwargs: Any
+    ) -> None:
+        self.is_balanced = is_balanced
+        self._usual_metrics = compute_metrics
+        self._metrics_of_part: Metrics | None = None  # inside of `score`
+        super().__init__(*args, compute_metrics=self._metrics if compute_metrics else None, **kwargs)
+
+    def score(self, split: Any, metrics: Metrics) -> dict[str, float]:
+        """Evaluate a part of the data, and return what `evaluate` returns.
+
+        Args:
+            split: The tokenised part.
+            metrics: Computes its metrics, in the place of `compute_metrics`.
+        """
+        self._metrics_of_part = metrics
+        try:
+            return self.evaluate(split)
+        finally:
+            self._metrics_of_part = None
+
+    def _metrics(self, prediction: Any) -> dict[str, float]:
+        metrics = self._metrics_of_part or self._usual_metrics
+        assert metrics is not None
+        return metrics(prediction)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        if super()._determine_best_metric(metrics=metrics, trial=trial):  # type: ignore[misc]
+            return True
+        best = evaluation_at(self.state.log_history, self.state.best_global_step)
+        if best is None or not is_better(metrics, best, self.args):
+            return False
+        self.state.best_global_step = self.state.global_step
+        return True
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        grouped = self.args.train_sampling_strategy == "group_by_length"
+        if self.train_dataset is None or not (grouped or self.is_balanced):
+            return super()._get_train_sampler(train_dataset)  # type: ignore[misc]
+        batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        lengths = _column(self.train_dataset, "length")
+        classes = _column(self.train_dataset, "labels") if self.is_balanced else None
+        return LengthGroupedSampler(lengths, batch_size, seed, classes, grouped)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """The examples in their order. The Trainer would group them by length, and mix the predictions up."""
+        if eval_dataset is None or self.args.world_size > 1:  # accelerate divides batches among the processes
+            return None
+        return SequentialSampler(eval_dataset)
+
+
+class RunTrainer(RunTrainerMixin, Trainer):
+    """The Trainer of most runs."""
+
+
+class TranslationRunTrainer(RunTrainerMixin, Seq2SeqTrainer):
+    """The Trainer of translation, whose evaluation generates texts."""
+
+
+class MaskedLMRunTrainer(RunTrainerMixin, MaskedLMTrainer):
+    """The Trainer of masked language modelling."""
+
+
+def _column(dataset: Any, name: str) -> list[int]:
+    if isinstance(dataset, Subset):  # a method holds out the other examples
+        values = _column(dataset.dataset, name)
+        return [values[i] for i in dataset.indices]
+    return list(dataset[name])
