@@ -111,6 +111,7 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     data = load_data(resolved.config, resolved.arguments.seed)
     resolved = resolve_recipe(resolved, data, described)
     config, arguments = resolved.config, resolved.arguments
+    data = tasks.with_pairs(data, config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
@@ -146,6 +147,7 @@ def prepare_run(
     notes = list(notes)
     modality = tasks.modality_of(data.task)
     max_length = modality.check_length(model, tokenizer, config.max_length, data.task, notes)
+    tasks.note_length(model, max_length)
     description = tasks.describe(data, tokenizer, max_length)
     listener.described(description)
     if description.unit == "tokens":
