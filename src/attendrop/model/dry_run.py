@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from .pooled import encodes_apart
+from .pooled_config import encodes_apart
 from .sites import Site, unwrapped
 from .sounds import convolutions_of, few_samples, frames_of
 

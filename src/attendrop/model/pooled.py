@@ -36,35 +36,12 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from .pooled_config import POOLINGS, encodes_apart, pooling_of
 from .sentence_files import write_sentence_files
-
-POOLINGS = ("mean", "cls")
-FIELD = "attendrop_pooling"  # of the configuration: which pooling the head reads
-PAIRS_FIELD = "attendrop_pairs"  # of the configuration: "separate" where two texts are encoded apart
-SEPARATE = "separate"
-SCALES = ("output_scale", "output_shift")  # buffers of a regression, which are in no pretrained weights
 
 _SUFFIX, _STOCK_SUFFIX = "PooledForSequenceClassification", "ForSequenceClassification"
 # Stock heads set what a pooling of the same hidden states would not: which tokens have global attention.
 _NOT_POOLED = ("longformer",)
-
-
-def pooling_of(config: Any) -> str | None:
-    """Return the pooling that a configuration asks for; None for a model with the head of its own class.
-
-    Args:
-        config: The configuration of a model.
-    """
-    return getattr(config, FIELD, None)
-
-
-def encodes_apart(config: Any) -> bool:
-    """Return whether the two texts of an example are encoded apart, so that inputs are `[B, 2, L]`.
-
-    Args:
-        config: The configuration of a model.
-    """
-    return pooling_of(config) is not None and getattr(config, PAIRS_FIELD, None) == SEPARATE
 
 
 def can_be_pooled(config: Any) -> bool:
@@ -176,7 +153,7 @@ class PooledModel:
         state_dict: Mapping[str, Tensor] | None = None,
         **options: Any,
     ) -> None:
-        """Write the model, and the files with which sentence-transformers loads it.
+        """Write the model, and the files with which other libraries load it (`sentence_files.py`).
 
         Args:
             save_directory: The folder.

@@ -17,9 +17,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from .pooled_config import LENGTH_FIELD
+
 MODULES_FILE, LENGTH_FILE = "modules.json", "sentence_bert_config.json"
 POOLING_FOLDER, HEAD_FOLDER = "1_Pooling", "2_Dense"
-LENGTH_FIELD = "attendrop_max_length"  # of the configuration: the maximum length in training
+
+LIBRARY = "sentence-transformers"
+SNIPPET = """from sentence_transformers import SentenceTransformer
+
+logits = SentenceTransformer("FOLDER").encode(["a text", "another one"])"""
 
 # These names are understood by all versions of sentence-transformers.
 _MODULES = (("Transformer", ""), ("Pooling", POOLING_FOLDER), ("Dense", HEAD_FOLDER))

@@ -23,6 +23,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from ...core.regularizer import Regularizer
 from ...errors import UserError, on_one_line
+from ...model.sites import unwrapped
 from ...trainer.trajectory import library_versions
 from ...utils.files import write_json
 from ...utils.lock import locked
@@ -346,6 +347,7 @@ class Run:
             "regularizers": [regularizer.to_dict() for regularizer in trainer.regularizers],
             "task": {**asdict(self.data.task), "labels": list(self.data.task.labels)},
             "max_length": self.max_length,
+            "model_class": type(unwrapped(trainer.model)).__name__,
             "seed": trainer.args.seed,
             "versions": versions(),
             "device": str(trainer.args.device),

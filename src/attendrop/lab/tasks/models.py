@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...errors import UserError
-from ...model.pooled import SCALES, pooling_of
+from ...model.pooled_config import SCALES, pooling_of
 from ...utils.quiet import quiet_transformers
 from .catalogue import Task
 from .hub import error_chain, is_path, offline_if_unreachable

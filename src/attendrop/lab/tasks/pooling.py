@@ -5,7 +5,7 @@
     the folder of a run of ours         what its configuration says
     a model that cannot be pooled       its own head (decoders, encoder-decoders, models with a setting of their own)
     a checkpoint with a trained head    this head
-    a sentence encoder                  its pooling, from sentence-transformers' modules.json
+    a sentence encoder                  its pooling, from its modules.json
     an encoder with a trained pooler    its own head, which reads the pooler
     any other encoder                   the mean over the tokens
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import UserError, on_one_line
-from ...model.pooled import FIELD, PAIRS_FIELD, POOLINGS, SEPARATE, can_be_pooled, pooled_class, pooling_of
+from ...model.pooled_config import FIELD, LENGTH_FIELD, PAIRS_FIELD, POOLINGS, SEPARATE, pooling_of
 from .kinds import kind_of, kinds_that
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ POOLING_SETTINGS = (AUTO, *POOLINGS, OWN_HEAD)
 JOINT = "joint"
 PAIR_SETTINGS = (AUTO, JOINT, SEPARATE)
 
-# With fewer training examples than this a sentence encoder is better on two texts apart (/work/notes/recipe.md).
+# With fewer training examples than this a sentence encoder is better on two texts apart; measured on 16 data sets.
 SEPARATE_BELOW, SEPARATE_BELOW_OF_NUMBERS = 1000, 3000
 
 _MODULES, _WEIGHTS = "modules.json", "model.safetensors"
@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
     Attributes:
         pooling: One of `POOLINGS`, or "model" for the model's own head.
         sentence: What was chosen and why, for the user; None where nothing is to be said.
-        is_sentence_encoder: Whether the model is one of sentence-transformers.
+        is_sentence_encoder: Whether the model was trained to encode sentences, as its modules.json says.
     """
 
     pooling: str
@@ -74,6 +74,8 @@ def choose_pooling(name: str | Path, config: Any, task: Task, wanted: str = AUTO
                 f"is for {', '.join(kinds_that('can_be_pooled'))} of texts."
             )
         return Chosen(OWN_HEAD)
+    from ...model.pooled import can_be_pooled
+
     saved = pooling_of(config)
     if saved is not None and not is_remote:
         if wanted not in (AUTO, saved):
@@ -161,7 +163,9 @@ def set_pooling(config: Any, pooling: str, task: Task) -> Any:
         pooling: One of `POOLINGS`, or "model".
         task: The task, which says whether two texts are encoded apart.
     """
-    for field in (FIELD, PAIRS_FIELD):
+    from ...model.pooled import pooled_class
+
+    for field in (FIELD, PAIRS_FIELD, LENGTH_FIELD):
         if hasattr(config, field):
             delattr(config, field)
     is_pooled = pooling in POOLINGS and not hasattr(config, _OWN_SETTING)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import UserError
-from ...model.pooled import pooling_of
-from ...model.sentence_files import LENGTH_FIELD
+from ...model.pooled_config import LENGTH_FIELD, pooling_of
 from .catalogue import Task
 from .kinds import kind_of
 
