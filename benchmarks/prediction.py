@@ -45,13 +45,15 @@ def short_run(model: Path, scratch: Path) -> Path:
 def bare_loop(folder: Path, source: Path, target: Path, column: str, batch_size: int, max_length: int) -> None:
     """What one would write by hand, for a classifier of single texts."""
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoTokenizer
+
+    from attendrop import load_classifier
 
     with source.open(encoding="utf-8", newline="") as file:
         texts = [row[column] for row in csv.DictReader(file)]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForSequenceClassification.from_pretrained(folder).to(device).eval()
+    model = load_classifier(folder).to(device)
     encoded = tokenizer(texts, truncation=True, max_length=max_length)
     order = sorted(range(len(texts)), key=lambda row: len(encoded["input_ids"][row]))
     predictions: list[Any] = []

@@ -28,6 +28,8 @@ PARAMETERS = [
 ]
 OTHER_MODELS = [
     pytest.param("deberta_v2"),
+    pytest.param("pooled"),
+    pytest.param("pooled_pairs"),
     pytest.param("llama"),
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mpnet", "bart", "marian", "t5")),
 ]

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from attendrop import Plan, Regularizer
 
+from . import zoo
+
 CAUSAL = ("gpt2", "llama", "qwen2")
 FIRST_BLOCK = {
     "bert": "bert.encoder.layer.0",
@@ -63,8 +65,9 @@ def js(p: Tensor, q: Tensor) -> Tensor:
 def mean_over_rows(
     kind: str, one: Tensor, two: Tensor, labels: Tensor, divergence: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    if kind == "regression":
-        return (one - two).square().sum() / one.numel()
+    if kind.endswith("regression"):
+        scale = zoo.SCALE if kind in zoo.POOLED else 1  # in which the model computes its loss
+        return (one - two).square().sum() / one.numel() / scale**2
     pairs = list(zip(rows_of(kind, one, labels), rows_of(kind, two, labels), strict=True))
     return sum((divergence(p, q) for p, q in pairs), torch.zeros((), dtype=one.dtype)) / len(pairs)
 

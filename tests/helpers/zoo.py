@@ -9,6 +9,8 @@ import pytest
 import torch
 import transformers as hf
 
+from attendrop.model.pooled import pooled_class
+
 VOCABULARY = 60
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 TEXT = {"vocab_size": VOCABULARY, "max_position_embeddings": 40}
@@ -84,6 +86,9 @@ NO_CHECKPOINTING = {"albert", "mpnet"}
 
 # The heads beside sequence classification, causal and sequence-to-sequence language models, each on a BERT.
 HEADS = ["multilabel", "regression", "token", "choice", "span", "masked"]
+# BERTs whose head reads a pooling: of one sequence, of a regression, and of two texts that are encoded apart.
+POOLED = ["pooled", "pooled_regression", "pooled_pairs"]
+SCALE = 3.0  # of the regression
 _HEAD_CLASSES = {
     "multilabel": hf.BertForSequenceClassification,
     "regression": hf.BertForSequenceClassification,
@@ -109,7 +114,18 @@ def make_model(kind: str, seed: int = 0, dropout: bool = True, attention: str = 
                 setattr(config, name, 0.0)
     if kind not in ADAPTED:
         config._attn_implementation = attention
-    model = (_CLASSES[kind] if kind in _CLASSES else _HEAD_CLASSES[kind])(config)
+    if kind in POOLED:
+        config.attendrop_pooling, config.problem_type = "mean", "single_label_classification"
+        if kind == "pooled_pairs":
+            config.attendrop_pairs = "separate"
+        if kind == "pooled_regression":
+            config.num_labels, config.problem_type = 1, "regression"
+        model = pooled_class(config)(config)
+    else:
+        model = (_CLASSES[kind] if kind in _CLASSES else _HEAD_CLASSES[kind])(config)
+    if kind == "pooled_regression":
+        model.output_scale.fill_(SCALE)
+        model.output_shift.fill_(0.5)
     # Fresh weights are so small that attention is nearly uniform; larger ones make every position matter.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -136,7 +152,7 @@ def make_batch(kind: str, size: int = 3, length: int = 9, seed: int = 1) -> dict
 
     if kind == "vit":
         return {"pixel_values": torch.randn(size, 3, 16, 16, generator=g), "labels": integers(3, size)}
-    shape = (size, 2, length) if kind == "choice" else (size, length)
+    shape = (size, 2, length) if kind in ("choice", "pooled_pairs") else (size, length)
     ids = integers(VOCABULARY, *shape, low=5)
     mask = torch.ones(shape, dtype=torch.long)
     for i in range(1, size):
@@ -150,7 +166,7 @@ def make_batch(kind: str, size: int = 3, length: int = 9, seed: int = 1) -> dict
         batch["labels"] = labels
     elif kind == "multilabel":
         batch["labels"] = integers(2, size, 4).float()
-    elif kind == "regression":
+    elif kind in ("regression", "pooled_regression"):
         batch["labels"] = torch.randn(size, generator=g)
     elif kind == "token":
         batch["labels"] = integers(5, size, length).masked_fill(mask == 0, -100)

@@ -132,7 +132,7 @@ def test_loss_and_gradients_are_finite_when_everything_is_dropped(kind: str) -> 
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS + zoo.POOLED)
 def test_whole_step_matches_a_slow_reference_step(kind: str) -> None:
     """Attribution, mask and second pass, computed with eager attention, give the same loss and gradients."""
     p, q = 0.5, 0.6

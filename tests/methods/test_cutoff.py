@@ -27,7 +27,7 @@ def literal_cut(draws: list[float], real: list[bool], ratio: float, kind: str) -
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("what", ["token", "feature", "span"])
-@pytest.mark.parametrize("kind", ["bert", "llama", "bart"])
+@pytest.mark.parametrize("kind", ["bert", "llama", "bart", "pooled_regression", "pooled_pairs"])
 def test_whole_step_matches_two_manual_passes(kind: str, what: str) -> None:
     ratio, weight = 0.3, 0.8
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
@@ -43,7 +43,7 @@ def test_whole_step_matches_two_manual_passes(kind: str, what: str) -> None:
         draws = uniform(key_of(7, 3, -1, "cutoff"), torch.arange(len(x)), (1, 1, width)).view(len(x), width).tolist()
         factor = torch.ones_like(x)
         for b in range(len(x)):
-            real = [True] * width if what == "feature" else batch["attention_mask"][b].bool().tolist()
+            real = [True] * width if what == "feature" else batch["attention_mask"].flatten(0, -2)[b].bool().tolist()
             for i in literal_cut(draws[b], real, ratio, what):
                 if what == "feature":
                     factor[b, :, i] = 0
@@ -52,7 +52,7 @@ def test_whole_step_matches_two_manual_passes(kind: str, what: str) -> None:
         return x * factor
 
     one = literal(**batch)
-    with reading(literal.get_submodule(FIRST_BLOCK[kind]), cut):
+    with reading(literal.get_submodule(FIRST_BLOCK.get(kind, FIRST_BLOCK["bert"])), cut):
         two = literal(**batch)
     divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], js)
     assert divergence > 1e-7

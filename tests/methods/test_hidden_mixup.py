@@ -18,7 +18,7 @@ from helpers.precision import assert_same_gradients, assert_same_numbers
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("step", [0, 1, 2, 3])
-@pytest.mark.parametrize("kind", ["bert", "multilabel", "regression", "vit"])
+@pytest.mark.parametrize("kind", ["bert", "multilabel", "regression", "vit", *zoo.POOLED])
 def test_step_matches_states_and_losses_mixed_by_hand(kind: str, step: int) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind, size=6)
     literal = copy.deepcopy(model)
@@ -37,8 +37,10 @@ def test_step_matches_states_and_losses_mixed_by_hand(kind: str, step: int) -> N
 
     def mix(x: torch.Tensor) -> torch.Tensor:
         rows = []
-        for i, j in enumerate(partners):
-            both = torch.ones(x.shape[1]) if kind == "vit" else batch["attention_mask"][i] * batch["attention_mask"][j]
+        texts = len(x) // 6  # that are encoded apart
+        mask = None if kind == "vit" else batch["attention_mask"].flatten(0, -2)
+        for i, j in [(texts * i + k, texts * j + k) for i, j in enumerate(partners) for k in range(texts)]:
+            both = torch.ones(x.shape[1]) if mask is None else mask[i] * mask[j]
             state = x[i].clone()
             for t in range(x.shape[1]):
                 if both[t]:

@@ -16,7 +16,7 @@ from helpers.precision import assert_same_gradients, assert_same_numbers
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "choice"])
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "choice", *zoo.POOLED])
 def test_whole_step_matches_noise_by_hand(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)

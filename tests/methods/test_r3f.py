@@ -27,7 +27,8 @@ def both(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("loss", ["clean", "both"])
 @pytest.mark.parametrize(
-    "kind", ["bert", "gpt2", "llama", "bart", "mpnet", "multilabel", "regression", "token", "choice", "masked"]
+    "kind",
+    ["bert", "gpt2", "llama", "bart", "mpnet", "multilabel", "regression", "token", "choice", "masked", *zoo.POOLED],
 )
 def test_whole_step_matches_two_manual_passes(kind: str, loss: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)

@@ -17,7 +17,7 @@ from helpers.precision import assert_same_numbers, relative_error
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS + zoo.POOLED)
 def test_gradient_attribution_matches_plain_autograd(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     expected = oracles.literal_ga(kind, copy.deepcopy(model), batch)
@@ -27,7 +27,7 @@ def test_gradient_attribution_matches_plain_autograd(kind: str) -> None:
         assert relative_error(values, expected[layer]) < 1e-9
 
 
-@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS)
+@pytest.mark.parametrize("kind", zoo.ARCHITECTURES + zoo.HEADS + zoo.POOLED)
 def test_integrated_gradient_attribution_matches_the_plain_sum(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch = zoo.make_model(kind, dropout=False).eval(), zoo.make_batch(kind)
     rule = IntegrationRule("sum", 4)

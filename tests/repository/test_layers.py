@@ -102,7 +102,8 @@ def test_rule_for_imports_on_examples() -> None:
 def test_only_one_module_names_foreign_trainer_libraries() -> None:
     names = re.compile(r"\btrl\b|\bTRL|SFTTrainer|setfit|sentence[-_]transformers(?!/)")  # "…/" is the name of a model
     files = (path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if names.search(path.read_text("utf-8")))
-    assert list(files) == [Path("trainer", "foreign.py")]
+    # the second one writes and loads files; it knows no trainer
+    assert sorted(files) == [Path("model", "sentence_files.py"), Path("trainer", "foreign.py")]
 
 
 def test_every_module_has_a_layer_and_the_root_has_few_files() -> None:

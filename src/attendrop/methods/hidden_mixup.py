@@ -116,6 +116,9 @@ class HiddenMixup(RequiresModelLoss):
             return Plan()
         partners = self._partners(batch)
         real = real_keys(step.model, step.seams.sites[0], batch.examples)
+        # Where texts are encoded apart, an example has several rows; each is mixed with that of the partner.
+        texts = torch.arange(len(real) // batch.size, device=partners.device)
+        partners = (partners.unsqueeze(-1) * len(texts) + texts).flatten()
         both = (real & real[partners]).repeat(step.views, 1).unsqueeze(-1)
         # The same pairs in each view.
         first = torch.arange(step.views, device=partners.device).unsqueeze(-1) * len(partners)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from .pooled_config import encodes_apart
 from .sites import Site, unwrapped
 from .sounds import convolutions_of, few_samples, frames_of
 
@@ -213,7 +214,8 @@ def few_tokens(model: nn.Module, config: Any) -> dict[str, Tensor]:
             f"{type(model).__name__} takes {main!r}, for which no example can be created; pass one as bind(model, "
             "batch=...)."
         )
-    shape = (1, 2, 5) if type(model).__name__.endswith("ForMultipleChoice") else (1, 5)
+    has_rows = type(model).__name__.endswith("ForMultipleChoice") or encodes_apart(config)
+    shape = (1, 2, 5) if has_rows else (1, 5)
     inputs = {"input_ids": torch.full(shape, 3, device=device)}
     if getattr(config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = torch.full((1, 4), 3, device=device)

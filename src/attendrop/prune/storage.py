@@ -24,6 +24,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..model.pooled import pooled_class_named
 from .card import pruned_card
 from .constant_attention import ConstantAttention
 from .measure import Comparison, cost_of
@@ -114,7 +115,7 @@ def _pruned_layers(config: Mapping[str, Any], path: Path) -> list[int]:
 
 def _model_class(config: Mapping[str, Any], path: Path) -> type[PreTrainedModel]:
     name = (config.get("architectures") or [None])[0]
-    cls = getattr(transformers, str(name), None)
+    cls = pooled_class_named(str(name)) or getattr(transformers, str(name), None)
     if not isinstance(cls, type) or not issubclass(cls, PreTrainedModel):
         raise ValueError(
             f"architectures in {str(path)!r} names {name!r}, which is not a model of transformers "
@@ -215,4 +216,6 @@ def _move(draft: Path, folder: Path) -> None:
     for old in folder.glob("model*.safetensors*"):  # transformers might load older shards
         old.unlink()
     for file in draft.iterdir():
+        if file.is_dir():
+            shutil.rmtree(folder / file.name, ignore_errors=True)
         shutil.move(file, folder / file.name)

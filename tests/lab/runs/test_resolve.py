@@ -12,16 +12,17 @@ from transformers import AutoConfig
 from attendrop.errors import UserError
 from attendrop.lab.runs import RunConfig, make_config
 from attendrop.lab.runs.resolve import resolve_recipe, resolve_settings
+from attendrop.lab.tasks import Task
 
 MODEL = AutoConfig.for_model("bert", hidden_size=384)
 
 
 def config_of(**settings: Any) -> RunConfig:
-    return make_config({"model": "m", "task": "glue/rte", "use_cpu": True, **settings})
+    return make_config({"model": "m", "task": "glue/rte", "use_cpu": True, "pooling": "model", **settings})
 
 
 def data_of(examples: int) -> Any:
-    return SimpleNamespace(train=range(examples), task=SimpleNamespace(kind="classification"))
+    return SimpleNamespace(train=range(examples), task=Task("t", "classification", ("text",), "label", ("no", "yes")))
 
 
 def test_resolved_configuration_has_every_value_and_the_given_one_stays() -> None:

@@ -20,7 +20,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments, set_seed
 
-from attendrop import ADDrop, RegularizedTrainer, __version__
+from attendrop import ADDrop, RegularizedTrainer, __version__, load_classifier
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.cli.flags import as_arguments as flags
@@ -96,7 +96,8 @@ def test_a_run_writes_all_files_that_a_user_needs(finished: Path) -> None:
         "model.safetensors", "config.json", "tokenizer.json", "README.md", "metrics.json", "record.json", "run.yaml",
         "curves.png", "regularizers.json", "predictions_test.csv",
     }  # fmt: skip
-    model = AutoModelForSequenceClassification.from_pretrained(finished)
+    model = load_classifier(finished)
+    assert type(model).__name__ == "BertPooledForSequenceClassification"
     assert model.config.id2label == {0: "bad", 1: "good"}
     metrics = json.loads((finished / "metrics.json").read_text())
     record = json.loads((finished / "record.json").read_text())
@@ -112,7 +113,7 @@ def test_a_run_writes_all_files_that_a_user_needs(finished: Path) -> None:
         "p=0.5",
         "seed: 5",
         "validation/accuracy",
-        "AutoModelForSequenceClassification",
+        "load_classifier",
         "train.csv",
     ):
         assert words in card
@@ -145,7 +146,7 @@ def test_command_line_yaml_and_python_give_the_same_bits(workspace: Path, finish
 
 def test_a_run_equals_a_trainer_written_by_hand(workspace: Path) -> None:
     """A run hides nothing: the weights equal those of the Trainer that a user would write."""
-    result = fine_tune(**settings(workspace, "sampled", train_sampling_strategy="random", **KEPT))
+    result = fine_tune(**settings(workspace, "sampled", train_sampling_strategy="random", pooling="model", **KEPT))
     tokenizer = AutoTokenizer.from_pretrained(workspace / "model")
 
     def read(rows: list[tuple[str, str]]) -> list[dict[str, Any]]:

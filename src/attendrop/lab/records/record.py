@@ -191,6 +191,7 @@ class FolderRecord(RunRecord):
     Attributes:
         task_definition: The fields of the task, for `Task.from_dict`.
         max_length: The length that examples are truncated to.
+        model_class: The class of the model.
         caveats: Sentences that a reader of the scores must know.
         changes: The settings that were changed when the run was resumed.
         best_checkpoint: The folder of the best checkpoint.
@@ -204,6 +205,7 @@ class FolderRecord(RunRecord):
 
     task_definition: dict[str, Any]
     max_length: int
+    model_class: str = ""
     caveats: list[str] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
     best_checkpoint: str | None = None

@@ -66,7 +66,7 @@ def _metadata(record: FolderRecord, name: str) -> ModelCardData:
     task, model = Task.from_dict(record.task_definition), record.settings["model"]
     results = _eval_results(record, task)
     return ModelCardData(
-        library_name="transformers",
+        library_name=_library(record, task),
         pipeline_tag=modality_of(task).pipeline_tag(task),
         tags=["attendrop", *(method["method"] for method in record.regularizers)],
         base_model=model if is_hub_name(model) else None,
@@ -135,7 +135,6 @@ def _text(record: FolderRecord, settings_file: Path) -> str:
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record.caveats)
     task = Task.from_dict(record.task_definition)
     modality = modality_of(task)
-    model_class = modality.model_class(task)
     predict = f"`attendrop predict FOLDER {modality.on_command_line(task)}`"
     use = predict if kind_of(task).has_answers else "`attendrop train --model FOLDER`, to fine-tune it"
     return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(record.task)}
@@ -158,17 +157,49 @@ Examples of {markdown_code(record.task)}: {examples}. {modality.how_cut(task, re
 {scores}{_pictures(record)}{caveats}{_CURVES if record.cost.steps else ""}
 ## Use
 
-```python
-from transformers import {modality.processor_class}, {model_class}
-
-{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")
-model = {model_class}.from_pretrained("FOLDER")
-```
-
+{_loading(record, task)}
 or {use}.
 
 {", ".join(f"{library} {version}" for library, version in versions.items())}
 """
+
+
+def _is_pooled(record: FolderRecord) -> bool:
+    """Return whether the head reads a pooling, which no class of transformers does."""
+    return "PooledFor" in record.model_class
+
+
+def _library(record: FolderRecord, task: Task) -> str:
+    """Return the library that loads the model."""
+    from ...model.sentence_files import LIBRARY
+
+    if not _is_pooled(record):
+        return "transformers"
+    return "attendrop" if task.is_encoded_apart else LIBRARY
+
+
+def _loading(record: FolderRecord, task: Task) -> str:
+    """Return how the model is loaded in Python."""
+    from ...model.sentence_files import SNIPPET
+
+    modality = modality_of(task)
+    processor = f'{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")'
+    if not _is_pooled(record):
+        model_class = modality.model_class(task)
+        return (
+            f"```python\nfrom transformers import {modality.processor_class}, {model_class}\n\n{processor}\n"
+            f'model = {model_class}.from_pretrained("FOLDER")\n```\n'
+        )
+    read = "the first token" if record.settings.get("pooling") == "cls" else "the mean over the tokens"
+    texts = ", of each of the two texts by itself (`input_ids` are `[examples, 2, tokens]`)"
+    others = f"This gives the same logits:\n\n```python\n{SNIPPET}\n```\n"
+    return (
+        f"The class of the model is `{record.model_class}`: its head reads {read}"
+        f"{texts if task.is_encoded_apart else ''}, which no class of transformers does. `AutoModel` loads the encoder "
+        f"without the head.\n\n```python\nfrom attendrop import load_classifier\n"
+        f"from transformers import {modality.processor_class}\n\n{processor}\n"
+        f'model = load_classifier("FOLDER")\n```\n\n{"" if task.is_encoded_apart else others}'
+    )
 
 
 def _method(fields: Mapping[str, Any]) -> str:

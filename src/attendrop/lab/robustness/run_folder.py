@@ -57,7 +57,7 @@ def robustness_of_run(
     assert prepared.test is not None
     if "labels" not in prepared.test.column_names:
         raise UserError(f"{file} has no labels, and without them there is no score.")
-    model = tasks.load_model(str(folder), data.task, tokenizer=tokenizer)
+    model = tasks.load_model(str(folder), data.task, tokenizer=tokenizer, is_finished=True)
     columns = [name for name in prepared.test.column_names if name in (*tokenizer.model_input_names, "labels")]
     loader = DataLoader(
         prepared.test if prepared.keeps_columns else prepared.test.select_columns(columns),

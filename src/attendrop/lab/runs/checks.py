@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
+from ..tasks.pooling import PAIR_SETTINGS, POOLING_SETTINGS
 
 if TYPE_CHECKING:
     from .settings import RunConfig
@@ -114,6 +115,8 @@ def _check_values(config: RunConfig) -> None:
         check_choice("preset", config.preset, ("paper", "recommended"))
     if config.quantize is not None:
         check_choice("quantize", config.quantize, ("4bit", "8bit"))
+    check_choice("pooling", config.pooling, POOLING_SETTINGS)
+    check_choice("pairs", config.pairs, PAIR_SETTINGS)
     config.read_options()
     for name, choices in _choices().items():
         value = config.training.get(name)

@@ -53,6 +53,8 @@ def load_other_tasks(
                 f"also_eval is {name!r}, which is {other.task.modality} {other.task.kind}, but {data.task.name} is "
                 f"{data.task.modality} {data.task.kind}; both must be of the same kind."
             )
+        if data.task.is_encoded_apart:
+            other = other.encoded_apart()
         other.train, other.test, other.others = None, None, {}
         other.validation = _first(other.validation, config.max_eval_samples)
         prepared[name] = other, tasks.prepare(other, tokenizer, max_length, labels=data.task.labels)

@@ -39,6 +39,7 @@ _WRITTEN = (
     re.escape(STAGING),
     # the model
     r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(generation_)?config\.json|training_args\.bin",
+    r"modules\.json|1_Pooling|2_Dense|sentence_bert_config\.json",  # model/sentence_files.py
     # the tokenizer, the image processor or the feature extractor
     r"(pre)?processor_config\.json",
     r"tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|merges\.txt",

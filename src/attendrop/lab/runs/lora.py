@@ -26,7 +26,7 @@ def load_for_training(config: RunConfig, task: tasks.Task, tokenizer: Any, notes
     check_libraries(config)
     model = tasks.load_model(
         config.model, task, trust_remote_code=config.trust_remote_code, tokenizer=tokenizer, notes=notes,
-        quantization=_quantization(config),
+        quantization=_quantization(config), pooling=config.pooling,
     )  # fmt: skip
     if not config.lora:
         return model
@@ -78,7 +78,9 @@ def merged(model: Any, config: RunConfig, task: tasks.Task) -> Any:
         device = model.device
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
-            base = tasks.load_model(config.model, task, trust_remote_code=config.trust_remote_code)
+            base = tasks.load_model(
+                config.model, task, trust_remote_code=config.trust_remote_code, pooling=config.pooling
+            )
             model = PeftModel.from_pretrained(base, folder).to(device)
     whole = model.merge_and_unload()
     for parameter in whole.parameters():

@@ -81,7 +81,7 @@ class Finished:
         """
         tokenizer = tasks.load_processor(str(self.folder), self.task)
         prepared = tasks.prepare(data, tokenizer, self.max_length)
-        model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer)
+        model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer, is_finished=True)
         model.to("cuda" if torch.cuda.is_available() else "cpu")
         assert prepared.test is not None
         total, done = len(prepared.test), 0

@@ -25,6 +25,7 @@ from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from .. import tasks
 from .checks import check_arguments
+from .head import choose_head
 from .presets import apply_preset
 from .recipe import Recipe, choose_recipe
 from .settings import RunConfig
@@ -73,7 +74,9 @@ def resolve_recipe(resolved: Resolved, data: tasks.Data, model: Any) -> Resolved
         model: The configuration of the model.
     """
     recipe = choose_recipe(resolved.config, resolved.arguments, data, model)
-    config = resolved.config.replaced(recipe.settings)
+    head, sentences = choose_head(resolved.config, data, model)
+    recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *sentences))
+    config = resolved.config.replaced({**recipe.settings, **head})
     arguments = copy.copy(resolved.arguments)  # making others would set up devices and processes again
     for name, value in recipe.settings.items():
         if name in config.training:

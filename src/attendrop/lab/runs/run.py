@@ -23,6 +23,7 @@ from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
 from ...core.regularizer import Regularizer
 from ...errors import UserError, on_one_line
+from ...model.sites import unwrapped
 from ...trainer.trajectory import library_versions
 from ...utils.lock import locked
 from .. import tasks
@@ -111,6 +112,7 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     data = load_data(resolved.config, resolved.arguments.seed)
     resolved = resolve_recipe(resolved, data, described)
     config, arguments = resolved.config, resolved.arguments
+    data = tasks.with_pairs(data, config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
@@ -146,6 +148,7 @@ def prepare_run(
     notes = list(notes)
     modality = tasks.modality_of(data.task)
     max_length = modality.check_length(model, tokenizer, config.max_length, data.task, notes)
+    tasks.note_length(model, max_length)
     description = tasks.describe(data, tokenizer, max_length)
     listener.described(description)
     if description.unit == "tokens":
@@ -354,6 +357,7 @@ class Run:
             task=self.config.task or Path(str(self.config.train_file)).name,
             task_definition={**asdict(self.data.task), "labels": list(self.data.task.labels)},
             max_length=self.max_length,
+            model_class=type(unwrapped(trainer.model)).__name__,
             seed=trainer.args.seed,
             versions=versions(),
             device=str(trainer.args.device),

@@ -27,6 +27,7 @@ from ..runs.lora import load_for_training
 from ..runs.resolve import resolve_settings
 from ..runs.run import Listener, Run, prepare_run
 from ..runs.settings import make_config
+from ..tasks.pooling import OWN_HEAD
 from .configuration import read_configuration
 from .kept_models import MODELS_FOLDER
 from .records import read_records
@@ -97,9 +98,9 @@ def make_soup(
         first.settings, first.method, first.task, first.seed, first.size, first.keep, bool(first.resample),
         first.fold, first.head_seed,
     )  # fmt: skip
-    config = make_config({**first.settings, "output_dir": str(output_dir), "save_strategy": "no"})
+    config = make_config({"pooling": OWN_HEAD, **first.settings, "output_dir": str(output_dir), "save_strategy": "no"})
     check_folder(config)
-    data = load_split_data(spec, config)
+    data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     resolved = resolve_settings(config, tasks.load_config(config.model, trust_remote_code=config.trust_remote_code))
     config, notes = resolved.config, list[str]()
@@ -233,7 +234,7 @@ class _Averager:
 
     def _load(self, seed: int) -> Weights:
         """Return the weights of a run in double precision, so that the order of the sum does not matter."""
-        model = tasks.load_model(self.paths[seed], self.run.data.task)
+        model = tasks.load_model(self.paths[seed], self.run.data.task, is_finished=True)
         weights = {name: tensor.detach().double() for name, tensor in named_tensors(model)}
         expected = {name: tensor.shape for name, tensor in self._tensors()}
         if {name: tensor.shape for name, tensor in weights.items()} != expected:

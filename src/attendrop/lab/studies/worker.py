@@ -98,6 +98,7 @@ class Worker:
         data, fingerprints = self._load_data(spec, resolved.config)
         resolved = resolve_recipe(resolved, data, described)
         config, arguments, regularizers = resolved.config, resolved.arguments, resolved.regularizers
+        data = tasks.with_pairs(data, config.pairs)
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
         run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
         key = _arguments_key(arguments)
@@ -168,7 +169,8 @@ class Worker:
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:
         adapters = (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout, tuple(config.lora_targets))
         head = (data.task.modality, data.task.kind, tuple(data.task.labels))
-        key = (config.model, config.trust_remote_code, head, adapters, config.quantize)
+        read = (config.pooling, config.pairs)
+        key = (config.model, config.trust_remote_code, head, read, adapters, config.quantize)
         if self._model is None or self._model.key != key:
             self._model = None  # frees its memory before the next one is loaded
             self._runs.clear()
@@ -188,7 +190,7 @@ class Worker:
         listener: Listener,
     ) -> Run:
         masks_seed = spec.seed if tasks.kind_of(data.task).is_masked else None
-        shared = (config.max_length, tuple(config.also_eval), masks_seed)
+        shared = (config.max_length, tuple(config.also_eval), config.pairs, masks_seed)
         key = (id(data), *shared)
         if key not in self._runs:
             _keep_newest(self._runs, 8)

@@ -17,7 +17,8 @@ from .lengths import examine_lengths
 from .metrics import METRICS, Metric
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
-from .positions import check_length
+from .pooling import with_pairs
+from .positions import check_length, note_length
 from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, prepare
 from .split import few_shots, fraction, split_validation
@@ -58,8 +59,10 @@ __all__ = [
     "load_task",
     "load_tokenizer",
     "modality_of",
+    "note_length",
     "prepare",
     "split_validation",
+    "with_pairs",
     "write_predictions",
     "write_submission",
 ]

@@ -40,6 +40,7 @@ class Task:
         max_length: The default maximum length of an example: of a text in tokens, of a sound in seconds.
         label_separator: The sign between the labels of one example of kind `multilabel`; None = they are lists.
         modality: What the examples are: `text`, `image` or `audio`. The text column of the last two holds paths.
+        is_encoded_apart: Whether the model encodes each of two texts by itself.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Task:
     max_length: int = 128
     label_separator: str | None = None
     modality: str = "text"
+    is_encoded_apart: bool = False
 
     def __post_init__(self) -> None:
         if self.kind in RENAMED_KINDS:

@@ -39,6 +39,13 @@ class Data:
     test: Dataset | None = None
     others: dict[str, Dataset] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    _apart: Data | None = field(default=None, init=False, repr=False, compare=False)
+
+    def encoded_apart(self) -> Data:
+        """Return the same data with a task whose texts are encoded apart; the same object for each call."""
+        if self._apart is None:
+            self._apart = dataclasses.replace(self, task=dataclasses.replace(self.task, is_encoded_apart=True))
+        return self._apart
 
     def splits(self) -> dict[str, Dataset]:
         """Return the splits that exist, by name."""

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...errors import UserError
+from ...model.pooled_config import SCALES, pooling_of
 from ...utils.quiet import quiet_transformers
 from .catalogue import Task
 from .hub import error_chain, is_path, offline_if_unreachable
 from .kinds import kind_of
 from .modalities import modality_of
+from .pooling import AUTO, OWN_HEAD, choose_pooling, set_pooling
 
 T = TypeVar("T")
 
@@ -145,10 +147,13 @@ def load_model(
     tokenizer: Any = None,
     notes: list[str] | None = None,
     quantization: Any = None,
+    pooling: str = AUTO,
+    is_finished: bool = False,
 ) -> Any:
     """Load the model with the head for `task`, in float32.
 
-    A head of another size is re-initialised, and a line is added to `notes`.
+    A head of another size is re-initialised, and a line is added to `notes`. The head of a text classifier may read a
+    pooling of the hidden states; the class of the model is then one of ours (`attendrop.load_classifier`).
 
     Args:
         name: A name on the Hub, or a folder.
@@ -158,6 +163,9 @@ def load_model(
         tokenizer: The tokenizer, or the image processor or feature extractor, if the model is to be checked against it.
         notes: A list to which sentences about new or re-used weights are added.
         quantization: A quantisation configuration of transformers, for weights that stay frozen.
+        pooling: What the head of a text classifier reads: "mean", "cls", "model" for the head of the model's own class,
+            or "auto".
+        is_finished: Whether this is the model of a finished run, in which no weight may be missing.
 
     Example:
         ```python
@@ -186,14 +194,19 @@ def load_model(
             f"{name} is a {config.model_type} model, for which transformers has no head of kind {task.kind}"
             f"{'' if modality.name == 'text' else f' of {modality.noun}s'}."
         )
+    if pooling == AUTO and is_finished:
+        pooling = pooling_of(config) or OWN_HEAD
+    pooled = set_pooling(config, choose_pooling(name, config, task, pooling, is_remote).pooling, task)
     if quantization is not None:
         with torch.device("meta"):
-            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code)
+            skeleton = (
+                auto.from_config(config, trust_remote_code=trust_remote_code) if pooled is None else pooled(config)
+            )
         quantization.llm_int8_skip_modules = head_modules(skeleton)  # for 4 bits too; a new head is trained
         options["quantization_config"] = quantization
 
     def load() -> Any:
-        return auto.from_pretrained(
+        return (pooled or auto).from_pretrained(
             source,
             config=config,
             dtype=torch.float32,
@@ -205,10 +218,23 @@ def load_model(
 
     with quiet_transformers(hide_progress=Path(source).is_dir()):
         model, report = _load(name, load)
+    if is_finished:
+        _check_complete(name, report)
     notes += _loading_notes(name, report, old_labels, new_labels)
     if tokenizer is not None:
         modality.match(str(name), model, tokenizer, notes)
     return model
+
+
+def _check_complete(name: str | Path, report: dict[str, Any]) -> None:
+    """Refuse the model of a finished run without some of its weights."""
+    wrong = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+    if wrong:
+        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+        raise UserError(
+            f"{name} is no whole model of a finished run: {', '.join(wrong[:4])}{more} are not in its weights, or have "
+            "another size; copy it again, or train again."
+        )
 
 
 def _loading_notes(
@@ -219,7 +245,7 @@ def _loading_notes(
     resized = sorted(key for key, *_ in report["mismatched_keys"])
     if resized:
         notes.append(f"{name} has a head of another size; {', '.join(resized)} are re-initialised")
-    missing = sorted(report["missing_keys"])
+    missing = sorted(key for key in report["missing_keys"] if key not in SCALES)
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         notes.append(f"{', '.join(missing[:4])}{more} are not in {name} and are initialised at random")

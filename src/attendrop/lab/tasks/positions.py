@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import UserError
+from ...model.pooled_config import LENGTH_FIELD, pooling_of
 from .catalogue import Task
 from .kinds import kind_of
 
@@ -30,6 +31,17 @@ def check_length(model: Any, tokenizer: Any, max_length: int | None, task: Task,
         raise UserError(f"max_length is {max_length}; this model has positions for at most {most} tokens.")
     notes.append(f"texts are truncated to {most} tokens, because the model has no more positions")
     return most
+
+
+def note_length(model: Any, max_length: int) -> None:
+    """Write the maximum length into the configuration of a model whose folder says it to other libraries.
+
+    Args:
+        model: The model; adapters may wrap it.
+        max_length: The length in tokens.
+    """
+    if pooling_of(model.config) is not None:
+        setattr(model.config, LENGTH_FIELD, max_length)
 
 
 def _most_tokens(model: Any, tokenizer: Any, task: Task, length: int) -> int:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from ...core.step import MicroBatch
 from ...model.objective import IGNORED, counted_positions, head_of, predicted_labels
+from ...model.sites import unwrapped
 from .by_parts import at_least_float32, sum_by_parts
 
 ValuesOf = Callable[[Tensor], Tensor]
@@ -57,7 +58,17 @@ def predictions_of(outputs: Any, batch: MicroBatch) -> Predictions:
         labels = None if labels is None else predicted_labels(labels, shift)
     elif head == "regression":
         logits = logits.squeeze(-1) if logits.shape[-1] == 1 else logits
+        logits, labels = _standardised(unwrapped(batch.step.model), logits, labels)
     return Predictions(head, logits, labels, counted)
+
+
+def _standardised(model: Any, logits: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Divide the numbers of a regression by the scale in which its model computes the loss (`model/pooled.py`)."""
+    scale = getattr(model, "output_scale", None)
+    if scale is None:
+        return logits, labels
+    shift = model.output_shift
+    return (logits - shift) / scale, None if labels is None else (labels - shift) / scale
 
 
 def reduced(

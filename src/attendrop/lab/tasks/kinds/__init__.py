@@ -6,6 +6,7 @@ from ....errors import UserError
 from ....utils.deprecation import warn_renamed
 from ..catalogue import RENAMED_KINDS, Task
 from .answers import Answers, ClassAnswers
+from .apart import apart
 from .base import Kind, Request
 from .classification import Classification
 from .codec import ClassCodec, Codec
@@ -53,7 +54,7 @@ def kind_of(task: Task) -> Kind:
     """Return the kind of a task."""
     if task.kind not in KINDS:
         raise UserError(f"kind is {task.kind!r}; it must be one of {', '.join(KINDS)}.")
-    return KINDS[task.kind]
+    return apart(KINDS[task.kind]) if task.is_encoded_apart else KINDS[task.kind]
 
 
 def kinds_that(fact: str) -> tuple[str, ...]:

@@ -67,6 +67,7 @@ class Kind:
 
     has_new_head: ClassVar[bool] = True  # the head is no part of the pretrained model, and averages over its batch
     is_scored_from_logits: ClassVar[bool] = True  # metrics need no more than the logits of one forward pass
+    can_be_pooled: ClassVar[bool] = False  # the head may read a pooling of the hidden states of texts
     can_weigh_classes: ClassVar[bool] = False
     can_focus: ClassVar[bool] = False  # the focal loss
     can_smooth: ClassVar[bool] = False  # label smoothing

@@ -160,7 +160,7 @@ class Multilabel(Kind):
     modalities = ("text", "image")
     metrics = ("micro_f1", "macro_f1", "exact_match")
     has_named_labels = has_several_labels = True
-    can_weigh_classes = can_focus = True
+    can_be_pooled = can_weigh_classes = can_focus = True
     reading = SetReading()
     codec = SetCodec
     answers = SetAnswers

@@ -114,7 +114,7 @@ class Regression(Kind):
     name = "regression"
     modalities = ("text", "image")
     metrics = ("pearson", "spearman", "rmse")
-    has_numbers = True
+    has_numbers = can_be_pooled = True
     reading = NumberReading()
     codec = NumberCodec
     answers = NumberAnswers
