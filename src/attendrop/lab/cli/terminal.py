@@ -11,7 +11,7 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from transformers import TrainerCallback
 
-from ..report.evaluation import score_rows
+from ..report.evaluation import baseline_rows, score_rows
 from ..runs import Listener, Result
 from ..tasks import Description, Task, kind_of, modality_of
 from .console import console, plain_table, print_sentence, shown, timed_bar
@@ -136,7 +136,14 @@ def print_summary(result: Result, console: Console) -> None:
     """Prints the scores of a finished run, where its files are, and what to do next."""
     evaluation = result.record.get("evaluation", {})
     folder = shlex.quote(str(result.folder))
+    if result.sentence:
+        print_sentence(f"[yellow]{shown(result.sentence)}[/yellow]", console)
     print_scores(result.metrics, evaluation, console)
+    if rows := baseline_rows(result.record.get("baselines")):
+        table = plain_table("beside simple baselines", rows[0][1], align_right=True)
+        for name, value in rows[1:]:
+            table.add_row(shown(name), value)
+        console.print(table)
     console.print(f"{result.record['steps']} steps in {result.record['seconds']:.0f} s, seed {result.record['seed']}")
     start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)

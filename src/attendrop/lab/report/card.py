@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..tasks import METRICS, TASKS, Task, find_task, kind_of, modality_of
 from ..tasks.hub import is_hub_name
 from ._markdown import markdown_code, markdown_text
-from .evaluation import SHOWN_CLASSES, scores_in_card
+from .evaluation import SHOWN_CLASSES, baselines_in_card, scores_in_card
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -132,6 +132,9 @@ def _text(record: Mapping[str, Any], settings_file: Path) -> str:
     methods = _bullets(_method(fields) for fields in record["regularizers"])
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
     scores = scores_in_card(record["metrics"], record.get("evaluation", {}))
+    baselines = record.get("baselines")
+    first = f"**{markdown_text(baselines['sentence'])}.**\n\n" if baselines and "sentence" in baselines else ""
+    scores = f"{first}{scores}{baselines_in_card(baselines)}"
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record["caveats"])
     task = Task.from_dict(record["task"])
     modality = modality_of(task)

@@ -105,6 +105,31 @@ def score_rows(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> lis
     return rows
 
 
+def baseline_rows(baselines: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The validation score of the model and of each simple baseline, after a row of titles; empty if there are none.
+
+    Args:
+        baselines: The entry `baselines` of a record.
+    """
+    if not baselines or len(baselines["scores"]) < 2:
+        return []
+    rows = [(baselines["names"][name], _number(value)) for name, value in baselines["scores"].items()]
+    return [("model", baselines["metric"]), *rows]
+
+
+def baselines_in_card(baselines: Mapping[str, Any] | None) -> str:
+    """The table of the simple baselines of a model card, in Markdown.
+
+    Args:
+        baselines: The entry `baselines` of a record.
+    """
+    if not (rows := baseline_rows(baselines)):
+        return ""
+    titles, *others = rows
+    lines = "".join(f"| {markdown_text(name)} | {value} |\n" for name, value in others)
+    return f"\nSimple baselines on the validation data:\n\n| {titles[0]} | {titles[1]} |\n|---|---|\n{lines}"
+
+
 def _beside(score: Mapping[str, Any] | None) -> tuple[str, str]:
     if score is None:
         return "", ""
