@@ -12,7 +12,7 @@ from rich.table import Table
 from transformers import TrainerCallback
 
 from ..records import ClassScores, Scores, SplitEvaluation
-from ..report.evaluation import score_rows
+from ..report.evaluation import baseline_rows, score_rows
 from ..runs import Listener, Result
 from ..tasks import Description, Task, kind_of, modality_of
 from .console import console, plain_table, print_sentence, shown, timed_bar
@@ -139,7 +139,14 @@ def print_summary(result: Result, console: Console) -> None:
     assert record is not None  # the run is finished
     evaluation = record.evaluation
     folder = shlex.quote(str(result.folder))
+    if result.sentence:
+        print_sentence(f"[yellow]{shown(result.sentence)}[/yellow]", console)
     print_scores(result.scores, evaluation, console)
+    if rows := baseline_rows(record.baselines):
+        table = plain_table("beside simple baselines", rows[0][1], align_right=True)
+        for name, value in rows[1:]:
+            table.add_row(shown(name), value)
+        console.print(table)
     console.print(f"{record.cost.steps} steps in {record.cost.total_seconds:.0f} s, seed {record.seed}")
     start = "README.md, curves.png and errors.csv" if evaluation else "README.md and curves.png"
     console.print(f"everything is in [bold]{shown(result.folder)}[/bold]; start with {start}", soft_wrap=True)

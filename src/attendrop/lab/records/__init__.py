@@ -1,11 +1,19 @@
 """What is stored of a run: `RunRecord`, which the output folder of a run and the folder of a study share.
 
 record.py      the fields of a record
-judgement.py   the judgement of a model on a part of the data
+evaluation.py  the evaluation of a model on a part of the data
 older.py       converts records of earlier schemas
 """
 
-from .evaluation import Calibration, ClassScores, IntervalScore, Probabilities, Reliability, SplitEvaluation
+from .evaluation import (
+    BaselineScores,
+    Calibration,
+    ClassScores,
+    IntervalScore,
+    Probabilities,
+    Reliability,
+    SplitEvaluation,
+)
 from .record import (
     CHECKED,
     SCHEMA,
@@ -28,6 +36,7 @@ __all__ = [
     "SCHEMA",
     "STATUSES",
     "Averaged",
+    "BaselineScores",
     "Calibration",
     "ClassPredictions",
     "ClassScores",

@@ -1,4 +1,4 @@
-"""The judgement of a model on a part of the data: scores with intervals, classes, calibration."""
+"""The evaluation of a model on a part of the data: scores with intervals, classes, calibration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...utils.dataclass_json import from_json
+
+
+@dataclass
+class BaselineScores:
+    """The scores of simple baselines beside that of the model, on the validation data.
+
+    Attributes:
+        metric: The name of the score.
+        scores: Model or baseline -> its score; empty if no baseline was fitted.
+        names: What they are called.
+        best: The baseline with the best score.
+        is_clear: Whether it is better than the model by more than noise.
+        sentence: What to know first, if it is at least as good as the model.
+        kept: The baseline that took the place of the model.
+    """
+
+    metric: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    best: str | None = None
+    is_clear: bool = False
+    sentence: str = ""
+    kept: str | None = None
 
 
 @dataclass
@@ -77,7 +100,7 @@ class Calibration:
 
 @dataclass
 class SplitEvaluation:
-    """The judgement of a model on a part of the data.
+    """The evaluation of a model on a part of the data.
 
     Attributes:
         examples: The number of examples.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ...utils.dataclass_json import from_json, to_json
-from .evaluation import SplitEvaluation
+from .evaluation import BaselineScores, SplitEvaluation
 from .older import folder_record_from_1, study_record_from_1
 
 SCHEMA = 2
@@ -201,6 +201,7 @@ class FolderRecord(RunRecord):
         temperature_note: What was done about the temperature, as a sentence.
         decimals: The decimals of a regression's predictions.
         soup: The runs whose weights were averaged; None for a run that was trained.
+        baselines: The scores of simple baselines.
     """
 
     task_definition: dict[str, Any]
@@ -215,6 +216,7 @@ class FolderRecord(RunRecord):
     temperature_note: str = ""
     decimals: int = 4
     soup: Averaged | None = None
+    baselines: BaselineScores = field(default_factory=BaselineScores)
 
     @classmethod
     def _from_schema_1(cls, content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from ..records import FolderRecord
 from ..tasks import METRICS, TASKS, Task, find_task, kind_of, modality_of
 from ..tasks.hub import is_hub_name
 from ._markdown import markdown_code, markdown_text
-from .evaluation import SHOWN_CLASSES, scores_in_card
+from .evaluation import SHOWN_CLASSES, baselines_in_card, scores_in_card
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -132,6 +132,8 @@ def _text(record: FolderRecord, settings_file: Path) -> str:
     methods = _bullets(_method(fields) for fields in record.regularizers)
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
     scores = scores_in_card(record.scores, record.evaluation)
+    first = f"**{markdown_text(record.baselines.sentence)}.**\n\n" if record.baselines.sentence else ""
+    scores = f"{first}{scores}{baselines_in_card(record.baselines)}"
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record.caveats)
     task = Task.from_dict(record.task_definition)
     modality = modality_of(task)

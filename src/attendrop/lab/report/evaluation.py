@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..records import IntervalScore, Scores, SplitEvaluation, flat_scores
+from ..records import BaselineScores, IntervalScore, Scores, SplitEvaluation, flat_scores
 from ._markdown import markdown_text
 from .style import BLUE, VERMILION, saved
 
@@ -105,6 +105,31 @@ def score_rows(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> lis
             rows.append((f"{part}/brier", _number(scaled.brier), interval, ""))
             rows.append((f"{part}/ece", _number(scaled.ece), "", ""))
     return rows
+
+
+def baseline_rows(baselines: BaselineScores) -> list[tuple[str, str]]:
+    """Return the validation score of the model and of each simple baseline, after a row of titles; empty if there are none.
+
+    Args:
+        baselines: Those of a record.
+    """
+    if len(baselines.scores) < 2:
+        return []
+    rows = [(baselines.names[name], _number(value)) for name, value in baselines.scores.items()]
+    return [("model", baselines.metric), *rows]
+
+
+def baselines_in_card(baselines: BaselineScores) -> str:
+    """Return the table of the simple baselines of a model card, in Markdown.
+
+    Args:
+        baselines: Those of a record.
+    """
+    if not (rows := baseline_rows(baselines)):
+        return ""
+    titles, *others = rows
+    lines = "".join(f"| {markdown_text(name)} | {value} |\n" for name, value in others)
+    return f"\nSimple baselines on the validation data:\n\n| {titles[0]} | {titles[1]} |\n|---|---|\n{lines}"
 
 
 def _beside(score: IntervalScore | None) -> tuple[str, str]:

@@ -113,6 +113,7 @@ def _check_values(config: RunConfig) -> None:
         check_whole("max_steps", steps, 1, ", or -1 to train for num_train_epochs")
     if config.preset is not None:
         check_choice("preset", config.preset, ("paper", "recommended"))
+    check_choice("head_start", config.head_start, ("auto", "frozen", "random"))
     if config.quantize is not None:
         check_choice("quantize", config.quantize, ("4bit", "8bit"))
     check_choice("pooling", config.pooling, POOLING_SETTINGS)
@@ -150,6 +151,8 @@ def _check_pairs(config: RunConfig) -> None:
     training = config.training
     if config.shots is not None and config.fraction is not None:
         raise UserError("both shots and fraction are given; choose one of them.")
+    if config.keep_best_of and config.no_baselines:
+        raise UserError("both keep_best_of and no_baselines are given; choose one of them.")
     if config.overwrite and (config.resume or training.get("resume_from_checkpoint")):
         raise UserError("both resume and overwrite are given; choose one of them.")
     if config.resume_changed and not (config.resume or config.training.get("resume_from_checkpoint")):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...utils.deprecation import warn_renamed
 from ..records import FolderRecord, Scores, flat_scores
-from ..report.evaluation import score_rows
+from ..report.evaluation import baseline_rows, score_rows
 
 _WARNING = "warning: "  # begins the notes that are warnings
 
@@ -37,7 +37,13 @@ class Result:
         if not self.finished:
             return f"Result({str(self.folder)!r}, stopped before its end)"
         scores = ", ".join(f"{name} {_number(value)}" for name, value in flat_scores(self.scores).items())
-        return f"Result({str(self.folder)!r}: {scores})"
+        first = f"{self.sentence}; " if self.sentence else ""
+        return f"Result({str(self.folder)!r}: {first}{scores})"
+
+    @property
+    def sentence(self) -> str:
+        """What to know first: a simple baseline is as good as the model, or better; empty if none is."""
+        return "" if self.record is None else self.record.baselines.sentence
 
     @property
     def warnings(self) -> list[str]:
@@ -61,6 +67,10 @@ class Result:
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in scores)
         titles = "".join(f"<th>{title}</th>" for title in ("score", "value", "95 % interval", "most frequent answer"))
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
+        if rows := baseline_rows(self.record.baselines):
+            body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in rows[1:])
+            table += f"<table><thead><tr><th>beside</th><th>{escape(rows[0][1])}</th></tr></thead><tbody>{body}</tbody></table>"
+        first = f"<p><strong>{escape(self.sentence)}</strong></p>" if self.sentence else ""
         warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
         curves = self.folder / "curves.png"
         picture = ""
@@ -69,7 +79,7 @@ class Result:
             style = "max-width: 100%"  # a notebook is narrower than the picture
             picture = f'<img alt="losses and scores" style="{style}" src="data:image/png;base64,{data}">'
         listed = f"<p>warnings:</p><ul>{warnings}</ul>" if warnings else ""
-        return f"{table}{listed}{picture}<p>everything is in <code>{escape(str(self.folder))}</code></p>"
+        return f"{first}{table}{listed}{picture}<p>everything is in <code>{escape(str(self.folder))}</code></p>"
 
 
 def _number(value: Any) -> str:

@@ -28,8 +28,9 @@ from ...trainer.trajectory import library_versions
 from ...utils.lock import locked
 from .. import tasks
 from ..evaluation.evaluator import Evaluator, Part
-from ..records import Averaged, Cost, FolderRecord, Kept
+from ..records import Averaged, BaselineScores, Cost, FolderRecord, Kept
 from ..records.evaluation import typed_evaluations
+from .baselines import Baselines
 from .best import kept_epoch, method_epochs
 from .caveats import caveats_of
 from .checks import check_metric
@@ -42,6 +43,7 @@ from .folder import (
     remove_checkpoints,
     write_results,
 )
+from .frozen import solve, starts_frozen
 from .hub_token import token_in_environment
 from .interruption import Interruption, full_disk_explained
 from .lora import check_libraries, load_for_training, merge_adapters
@@ -119,6 +121,7 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     model = load_for_training(config, data.task, tokenizer, notes)
     notes += resolved.recipe.sentences
     run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
+    run.begin(model)
     with empty_folders_removed(config.output_dir):
         trainer = run.make_trainer(model, resolved.regularizers)
         with locked(config.output_dir) if trainer.args.process_index == 0 else nullcontext():
@@ -179,6 +182,7 @@ class Run:
     max_length: int
     tokenizer: Any
     listener: Listener
+    baselines: Baselines | None = None
 
     @property
     def is_masked(self) -> bool:
@@ -192,6 +196,25 @@ class Run:
         else:
             self.arguments.metric_for_best_model = self.prepared.metric
             self.arguments.greater_is_better = self.prepared.greater_is_better
+
+    def begin(self, model: Any) -> None:
+        """Fit the linear models of the untrained model: the first weights of the head, and baselines.
+
+        Args:
+            model: The model that will be trained.
+        """
+        config = self.config
+        if config.no_baselines and config.head_start == "random":
+            return
+        frozen = solve(model, self.data.task, self.prepared, self.arguments, with_validation=not config.no_baselines)
+        if not config.no_baselines:
+            self.baselines = Baselines(self.data, self.prepared, frozen)
+            self.baselines.add_cosine(model, self.tokenizer, self.max_length)
+        if starts_frozen(config, frozen):
+            assert frozen is not None
+            frozen.write(frozen.first)
+            self.prepared.notes.append(frozen.sentence)
+            self.listener.note(frozen.sentence)
 
     def make_trainer(
         self, model: Any, regularizers: list[Regularizer], optimizer: Any = None, metrics: Metrics | None = None
@@ -289,8 +312,14 @@ class Run:
             soup: The runs whose weights were averaged, if it is such a model.
         """
         evaluator = self.evaluate(trainer)
+        baselines = BaselineScores()
+        if self.baselines is not None and "validation" in evaluator.answers:
+            beside = self.baselines.compare(evaluator.answers["validation"], trainer.args.world_size)
+            if self.config.keep_best_of and self.baselines.replace(trainer, self.config, beside):
+                evaluator = self.evaluate(trainer)
+            baselines = BaselineScores(**beside)
         record = self.record(trainer, evaluator, seconds)
-        record.kept, record.soup = kept, soup
+        record.kept, record.soup, record.baselines = kept, soup, baselines
         trainer.save_model()
         self.predict(trainer, evaluator)
         if trainer.args.should_save:

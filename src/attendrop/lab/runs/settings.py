@@ -168,6 +168,19 @@ class RunConfig:
         "`recommended`: what our study of small data recommends (docs/verdict.md); `paper`: the papers' settings for a "
         "model family and task they report.",
     )
+    head_start: str = _setting(
+        "auto",
+        "How a new head begins: frozen, as the logistic or ridge regression on the features of the untrained encoder; "
+        "random; or auto, frozen where that is possible.",
+    )
+    no_baselines: bool = _setting(
+        False, "Do not compare the model with simple baselines (words, and frozen features) on the validation data."
+    )
+    keep_best_of: bool = _setting(
+        False,
+        "If the linear model of frozen features is better on the validation data than the fine-tuned model, keep the "
+        "untrained encoder with that head.",
+    )
     capture: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")

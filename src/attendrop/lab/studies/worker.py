@@ -27,6 +27,7 @@ from ..evaluation.outputs import as_text
 from ..evaluation.scorer import MAX_PREDICTIONS, Scorer
 from ..records import CHECKED, ModelFacts, StudyRecord
 from ..runs.caveats import optimistic_scores
+from ..runs.frozen import Frozen, depends_on_seed, solve, starts_frozen
 from ..runs.hub_token import token_in_environment
 from ..runs.lora import load_for_training
 from ..runs.resolve import resolve_recipe, resolve_settings
@@ -66,6 +67,7 @@ class Worker:
         self._scored_on: dict[Any, Run] = {}  # a run for each set of splits that runs are scored on
         self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
         self._described: dict[Any, Any] = {}  # configurations of models
+        self._frozen: dict[Any, tuple[Any, Frozen | None]] = {}  # linear models of the features of the present model
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> StudyRecord:
         """Train and score one run, and return its record. A run that is only checked has a record without a result.
@@ -101,6 +103,7 @@ class Worker:
         data = tasks.with_pairs(data, config.pairs)
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
         run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
+        self._start_head(run, model, spec)
         key = _arguments_key(arguments)
         scorer = Scorer(run.prepared, run.data.task)
         optimizer = model.optimizer(key, arguments.learning_rate)
@@ -175,9 +178,25 @@ class Worker:
             self._model = None  # frees its memory before the next one is loaded
             self._runs.clear()
             self._scored_on.clear()
+            self._frozen.clear()
             self._model = _ModelOnDevice(key, config, data.task)
         self._model.reset(seed)
         return self._model
+
+    def _start_head(self, run: Run, model: _ModelOnDevice, spec: RunSpec) -> None:
+        """Write the frozen solution into a new head. Runs with the same training examples share it."""
+        if run.config.head_start == "random" or (spec.only_check and run.config.head_start == "auto"):
+            return
+        key = (id(run.prepared.train), run.max_length)
+        train, frozen = self._frozen.get(key, (None, None))
+        if train is not run.prepared.train:
+            frozen = solve(model.model, run.data.task, run.prepared, run.arguments)
+            if frozen is None or not depends_on_seed(frozen.model, frozen.name):
+                _keep_newest(self._frozen, 8)
+                self._frozen[key] = run.prepared.train, frozen
+        if starts_frozen(run.config, frozen):
+            assert frozen is not None
+            frozen.write(frozen.first)
 
     def _prepare(
         self,

@@ -221,6 +221,7 @@ def load_model(
     if is_finished:
         _check_complete(name, report)
     notes += _loading_notes(name, report, old_labels, new_labels)
+    model.new_weights = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if tokenizer is not None:
         modality.match(str(name), model, tokenizer, notes)
     return model

@@ -7,6 +7,7 @@ A kind is made of parts. Each is a small class that a module of a kind extends w
     Encoder     texts → token ids                                                 encoder.py
     Codec       labels → numbers, outputs of the Trainer → predictions, metrics   codec.py
     Answers     predictions of a split with what is right: losses, probabilities, baseline, columns   answers.py
+    LinearHead  a linear model of features: a baseline, and the first weights of a head           heads.py
     Members     what is stored of a run so that seeds can be averaged             members.py
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from .answers import Answers
 from .codec import Codec
 from .encoder import Encoder
+from .heads import LinearHead
 from .members import Members
 from .reading import Reading, Request
 
@@ -80,6 +82,7 @@ class Kind:
     encoder: ClassVar[type[Encoder]] = Encoder
     codec: ClassVar[type[Codec]] = Codec
     answers: ClassVar[type[Answers]] = Answers
+    linear: ClassVar[LinearHead | None] = None  # None = no linear model of features is fitted
     members: ClassVar[Members | None] = None  # None = predictions of several runs cannot be averaged
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .answers import ClassAnswers
 from .base import Kind
 from .codec import ClassCodec
+from .heads import LinearHead
 from .members import Array, Members
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Classification(Kind):
     can_be_pooled = can_weigh_classes = can_focus = can_smooth = True
     codec = ClassCodec
     answers = ClassAnswers
+    linear = LinearHead()
     members = ClassifierMembers()
 
     def label_name(self, task: Task, value: Any) -> Any:

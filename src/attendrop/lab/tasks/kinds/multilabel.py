@@ -16,6 +16,7 @@ from ..values import check_classes, is_missing, missing, sorted_names, split_lab
 from .answers import Answers, ClassAnswers, ClassCounts
 from .base import Kind
 from .codec import ClassCodec, first_of
+from .heads import LabelHead
 from .members import Array, Members, Outputs
 from .reading import Found, Reading, Request
 
@@ -164,6 +165,7 @@ class Multilabel(Kind):
     reading = SetReading()
     codec = SetCodec
     answers = SetAnswers
+    linear = LabelHead()
     members = SetMembers()
 
     def label_name(self, task: Task, value: Any) -> Any:

@@ -13,6 +13,7 @@ from ..values import as_number
 from .answers import Answers, Columns
 from .base import Kind
 from .codec import Codec, first_of
+from .heads import NumberHead
 from .members import Array, Members, Outputs
 from .reading import Reading
 
@@ -118,6 +119,7 @@ class Regression(Kind):
     reading = NumberReading()
     codec = NumberCodec
     answers = NumberAnswers
+    linear = NumberHead()
     members = NumberMembers()
 
     def set_head(self, config: Any, labels: tuple[str, ...]) -> None:

@@ -19,6 +19,7 @@ from .answers import Answers, ClassAnswers, Columns
 from .base import Kind
 from .codec import IGNORED, ClassCodec, first_of
 from .encoder import Encoder
+from .heads import LinearHead
 from .members import Array, Members, Outputs
 from .reading import Reading
 
@@ -241,6 +242,7 @@ class TokenClassification(Kind):
     encoder = WordEncoder
     codec = TagCodec
     answers = TagAnswers
+    linear = LinearHead()
     members = TagMembers()
 
     def corpus(self, task: Task) -> tuple[str, ...]:

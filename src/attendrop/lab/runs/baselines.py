@@ -1,0 +1,287 @@
+"""Simple baselines of a run, on the same split: models that take seconds, and that fine-tuning has to beat.
+
+    words     TF-IDF of words and pairs of words; in tagging the word, its ends, its shape and its neighbours
+    frozen    the linear model of the features of the untrained encoder (`frozen.py`)
+    cosine    for pairs with a number: the cosine of the mean hidden states of the two texts
+
+The first two are fitted as their kind of task says (`Kind.linear`). Whether the difference to the fine-tuned model is
+more than noise is the question of a paired bootstrap over the validation examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import set_seed
+
+from ...model.modes import evaluating, is_sharded
+from ...model.pooled import pool
+from ...model.sites import pretrained_part, unwrapped
+from ...random import all_preserved
+from ...utils.distributed import gather_objects
+from .. import tasks
+from ..statistics.calibration import score_interval
+from ..statistics.linear import fit_ridge, stratified
+from ..tasks.kinds import Answers
+from .frozen import BATCH, Frozen
+from .settings import RunConfig
+
+Array = np.ndarray
+MOST_ROWS = 20_000  # training examples, or words of tagging, that the baseline of words is fitted to
+WORDS, FROZEN, COSINE, TUNED = "words", "frozen", "cosine", "fine-tuned"
+
+
+class Baselines:
+    """The simple baselines of a run, beside which its score is shown.
+
+    Args:
+        data: The data of the run.
+        prepared: The tokenised data.
+        frozen: The linear model of frozen features; None = the model and task have none.
+    """
+
+    def __init__(self, data: tasks.Data, prepared: tasks.Prepared, frozen: Frozen | None) -> None:
+        self.data, self.prepared, self.frozen = data, prepared, frozen
+        self.kind = tasks.kind_of(data.task)
+        self._cosine: Array | None = None
+
+    def add_cosine(self, model: Any, tokenizer: Any, max_length: int) -> None:
+        """Compute the cosines of pairs with the untrained model, where these are what is to be predicted.
+
+        Args:
+            model: The untrained model.
+            tokenizer: Its tokenizer.
+            max_length: The length at which texts are cut.
+        """
+        train, validation, task = self.data.train, self.data.validation, self.data.task
+        is_pair = self.kind.has_numbers and len(task.text) == 2 and tasks.modality_of(task).name == "text"
+        if self.frozen is None or not is_pair or train is None or validation is None:
+            return
+        rows = stratified(None, len(train), MOST_ROWS)
+        with torch.no_grad(), all_preserved(next(model.parameters()).device), evaluating(model):
+            given = [
+                _cosines(model, tokenizer, split, task.text, max_length) for split in (train.select(rows), validation)
+            ]
+        if given[0] is not None and given[1] is not None:
+            linear = fit_ridge(given[0][:, None], np.asarray(train.select(rows)[task.label][:], float), (1e-6,))
+            self._cosine = linear(given[1][:, None])[:, 0]
+
+    def compare(self, answers: Answers, world: int = 1) -> dict[str, Any]:
+        """Compare the model with the baselines on the validation data.
+
+        Args:
+            answers: The answers of the fine-tuned model.
+            world: The number of processes, of which the first one decides.
+
+        Returns:
+            `metric`; `scores`, of the model and of each baseline; `names`, what they are called; `best`, the baseline
+            with the best score; `sentence`, if it is at least as good as the model; and `is_clear`, whether it is
+            better by more than noise.
+        """
+        metric = tasks.METRICS[answers.task.metrics[0]]
+        sign = 1 if metric.greater_is_better else -1
+        others = self._answers(answers)
+        score = {TUNED: metric(*answers.for_metrics(answers.predicted))}
+        score |= {name: metric(*other.for_metrics(other.predicted)) for name, other in others.items()}
+        fit = getattr(self.kind.linear, "fitted_by", "")
+        words = f"word features with {fit}" if self.kind.is_per_word else f"TF-IDF with {fit}"
+        names = {
+            TUNED: "the fine-tuned model",
+            WORDS: words,
+            FROZEN: f"frozen features with {fit}",
+            COSINE: "the cosine of frozen features",
+        }
+        found: dict[str, Any] = {"metric": metric.name, "scores": score, "names": {name: names[name] for name in score}}
+        if others:
+            best = max(others, key=lambda name: sign * score[name])
+            low, high = _difference(metric, others[best], answers)
+            found |= {"best": best, "is_clear": bool(low > 0 if sign > 0 else high < 0)}
+            if sign * score[best] >= sign * score[TUNED]:
+                found["sentence"] = _sentence(found, names)
+        shared: dict[str, Any] = gather_objects(found, world)[0]
+        return shared
+
+    def _answers(self, tuned: Answers) -> dict[str, Answers]:
+        """The answers of each baseline on the validation data."""
+        found = {}
+        if (words := self._of_words()) is not None:
+            found[WORDS] = self._as_answers(words, tuned)
+        if self.frozen is not None and self.frozen.validation is not None:
+            values = self.frozen.validation
+            if tuned.is_scored is not None:
+                values = np.zeros((len(tuned.is_scored), values.shape[1]))
+                values[tuned.is_scored] = self.frozen.validation
+            found[FROZEN] = self._as_answers(values, tuned)
+        if self._cosine is not None:
+            found[COSINE] = self._as_answers(self._cosine, tuned)
+        return found
+
+    def _as_answers(self, values: Array, tuned: Answers) -> Answers:
+        values = values[:, 0] if self.kind.has_numbers and values.ndim == 2 else values
+        return type(tuned)(tuned.task, values, tuned.gold, tuned.lengths, tuned.is_scored)
+
+    def _of_words(self) -> Array | None:
+        """The outputs of the linear model of words on the validation data; None where there are no words."""
+        task, linear, train, validation = self.data.task, self.kind.linear, self.data.train, self.data.validation
+        if linear is None or train is None or validation is None or tasks.modality_of(task).name != "text":
+            return None
+        rows = _chosen(self.kind, linear, task, train)
+        fitted = train.select(rows)
+        starts = self.prepared.word_starts.get("train")
+        gold = self.kind.answers.of(task, None, fitted, [starts[row] for row in rows] if starts else None).gold
+        make = _tag_features if self.kind.is_per_word else _text_features
+        features = make(fitted, validation, self.kind.inputs(task))
+        if features is None:
+            return None
+        return linear.fit(features[0], gold, max(len(task.labels), 1))(features[1])
+
+    def replace(self, trainer: Any, config: RunConfig, beside: dict[str, Any]) -> bool:
+        """Give the model the untrained encoder and the frozen head, if that is better on the validation data.
+
+        Args:
+            trainer: The Trainer, after training.
+            config: The configuration.
+            beside: From `compare`; it is noted there.
+        """
+        score, metric = beside["scores"], tasks.METRICS[beside["metric"]]
+        if self.frozen is None or FROZEN not in score or is_sharded(trainer.model):
+            return False
+        if not (score[FROZEN] > score[TUNED] if metric.greater_is_better else score[FROZEN] < score[TUNED]):
+            return False
+        device = next(trainer.model.parameters()).device
+        with all_preserved(device), torch.no_grad():
+            set_seed(trainer.args.seed)  # of the layers of the head below the last one
+            fresh = tasks.load_model(config.model, self.data.task, trust_remote_code=config.trust_remote_code)
+            self.frozen.write(self.frozen.solution, fresh)
+            unwrapped(trainer.model).load_state_dict(fresh.state_dict())
+        beside["kept"] = FROZEN
+        beside["sentence"] = f"{beside['sentence']}; the model here is the untrained encoder with that head"
+        return True
+
+
+def _sentence(found: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """What to know first about a run that a baseline equals or beats."""
+    best, score = found["best"], found["scores"]
+    label = tasks.METRICS[found["metric"]].label or found["metric"].replace("_", " ")
+    beaten = f"{names[best]} reaches a validation {label} of {_number(score[best])}, the fine-tuned model "
+    beaten += _number(score[TUNED])
+    if score[best] == score[TUNED]:
+        text = f"{beaten}: a tie"
+    else:
+        text = f"{beaten}: " + ("it is better" if found["is_clear"] else "the difference is within noise")
+    if best == FROZEN and score[best] != score[TUNED]:
+        return f"{text} (--keep-best-of keeps it)"
+    return f"{text}; train longer, try another --learning-rate or more data" if found["is_clear"] else text
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0") if abs(value) < 10 else f"{value:.4g}"
+
+
+def _difference(metric: Any, one: Answers, other: Answers) -> tuple[float, float]:
+    """The interval of the difference of two scores over the examples."""
+    score, columns = metric.statistic(*one.for_metrics(one.predicted))
+    score_other, columns_other = metric.statistic(*other.for_metrics(other.predicted))
+    count = len(columns)
+    with np.errstate(all="ignore"):
+        return score_interval(
+            lambda *both: float(score(*both[:count]) - score_other(*both[count:])), *columns, *columns_other
+        )
+
+
+# ---- features of words ------------------------------------------------------------------------------------------
+
+
+def _chosen(kind: tasks.Kind, linear: Any, task: tasks.Task, train: Any) -> Array:
+    """The training examples that the words are learned from."""
+    if kind.is_per_word:
+        counts = np.cumsum([len(words) for words in train[task.text[0]][:]])
+        return np.arange(max(1, int(np.searchsorted(counts, MOST_ROWS, side="right"))))[: len(train)]
+    groups = np.asarray(train[task.label][:]) if kind.has_one_class else None
+    return stratified(groups, len(train), MOST_ROWS)
+
+
+def _text_features(train: Any, validation: Any, columns: Sequence[str]) -> tuple[Any, Any] | None:
+    """TF-IDF of the words and pairs of words of each text column; None if there are no words."""
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    parts = []
+    for column in columns:
+        vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b|[^\w\s]")
+        texts = [[str(text) for text in split[column][:]] for split in (train, validation)]
+        try:
+            parts.append((vectors.fit_transform(texts[0]), vectors.transform(texts[1])))
+        except ValueError:  # the vocabulary is empty
+            continue
+    if not parts:
+        return None
+    mine, other = zip(*parts, strict=True)
+    return hstack(mine).tocsr() / len(parts) ** 0.5, hstack(other).tocsr() / len(parts) ** 0.5
+
+
+def _tag_features(train: Any, validation: Any, columns: Sequence[str]) -> tuple[Any, Any] | None:
+    """Indicators of each word: itself, its ends, its shape and its neighbours."""
+    from sklearn.feature_extraction import DictVectorizer
+
+    vectors = DictVectorizer()
+    described = [
+        [features for words in split[columns[0]][:] for features in _described([str(word) for word in words])]
+        for split in (train, validation)
+    ]
+    if not described[0]:
+        return None
+    mine, other = vectors.fit_transform(described[0]), vectors.transform(described[1])
+    size = len(described[0][0]) ** 0.5
+    return mine / size, other / size
+
+
+def _described(words: Sequence[str]) -> list[dict[str, float]]:
+    found = []
+    for place, word in enumerate(words):
+        before = words[place - 1] if place else "^"
+        after = words[place + 1] if place + 1 < len(words) else "$"
+        shape = "".join("X" if c.isupper() else "x" if c.islower() else "0" if c.isdigit() else c for c in word)
+        names = (
+            f"w={word}", f"l={word.lower()}", f"e3={word[-3:].lower()}", f"e2={word[-2:].lower()}",
+            f"b3={word[:3].lower()}", f"s={_squeezed(shape)}", f"-1={before.lower()}", f"+1={after.lower()}",
+            f"-1s={_squeezed('X' if before[:1].isupper() else 'x')}", f"first={place == 0}",
+        )  # fmt: skip
+        found.append(dict.fromkeys(names, 1.0))
+    return found
+
+
+def _squeezed(shape: str) -> str:
+    """A shape without repetitions."""
+    return "".join(c for i, c in enumerate(shape) if i == 0 or c != shape[i - 1])
+
+
+def _cosines(model: Any, tokenizer: Any, split: Any, columns: Sequence[str], max_length: int) -> Array | None:
+    """The cosine of the mean hidden states of the two texts of each example."""
+    encoder, device = pretrained_part(model), next(model.parameters()).device
+    if getattr(encoder.config, "is_encoder_decoder", False):
+        return None
+    sides = []
+    for column in columns:
+        texts = [str(text) for text in split[column][:]]
+        order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+        means = np.zeros((len(texts), 0))
+        for start in range(0, len(order), BATCH):
+            places = order[start : start + BATCH]
+            batch = tokenizer(
+                [texts[row] for row in places],
+                truncation=True,
+                max_length=max_length,
+                padding=True,
+                return_tensors="pt",
+            ).to(device)
+            batch.pop("token_type_ids", None)
+            values = pool(encoder(**batch)[0], batch.get("attention_mask"), "mean").float().cpu().numpy()
+            if not means.shape[1]:
+                means = np.zeros((len(texts), values.shape[1]))
+            means[places] = values
+        sides.append(means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12))
+    return np.asarray((sides[0] * sides[1]).sum(1))
