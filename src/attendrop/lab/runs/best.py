@@ -45,9 +45,14 @@ def kept_epoch(trainer: Any, patience: int | None) -> dict[str, Any]:
     """
     state, name = trainer.state, score_key(trainer.args)
     history = [entry for entry in state.log_history if name in entry and "step" in entry]
+    decision = trainer.decision
     loads_best = trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None
-    kept = evaluation_at(state.log_history, state.best_global_step) if loads_best else None
-    sentences = [_reason(kept, history, name, state)] if kept else [f"{_place(state.epoch)} was kept: it is the last"]
+    kept = evaluation_at(state.log_history, state.best_global_step) if loads_best and decision.keeps_best else None
+    if kept and not decision.reason:
+        sentences = [_reason(kept, history, name, state)]
+    else:
+        place = f"{_place(kept['epoch'])} of {state.epoch:.4g}" if kept else _place(state.epoch)
+        sentences = [f"{place} was kept: {decision.reason or 'it is the last'}"]
     if patience is not None and state.global_step < state.max_steps:
         sentences.append(
             f"training stopped early after {_place(state.epoch)}: {plural(patience, 'evaluation')} in a row had no "

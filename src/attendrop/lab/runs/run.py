@@ -231,6 +231,7 @@ class Run:
                 regularizers=regularizers,
                 capture=self.config.capture,
                 is_balanced=self.config.balanced_sampling,
+                quality=self.prepared.quality if self.config.keep_epoch == "auto" else None,
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))

@@ -159,6 +159,11 @@ class RunConfig:
         "model family and task they report.",
     )
     capture: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
+    keep_epoch: str = _setting(
+        "auto",
+        "The epoch whose model is kept: last; best, the one with the best validation score; auto, the last one unless "
+        "the best one is significantly better.",
+    )
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
     resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")

@@ -26,7 +26,7 @@ FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
 # Settings of a single run, which a study decides or has no use for.
 NOT_TUNED = (
     "preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite", "save_strategy",
-    "load_best_model_at_end", "push_to_hub",
+    "load_best_model_at_end", "keep_epoch", "push_to_hub",
 )  # fmt: skip
 
 
