@@ -13,7 +13,7 @@ from scipy import stats
 from transformers import TrainerState
 
 from attendrop.lab.runs import fine_tune
-from attendrop.lab.runs.best import kept_epoch
+from attendrop.lab.runs.best import kept_epoch, still_improving
 from attendrop.lab.runs.keeping import Keeping, p_value
 from attendrop.lab.runs.trainer import RunTrainer
 from helpers.cli_tools import save_encoder, sentences, write_csv
@@ -93,6 +93,21 @@ def test_p_values_are_those_of_the_literature() -> None:
     a, b = np.array([1.0, 2, 3, 5]), np.array([0.5, 2.5, 2, 3])
     assert p_value(a, b) == pytest.approx(stats.ttest_rel(a, b).pvalue)
     assert p_value(b, a) == p_value(a[:1], b[:1]) == p_value(a, b[:2]) == p_value(a, a) == 1
+
+
+def test_a_run_that_ends_too_early_says_so() -> None:
+    def of(*losses: float) -> str | None:
+        history = [{"step": 10 * place, "loss": loss} for place, loss in enumerate(losses, 1)]
+        return still_improving(SimpleNamespace(log_history=history, max_steps=10 * len(losses), epoch=20.0))
+
+    assert of(4.34, 4.3, 4.2, 4.1, 4.0, 3.9, 3.8, 3.7, 3.5, 3.4) == (
+        "still improving: the training loss fell by 8% in the last fifth of the steps, to 3.45 from 4.34 at the start; "
+        "train longer with --num-train-epochs 40"
+    )
+    assert of(4.3, 3, 2, 1.5, 1, 0.8, 0.6, 0.5, 0.4, 0.3) is None  # low
+    assert of(0.7, 0.7, 0.69, 0.68, 0.69, 0.69, 0.68, 0.69, 0.67, 0.68) is None  # does not fall
+    assert of(4, 3) is None
+    assert of() is None
 
 
 @pytest.fixture(scope="module")

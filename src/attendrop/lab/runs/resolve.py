@@ -72,7 +72,7 @@ def resolve_recipe(resolved: Resolved, data: tasks.Data, model: Any) -> Resolved
         data: The data of the run.
         model: The configuration of the model.
     """
-    recipe = choose_recipe(resolved.config, resolved.arguments, data, model)
+    recipe = choose_recipe(resolved.config, resolved.arguments, data, model, resolved.regularizers)
     config = resolved.config.replaced(recipe.settings)
     arguments = copy.copy(resolved.arguments)  # making others would set up devices and processes again
     for name, value in recipe.settings.items():
