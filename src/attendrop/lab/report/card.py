@@ -193,5 +193,6 @@ def _pictures(record: Mapping[str, Any]) -> str:
         if len(evaluation.get("confusion", [])) in range(1, SHOWN_CLASSES + 1)
         else ""
     )
-    note = markdown_text(record["temperature_note"])
-    return f"\n{note[:1].upper()}{note[1:]}.\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"
+    notes = [text for name in ("threshold_note", "temperature_note") if (text := record.get(name))]
+    said = " ".join(markdown_text(f"{note[:1].upper()}{note[1:]}.") for note in notes)
+    return f"\n{said}\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"

@@ -307,6 +307,8 @@ class Run:
         evaluator = Evaluator(trainer)
         for part in self.scored_parts():
             evaluator.score(*part)
+        if evaluator.threshold_note:
+            self.listener.note(evaluator.threshold_note)
         for warning in evaluator.warnings:
             self.listener.note(f"warning: {warning}")
         return evaluator

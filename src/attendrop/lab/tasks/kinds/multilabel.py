@@ -100,6 +100,7 @@ class SetAnswers(ClassAnswers):
     """Each label of an example is predicted by itself."""
 
     has_confusion = marks_right = False
+    has_threshold = True
 
     @classmethod
     def of(cls, task: Task, values: Any, split: Any, word_starts: Sequence[Sequence[int]] | None = None) -> Answers:
@@ -111,7 +112,9 @@ class SetAnswers(ClassAnswers):
 
     @property
     def predicted(self) -> Any:
-        return (self.values > 0).astype(int)
+        threshold = np.asarray(self.threshold, float)
+        cut = np.log(threshold / (1 - threshold))
+        return (self.values > (cut[:, None] if cut.ndim else cut)).astype(int)
 
     def losses(self) -> np.ndarray:
         """The mean over the labels of -log of the probability of what is right."""
@@ -127,7 +130,7 @@ class SetAnswers(ClassAnswers):
 
     def decoded(self) -> list[Any]:
         labels = np.array(self.task.labels, dtype=object)
-        return [labels[row].tolist() for row in self.values > 0]
+        return [labels[row == 1].tolist() for row in self.predicted]
 
     def scored(self) -> tuple[np.ndarray, np.ndarray]:
         flat = self.values.reshape(-1)
