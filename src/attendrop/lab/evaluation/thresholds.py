@@ -52,11 +52,13 @@ def choose_threshold(answers: Answers) -> Threshold:
     crossed = dataclasses.replace(answers, threshold=np.array(without)[places])
     usual, fitted = _score(answers), _score(crossed)
     if not fitted > usual:
-        return Threshold(USUAL, "labels are predicted above 0.5: no other threshold was better on held-out parts", answers)
+        note = "labels are predicted above 0.5: no other threshold was better on held-out parts"
+        return Threshold(USUAL, note, answers)
     best = _best(answers)
     note = (
         f"labels are predicted above the probability {best:g} (before the temperature), which was chosen on the "
-        f"validation data; their scores have thresholds that were chosen on other parts of them (micro F1 {fitted:.4f}, and {usual:.4f} above 0.5)"
+        f"validation data; the scores on them have thresholds that were chosen on other parts of them (micro F1 "
+        f"{fitted:.4f}, and {usual:.4f} above 0.5)"
     )
     return Threshold(best, note, crossed)
 

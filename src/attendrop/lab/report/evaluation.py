@@ -90,10 +90,12 @@ def score_rows(metrics: Mapping[str, Any], evaluation: Mapping[str, Any]) -> lis
         evaluation: Split -> its evaluation.
     """
     rows = []
-    for key, value in metrics.items():
-        split, _, metric = key.rpartition("/")
-        rows.append((key, _number(value), *_beside(evaluation.get(split, {}).get("scores", {}).get(metric))))
-    for split, part in evaluation.items():
+    for split in dict.fromkeys([*(key.rpartition("/")[0] for key in metrics), *evaluation]):
+        part = evaluation.get(split, {"scores": {}})
+        for key, value in metrics.items():
+            of, _, metric = key.rpartition("/")
+            if of == split:
+                rows.append((key, _number(value), *_beside(part["scores"].get(metric))))
         for metric, score in part["scores"].items():
             if f"{split}/{metric}" not in metrics:
                 rows.append((f"{split}/{metric}", _number(score["value"]), *_beside(score)))

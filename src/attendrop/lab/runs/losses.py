@@ -182,8 +182,8 @@ def _parse_weights(given: Sequence[str], task: tasks.Task) -> dict[str, float]:
             weight = 0.0
         if not name or not 0 < weight < float("inf"):
             raise UserError(
-                f"class_weights is {pair!r}; it must be balanced, sqrt, none, or pairs of a label and a weight above 0, "
-                f"such as {task.labels[0]}=2."
+                f"class_weights is {pair!r}; it must be balanced, sqrt, none, or pairs of a label and a weight above "
+                f"0, such as {task.labels[0]}=2."
             )
         if name not in task.labels:
             raise UserError(f"class_weights names the label {name!r}; {task.name} has {', '.join(task.labels[:10])}.")

@@ -47,6 +47,7 @@ from .lora import check_libraries, load_for_training, merge_adapters
 from .losses import make_loss
 from .masked_lm import EpochOfMasks
 from .memory import estimate_memory, out_of_memory_explained
+from .numbers import start_at_labels
 from .resolve import resolve_recipe, resolve_settings
 from .result import Result
 from .resume import choose_checkpoint
@@ -115,6 +116,8 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = load_for_training(config, data.task, tokenizer, notes)
+    if start := start_at_labels(model, data):
+        notes.append(start)
     notes += resolved.recipe.sentences
     run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
     with empty_folders_removed(config.output_dir):
@@ -155,6 +158,7 @@ def prepare_run(
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     if config.train_file and description.unit == "tokens":
         found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+        found += tasks.examine_vocabulary(data, config.model, tokenizer)
         prepared.notes += [f"warning: {finding.text}" for finding in found]
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:

@@ -28,6 +28,7 @@ from ..evaluation.scorer import MAX_PREDICTIONS, Scorer
 from ..runs.caveats import optimistic_scores
 from ..runs.hub_token import token_in_environment
 from ..runs.lora import load_for_training
+from ..runs.numbers import start_at_labels
 from ..runs.resolve import resolve_recipe, resolve_settings
 from ..runs.run import Listener, Run, prepare_run, versions
 from ..runs.settings import DATA, RUN_SETTINGS, RunConfig, make_config
@@ -97,6 +98,7 @@ class Worker:
         resolved = resolve_recipe(resolved, data, described)
         config, arguments, regularizers = resolved.config, resolved.arguments, resolved.regularizers
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
+        start_at_labels(model.model, data)
         run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
         key = _arguments_key(arguments)
         scorer = Scorer(run.prepared, run.data.task)

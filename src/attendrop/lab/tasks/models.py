@@ -206,6 +206,7 @@ def load_model(
     with quiet_transformers(hide_progress=Path(source).is_dir()):
         model, report = _load(name, load)
     notes += _loading_notes(name, report, old_labels, new_labels)
+    model.new_weights = (*sorted(report["missing_keys"]), *sorted(key for key, *_ in report["mismatched_keys"]))
     if tokenizer is not None:
         modality.match(str(name), model, tokenizer, notes)
     return model
