@@ -529,9 +529,10 @@ DATA = [
     train("choices is .'text'.; it is for the kind multiple_choice", choices=["text"]),
     train("class_weights names the label 'ugly'; train.csv has bad, good", class_weights=["ugly=2"]),
     train(
-        "class_weights is 'balance'; it must be balanced, or pairs of a label and a weight", class_weights=["balance"]
+        "class_weights is 'balance'; it must be balanced, sqrt, none, or pairs of a label and a weight",
+        class_weights=["balance"],
     ),
-    train("class_weights is 'good=0'; it must be balanced, or pairs", class_weights=["good=0"]),
+    train("class_weights is 'good=0'; it must be balanced, sqrt, none, or pairs", class_weights=["good=0"]),
     train("focal_gamma is -1.0; it must be a number from 0", focal_gamma=-1),
     *(
         train(

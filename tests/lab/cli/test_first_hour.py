@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import transformers
 import yaml
+from datasets import Dataset
 
 from attendrop import fine_tune
 from attendrop.errors import UserError
@@ -137,7 +138,10 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
 @pytest.mark.parametrize(("examples", "is_said"), [(2000, False), (2001, True)])
 def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_said: bool) -> None:
     config = make_config({"model": "m", "task": "glue/rte"}).replaced({"preset_epochs": 32.0})
-    data = SimpleNamespace(train=range(examples), task=SimpleNamespace(kind="classification"))
+    train = Dataset.from_dict({"label": [row % 2 for row in range(examples)]})
+    data = SimpleNamespace(
+        train=train, task=SimpleNamespace(kind="classification", label="label", labels=("bad", "good"))
+    )
     arguments = transformers.TrainingArguments("unused", use_cpu=True)
     recipe = choose_recipe(config, arguments, data, transformers.BertConfig(hidden_size=384))
     assert recipe.settings.keys() == {"num_train_epochs", "learning_rate"}

@@ -119,6 +119,18 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     assert class_weights(["balanced"], data_of([[0], [0, 1], [], [0]], "multilabel", ("a", "b"))) == [1 / 3, 3.0]
 
 
+def test_square_root_weights_are_at_most_ten_times_the_smallest() -> None:
+    values = [0] * 64 + [1] * 16 + [2] * 4
+    weights = class_weights(["sqrt"], data_of(values))
+    assert np.array(weights) / weights[0] == pytest.approx([1, 2, 4])
+    assert np.mean([weights[value] for value in values]) == pytest.approx(1)
+    rare = class_weights(["sqrt"], data_of([0] * 900 + [1] * 100 + [2]))
+    assert np.array(rare) / rare[0] == pytest.approx([1, 3, 10])
+    assert class_weights(["sqrt"], data_of([[0], [0, 1], [0], [0], [0]], "multilabel", ("a", "b"))) == [
+        pytest.approx(5**-0.5), 2.0,
+    ]  # fmt: skip
+
+
 def test_given_weights_keep_their_ratio_and_have_the_mean_one() -> None:
     values = [0] * 6 + [1] * 2 + [2] * 2
     weights = class_weights(["b=4,c=2"], data_of(values))
@@ -131,9 +143,9 @@ def test_given_weights_keep_their_ratio_and_have_the_mean_one() -> None:
     ("given", "message"),
     [
         ("d=2", "class_weights names the label 'd'; mine has a, b, c"),
-        ("a=-1", "class_weights is 'a=-1'; it must be balanced, or pairs"),
-        ("a=nan", "it must be balanced, or pairs"),
-        ("heavy", "it must be balanced, or pairs of a label and a weight above 0, such as a=2"),
+        ("a=-1", "class_weights is 'a=-1'; it must be balanced, sqrt, none, or pairs"),
+        ("a=nan", "it must be balanced, sqrt, none, or pairs"),
+        ("heavy", "it must be balanced, sqrt, none, or pairs of a label and a weight above 0, such as a=2"),
     ],
 )
 def test_wrong_weights_are_refused(given: str, message: str) -> None:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from datasets import Dataset
 from transformers import AutoConfig
 
 from attendrop.errors import UserError
 from attendrop.lab.runs import RunConfig, make_config
 from attendrop.lab.runs.resolve import resolve_recipe, resolve_settings
-from attendrop.lab.tasks import Task
 
 MODEL = AutoConfig.for_model("bert", hidden_size=384)
 
@@ -21,8 +21,14 @@ def config_of(**settings: Any) -> RunConfig:
     return make_config({"model": "m", "task": "glue/rte", "use_cpu": True, "pooling": "model", **settings})
 
 
-def data_of(examples: int) -> Any:
-    return SimpleNamespace(train=range(examples), task=Task("t", "classification", ("text",), "label", ("no", "yes")))
+def data_of(*counts: int, kind: str = "classification") -> Any:
+    """Data with so many training examples of each class; of two classes of one size if there is one number."""
+    sizes = (counts[0] - counts[0] // 2, counts[0] // 2) if len(counts) == 1 else counts
+    labels = [label for label, size in enumerate(sizes) for _ in range(size)]
+    values = [[label] for label in labels] if kind in ("multilabel", "token_classification") else labels
+    names = tuple(f"class {number}" for number in range(len(sizes)))
+    task = SimpleNamespace(kind=kind, labels=names, label="label")
+    return SimpleNamespace(train=Dataset.from_dict({"label": values}), task=task)
 
 
 def test_resolved_configuration_has_every_value_and_the_given_one_stays() -> None:
@@ -79,3 +85,50 @@ def test_wrong_methods_and_arguments_are_one_sentence() -> None:
             resolve_settings(config_of(**wrong), MODEL)
     with pytest.raises(UserError, match="a training argument is not allowed"):
         resolve_settings(config_of(eval_strategy="steps", save_strategy="epoch"), MODEL)
+
+
+def recipe_of(data: Any, model: Any = MODEL, **settings: Any) -> Any:
+    return resolve_recipe(resolve_settings(config_of(**settings), model), data, model).recipe
+
+
+def test_classes_of_different_sizes_have_weights_unless_the_user_says_otherwise() -> None:
+    recipe = recipe_of(data_of(120, 30, 10))
+    assert recipe.settings["class_weights"] == ["sqrt"]
+    assert recipe.choices[-1].reason == (
+        "class weights by the square root of the counts, because the largest class has 12 times the examples of the "
+        "smallest"
+    )
+    assert recipe.sentences[0].endswith("and --class-weights")
+    assert recipe_of(data_of(120, 0, 60, 45)).settings.keys() == {"num_train_epochs", "learning_rate"}
+    for given in ({"class_weights": ["none"]}, {"class_weights": ["balanced"]}, {"focal_gamma": 2.0},
+                  {"balanced_sampling": True}):  # fmt: skip
+        assert "class_weights" not in recipe_of(data_of(120, 10), **given).settings
+    assert "class_weights" not in recipe_of(data_of(120, 10, kind="multilabel")).settings
+
+
+def test_methods_that_need_the_loss_of_the_model_get_no_weights() -> None:
+    recipe = recipe_of(data_of(120, 10), method=["smart"])
+    assert "class_weights" not in recipe.settings
+    assert recipe.remarks == (
+        "the largest class has 12 times the examples of the smallest, and no class weights are chosen, because SMART "
+        "needs the model's own loss",
+    )
+
+
+def test_papers_have_no_weights() -> None:
+    model = AutoConfig.for_model("bert")
+    resolved = resolve_settings(config_of(preset="paper"), model)
+    assert resolved.config.class_weights == ["none"]
+    assert "class_weights" not in resolve_recipe(resolved, data_of(120, 10), model).recipe.settings
+
+
+def test_many_classes_have_more_epochs_and_pairs_encoded_apart_fewer() -> None:
+    many = recipe_of(data_of(*[5] * 77))
+    assert many.settings["num_train_epochs"] == 40
+    assert "40 epochs (1,000 steps) for 385 examples, because few examples of 77 classes need" in many.sentences[0]
+    assert recipe_of(data_of(*[5] * 24)).settings["num_train_epochs"] == 24
+    assert recipe_of(data_of(*[2] * 48, kind="multilabel")).settings["num_train_epochs"] == 40
+    apart = AutoConfig.for_model("bert", hidden_size=384, attendrop_pairs="separate")
+    recipe = recipe_of(data_of(300), apart)
+    assert recipe.settings["num_train_epochs"] == 4
+    assert "because pairs that are encoded apart need few passes" in recipe.sentences[0]

@@ -9,10 +9,23 @@ from typing import Any
 
 import openpyxl
 import pytest
+from datasets import Dataset
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
-from attendrop.lab.tasks import Finding, ReadOptions, inspect_files, load_files, load_inputs, split_validation
+from attendrop.lab.tasks import (
+    Data,
+    Finding,
+    ReadOptions,
+    Task,
+    examine_vocabulary,
+    inspect_files,
+    load_files,
+    load_inputs,
+    load_tokenizer,
+    split_validation,
+)
+from attendrop.lab.tasks.vocabulary import is_hard
 from helpers.cli_tools import save_encoder
 
 HAM = [
@@ -416,3 +429,51 @@ def test_words_and_tags_of_a_text_are_read(tmp_path: Path) -> None:
         ["DA", "NCS", "Fp"],
         ["CC", "Z", "NCS", "Fp"],
     ]
+
+
+def test_texts_of_another_language_are_a_warning(tmp_path: Path) -> None:
+    english = [
+        "the",
+        "tall",
+        "man",
+        "in",
+        "a",
+        "red",
+        "coat",
+        "walks",
+        "his",
+        "small",
+        "dog",
+        "past",
+        "an",
+        "old",
+        "house",
+        "near",
+        "the",
+        "river",
+    ]
+    save_encoder(tmp_path / "model", [" ".join(english)])
+    tokenizer = load_tokenizer(str(tmp_path / "model"))
+
+    def found(texts: list[str]) -> list[str]:
+        task = Task("mine", "classification", ("text",), "label", ("a", "b"))
+        data = Data(task, Dataset.from_dict({"text": texts, "label": [0, 1] * (len(texts) // 2)}), None)
+        return [finding.text for finding in examine_vocabulary(data, "model", tokenizer)]
+
+    line, other = " ".join(english), "der große Mann im roten Mantel führt seinen kleinen Hund am Fluss entlang"
+    assert not found([line] * 10)
+    assert not found([line] * 9 + [other])
+    (text,) = found([line] * 4 + [other] * 6)
+    assert re.match(r"36% of the words of train are unknown to model or split .*, such as '\w+': it may not", text)
+    assert "xlm-roberta-base" in text
+    assert not found([other] * 2)  # too few words
+    (text,) = found(["这部电影非常好看 我很喜欢 今天天气很好 我们去公园玩吧"] * 20)
+    assert text.startswith("100% of the words")
+
+
+def test_letters_of_scripts_without_spaces_may_be_one_piece_each() -> None:
+    assert not is_hard("今天天气", [5, 6, 7, 8], 1)
+    assert is_hard("今天天气", [5, 6, 1, 8], 1)
+    assert is_hard("今天天气", list(range(12)), None)
+    assert is_hard("house", [5, 6, 7], 1)
+    assert not is_hard("house", [5, 6], 1)

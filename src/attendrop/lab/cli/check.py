@@ -59,6 +59,7 @@ def command(
             console.print(balance_table(description))
         if model is not None and description.unit == "tokens":
             findings += tasks.examine_lengths(description, model, tasks.load_config(model), tokenizer)
+            findings += tasks.examine_vocabulary(inspection.data, model, tokenizer)
     else:
         for part, rows in inspection.rows.items():
             console.print(f"{part}: {rows:,} rows")

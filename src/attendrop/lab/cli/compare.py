@@ -28,7 +28,9 @@ _MOST_SEEDS = 40
 _DELTAS = all_deltas()
 
 # Settings that the study decides, or that belong to a single run.
-_NOT_FOR_STUDIES = ("seed", "resume", "resume_changed", "overwrite", "save_strategy", "load_best_model_at_end")
+_NOT_FOR_STUDIES = (
+    "seed", "resume", "resume_changed", "overwrite", "save_strategy", "load_best_model_at_end", "keep_epoch",
+)  # fmt: skip
 
 
 def _option(help_text: str, *names: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from ..tasks.kinds import Answers
 from .calibration import choose_temperature
 from .scores import evaluate
 from .tables import error_columns, prediction_columns, split_columns, write_evaluation, write_table
+from .thresholds import USUAL, choose_threshold
 
 EVALUATION_FILE = "evaluation.json"
 
@@ -46,6 +48,8 @@ class Evaluator:
         evaluation: Split -> its evaluation, from `scores.evaluate`.
         temperature: The temperature that was fitted on the validation data; 1 = none.
         temperature_note: What was done about the temperature, as a sentence.
+        threshold: The probability above which a label is predicted, for several labels; chosen on the validation data.
+        threshold_note: What was done about the threshold, as a sentence; empty for tasks without one.
         decimals: The decimals of a regression's predictions.
     """
 
@@ -55,6 +59,7 @@ class Evaluator:
         self.answers: dict[str, Answers] = {}
         self.evaluation: dict[str, Any] = {}
         self.temperature, self.temperature_note, self.decimals = 1.0, "", 4
+        self.threshold, self.threshold_note = USUAL, ""
 
     def score(self, name: str, split: Any, data: tasks.Data, prepared: tasks.Prepared, raw: str = "validation") -> None:
         """Evaluate a split that has labels.
@@ -79,12 +84,18 @@ class Evaluator:
             self._evaluate(name, kind.answers.of(data.task, values, data.splits()[raw], prepared.word_starts.get(raw)))
 
     def _evaluate(self, name: str, answers: Answers) -> None:
-        self.answers[name] = answers
         if name == "validation":
             self.decimals = answers.decimals()
             if answers.has_probabilities:
                 self.temperature, self.temperature_note = choose_temperature(answers)
+            self.threshold, self.threshold_note, answers = choose_threshold(answers)
+        elif answers.has_threshold:
+            answers = dataclasses.replace(answers, threshold=self.threshold)
+        self.answers[name] = answers
         self.evaluation[name] = evaluate(answers, name, self.temperature)
+        if answers.has_threshold:  # those of the Trainer have the usual one
+            scores = self.evaluation[name]["scores"]
+            self.scores |= {f"{name}/{metric}": scores[metric]["value"] for metric in answers.task.metrics}
 
     @property
     def warnings(self) -> list[str]:
@@ -121,7 +132,7 @@ class Evaluator:
         """
         columns = split_columns(task, split)
         columns |= prediction_columns(
-            task, values, temperature=self.temperature, decimals=self.decimals,
+            task, values, temperature=self.temperature, decimals=self.decimals, threshold=self.threshold,
             word_starts=word_starts, taken=tuple(columns),
         )  # fmt: skip
         write_table(path, columns, task, "csv")

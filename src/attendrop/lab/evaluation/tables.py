@@ -26,6 +26,7 @@ def prediction_columns(
     *,
     temperature: float = 1.0,
     decimals: int = 4,
+    threshold: Any = 0.5,
     word_starts: Sequence[Sequence[int]] | None = None,
     taken: Sequence[str] = (),
 ) -> Columns:
@@ -38,10 +39,12 @@ def prediction_columns(
         values: From `Prepared.values`.
         temperature: The logits are divided by it.
         decimals: Numbers of a regression are rounded to so many decimals.
+        threshold: The probability above which a label is predicted, for several labels.
         word_starts: Those of `Prepared`, in tagging.
         taken: Names of columns that are not used again; `_2` is added to a name that is one of them.
     """
-    columns = tasks.kind_of(task).answers(task, values).columns(temperature, decimals, word_starts)
+    answers = tasks.kind_of(task).answers(task, values, threshold=threshold)
+    columns = answers.columns(temperature, decimals, word_starts)
     return {_free(name, taken): column for name, column in columns.items()}
 
 
@@ -72,8 +75,9 @@ def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: f
     task = answers.task
     columns = split_columns(task, split)
     columns |= prediction_columns(
-        task, answers.values, temperature=temperature, decimals=decimals, word_starts=word_starts, taken=tuple(columns)
-    )
+        task, answers.values, temperature=temperature, decimals=decimals, threshold=answers.threshold,
+        word_starts=word_starts, taken=tuple(columns),
+    )  # fmt: skip
     losses = answers.losses()
     order = np.argsort(-losses, kind="stable")
     columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()

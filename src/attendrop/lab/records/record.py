@@ -199,6 +199,8 @@ class FolderRecord(RunRecord):
         evaluation: Part of the data -> its judgement.
         temperature: The temperature that was fitted on the validation data; 1 = none was.
         temperature_note: What was done about the temperature, as a sentence.
+        threshold: The probability from which a label is predicted, where an example has several.
+        threshold_note: How the threshold was chosen, as a sentence.
         decimals: The decimals of a regression's predictions.
         soup: The runs whose weights were averaged; None for a run that was trained.
         baselines: The scores of simple baselines.
@@ -214,6 +216,8 @@ class FolderRecord(RunRecord):
     evaluation: dict[str, SplitEvaluation] = field(default_factory=dict)
     temperature: float = 1.0
     temperature_note: str = ""
+    threshold: float = 0.5
+    threshold_note: str = ""
     decimals: int = 4
     soup: Averaged | None = None
     baselines: BaselineScores = field(default_factory=BaselineScores)

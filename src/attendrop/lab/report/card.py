@@ -224,5 +224,6 @@ def _pictures(record: FolderRecord) -> str:
     confusion = (
         "![confusion matrix](confusion.png)\n" if len(evaluation.confusion) in range(1, SHOWN_CLASSES + 1) else ""
     )
-    note = markdown_text(record.temperature_note)
-    return f"\n{note[:1].upper()}{note[1:]}.\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"
+    notes = [text for text in (record.threshold_note, record.temperature_note) if text]
+    sentences = " ".join(markdown_text(f"{note[:1].upper()}{note[1:]}.") for note in notes)
+    return f"\n{sentences}\n\n{confusion}![reliability diagram](reliability.png)\n{errors}"

@@ -91,15 +91,15 @@ def score_rows(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> lis
         evaluation: Part of the data -> its evaluation.
     """
     rows = []
-    for part, of_part in scores.items():
-        intervals = evaluation[part].scores if part in evaluation else {}
+    for part in dict.fromkeys([*scores, *evaluation]):
+        evaluated = evaluation.get(part)
+        of_part, intervals = scores.get(part, {}), evaluated.scores if evaluated else {}
         for metric, value in of_part.items():
             rows.append((f"{part}/{metric}", _number(value), *_beside(intervals.get(metric))))
-    for part, evaluated in evaluation.items():
-        for metric, score in evaluated.scores.items():
-            if metric not in scores.get(part, {}):
+        for metric, score in intervals.items():
+            if metric not in of_part:
                 rows.append((f"{part}/{metric}", _number(score.value), *_beside(score)))
-        if evaluated.calibration is not None:
+        if evaluated is not None and evaluated.calibration is not None:
             scaled = evaluated.calibration.scaled
             interval = f"{scaled.brier_low:.3f} to {scaled.brier_high:.3f}"
             rows.append((f"{part}/brier", _number(scaled.brier), interval, ""))

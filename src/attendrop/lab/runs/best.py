@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ...core.schedule import is_method_epoch
 from ...trainer.choice import chosen_at
 from ..records import Kept
 from ..tasks.findings import plural
 
+_HIGH, _FALL = 0.5, 0.05  # a loss is high above this share of the first one; and falls if it falls by this share
 _MOST_NAMED = 5  # epochs with the same score; of more, the sentence has their number
 
 
@@ -46,18 +50,50 @@ def kept_epoch(trainer: Any, patience: int | None) -> Kept:
     """
     state, name = trainer.state, score_key(trainer.args)
     history = [entry for entry in state.log_history if name in entry and "step" in entry]
+    decision = trainer.decision
     loads_best = trainer.args.load_best_model_at_end and state.best_model_checkpoint is not None
-    kept = evaluation_at(state.log_history, state.best_global_step) if loads_best else None
-    sentences = [_reason(kept, history, name, state)] if kept else [f"{_place(state.epoch)} was kept: it is the last"]
+    kept = evaluation_at(state.log_history, state.best_global_step) if loads_best and decision.keeps_best else None
+    if kept and not decision.reason:
+        sentences = [_reason(kept, history, name, state)]
+    else:
+        place = f"{_place(kept['epoch'])} of {state.epoch:.4g}" if kept else _place(state.epoch)
+        sentences = [f"{place} was kept: {decision.reason or 'it is the last'}"]
     if patience is not None and state.global_step < state.max_steps:
         sentences.append(
             f"training stopped early after {_place(state.epoch)}: {plural(patience, 'evaluation')} in a row had no "
             f"better {name.removeprefix('eval_')} (--patience {patience})"
         )
+    elif improving := still_improving(state):
+        sentences.append(improving)
     epoch, step = (kept["epoch"], kept["step"]) if kept else (state.epoch, state.global_step)
     chosen = chosen_at(state.log_history, "step", step)
     sentences += [f"{method} chose {value:g} on the validation examples" for method, value in chosen.items()]
     return Kept(epoch, step, sentences=sentences, chosen=chosen)
+
+
+def still_improving(state: Any) -> str | None:
+    """A sentence for a run that ended while its training loss was high and fell; None for any other.
+
+    The last fifth of the steps is compared with the fifth before it, although the learning rate is small by then.
+
+    Args:
+        state: The state of the Trainer after training.
+    """
+    losses = np.array([(e["step"], e["loss"]) for e in state.log_history if "loss" in e and "step" in e], float)
+    if not len(losses):
+        return None
+    parts = np.minimum((losses[:, 0] - 1) * 5 // max(state.max_steps, 1), 4)
+    first, before, last = (losses[parts == part, 1] for part in (0, 3, 4))
+    if min(map(len, (first, before, last))) < 2:
+        return None
+    begin, earlier, end = first[0], before.mean(), last.mean()
+    if not (end > _HIGH * begin and end < (1 - _FALL) * earlier):
+        return None
+    return (
+        f"still improving: the training loss fell by {1 - end / earlier:.0%} in the last fifth of the steps, to "
+        f"{end:.3g} from {begin:.3g} at the start; train longer with --num-train-epochs "
+        f"{2 * math.ceil(state.epoch or 1)}"
+    )
 
 
 def _reason(kept: Mapping[str, Any], history: Sequence[Mapping[str, Any]], name: str, state: Any) -> str:

@@ -111,6 +111,7 @@ def _check_values(config: RunConfig) -> None:
     steps = config.training.get("max_steps")
     if steps is not None and steps != -1:
         check_whole("max_steps", steps, 1, ", or -1 to train for num_train_epochs")
+    check_choice("keep_epoch", config.keep_epoch, ("auto", "best", "last"))
     if config.preset is not None:
         check_choice("preset", config.preset, ("paper", "recommended"))
     check_choice("head_start", config.head_start, ("auto", "frozen", "random"))
@@ -171,12 +172,18 @@ def _check_pairs(config: RunConfig) -> None:
             f"data_dir is {config.data_dir!r}, and train_file is {config.train_file!r}; data_dir is for a task, "
             "or for those of also_eval."
         )
-    for name in ("patience", "load_best_model_at_end"):
-        if training.get("eval_strategy") == "no" and name in config.explicit and _value(config, name):
+    for name in ("patience", "load_best_model_at_end", "keep_epoch"):
+        is_asked = name in config.explicit and _value(config, name) not in (None, False, "auto", "last")
+        if training.get("eval_strategy") == "no" and is_asked:
             raise UserError(
                 f"{name} is {_value(config, name)!r}, and eval_strategy is 'no'; it needs evaluations, so "
                 "eval_strategy must be 'epoch' or 'steps'."
             )
+    loads_best = training.get("load_best_model_at_end")
+    if {"keep_epoch", "load_best_model_at_end"} <= config.explicit and loads_best == (config.keep_epoch == "last"):
+        raise UserError(
+            f"keep_epoch is {config.keep_epoch!r}, and load_best_model_at_end is {loads_best}; leave one of them out."
+        )
 
 
 def check_arguments(arguments: Any) -> None:

@@ -8,6 +8,9 @@
 the sum over all labels of an optimizer step divided by their number, however the step is divided into micro-batches
 and processes. Weights of classes are scaled so that their mean over the training labels is 1: the learning rate keeps
 its meaning.
+
+    balanced    w_c ∝ 1 / n_c                                   n_c: the number of training labels of the class
+    sqrt        w_c ∝ 1 / √n_c, at most 10 times the smallest   what is chosen for classes of different sizes
 """
 
 from __future__ import annotations
@@ -25,6 +28,9 @@ from ...errors import UserError
 from ...model.objective import IGNORED
 from .. import tasks
 from .settings import RunConfig
+
+BALANCED, SQUARE_ROOT, UNWEIGHTED = "balanced", "sqrt", "none"  # of --class-weights
+MOST_UNEQUAL = 10.0  # the largest of the chosen weights over the smallest: a class of one example decides little
 
 
 class LabelLoss:
@@ -98,10 +104,11 @@ def make_loss(config: RunConfig, data: tasks.Data, arguments: Any) -> LabelLoss 
         arguments: Its `TrainingArguments`.
     """
     check_losses(config, data.task, arguments.label_smoothing_factor)
-    if not config.class_weights and not config.focal_gamma:
+    weighs = weighs_classes(config)
+    if not weighs and not config.focal_gamma:
         return None
     weights = None
-    if config.class_weights:
+    if weighs:
         weights = torch.tensor(class_weights(config.class_weights, data), device=arguments.device)
     return LabelLoss(
         weights, config.focal_gamma or 0.0, arguments.label_smoothing_factor,
@@ -109,10 +116,15 @@ def make_loss(config: RunConfig, data: tasks.Data, arguments: Any) -> LabelLoss 
     )  # fmt: skip
 
 
+def weighs_classes(config: RunConfig) -> bool:
+    """Whether the classes have weights in the loss."""
+    return config.class_weights not in ([], [UNWEIGHTED])
+
+
 def check_losses(config: RunConfig, task: tasks.Task, smoothing: float) -> None:
     """Refuse settings of the loss that a task of this kind does not have."""
     for name, value, fact in (
-        ("class_weights", config.class_weights, "can_weigh_classes"),
+        ("class_weights", config.class_weights if weighs_classes(config) else None, "can_weigh_classes"),
         ("focal_gamma", config.focal_gamma, "can_focus"),
         ("balanced_sampling", config.balanced_sampling, "has_one_class"),
         ("label_smoothing_factor", smoothing, "can_smooth"),
@@ -131,26 +143,32 @@ def class_weights(given: Sequence[str], data: tasks.Data) -> list[float]:
     """Return the weight of each class.
 
     Args:
-        given: `["balanced"]`, for weights that are inversely proportional to the number of training labels; or pairs
-            such as `spam=4`. Classes that are not named have the weight 1.
+        given: `["balanced"]`, for weights that are inversely proportional to the number of training labels; `["sqrt"]`,
+            to its square root; or pairs such as `spam=4`. Classes that are not named have the weight 1.
         data: The data of the run.
     """
-    task, train = data.task, data.train
-    assert train is not None
-    values = train[task.label][:]
-    kind = tasks.kind_of(task)
-    flat = kind.reading.flat(values)
-    counts = np.bincount(np.asarray(flat, dtype=int), minlength=len(task.labels)).astype(float)
-    if list(given) == ["balanced"]:
+    task, kind, counts = data.task, tasks.kind_of(data.task), label_counts(data)
+    if list(given) in ([BALANCED], [SQUARE_ROOT]):
+        power = 1.0 if list(given) == [BALANCED] else 0.5
         if kind.has_several_labels:  # so that presence and absence of each label weigh alike
-            return ((len(values) - counts).clip(min=1) / counts.clip(min=1)).tolist()
-        weights = 1 / counts.clip(min=1)
+            assert data.train is not None
+            return (((len(data.train) - counts).clip(min=1) / counts.clip(min=1)) ** power).tolist()
+        weights = counts.clip(min=1) ** -power
+        if power < 1:
+            weights = weights.clip(max=MOST_UNEQUAL * weights.min())
     else:
         pairs = _parse_weights(given, task)
         weights = np.array([pairs.get(name, 1.0) for name in task.labels])
         if kind.has_several_labels:
             return weights.tolist()
     return (weights * counts.sum() / (weights * counts).sum()).tolist()
+
+
+def label_counts(data: tasks.Data) -> np.ndarray:
+    """How often each label occurs in the training data, `[C]`."""
+    assert data.train is not None
+    flat = tasks.kind_of(data.task).reading.flat(data.train[data.task.label][:])
+    return np.bincount(np.asarray(flat, dtype=int), minlength=len(data.task.labels)).astype(float)
 
 
 def _parse_weights(given: Sequence[str], task: tasks.Task) -> dict[str, float]:
@@ -164,8 +182,8 @@ def _parse_weights(given: Sequence[str], task: tasks.Task) -> dict[str, float]:
             weight = 0.0
         if not name or not 0 < weight < float("inf"):
             raise UserError(
-                f"class_weights is {pair!r}; it must be balanced, or pairs of a label and a weight above 0, such as "
-                f"{task.labels[0]}=2."
+                f"class_weights is {pair!r}; it must be balanced, sqrt, none, or pairs of a label and a weight above "
+                f"0, such as {task.labels[0]}=2."
             )
         if name not in task.labels:
             raise UserError(f"class_weights names the label {name!r}; {task.name} has {', '.join(task.labels[:10])}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class Finished:
         max_length: The maximum length, of texts in tokens, of sounds in seconds.
         temperature: Logits are divided by it; fitted on the validation data.
         decimals: The decimals of a regression's predictions.
+        threshold: The probability above which a label is predicted, for several labels.
     """
 
     folder: str | Path
@@ -70,6 +71,7 @@ class Finished:
     max_length: int
     temperature: float = 1.0
     decimals: int = 4
+    threshold: float = 0.5
 
     def outputs(self, data: tasks.Data, batch_size: int, progress: Progress | None = None) -> Outputs:
         """Run the model on `data.test`.
@@ -115,8 +117,8 @@ class Outputs:
         """Return the columns that the predictions add to those in `taken`."""
         run = self.run
         return prediction_columns(
-            run.task, self.values, temperature=run.temperature, decimals=run.decimals, word_starts=self.word_starts,
-            taken=taken,
+            run.task, self.values, temperature=run.temperature, decimals=run.decimals, threshold=run.threshold,
+            word_starts=self.word_starts, taken=taken,
         )  # fmt: skip
 
     def answers(self) -> Answers | None:
@@ -125,7 +127,7 @@ class Outputs:
         kind = tasks.kind_of(task)
         if split is None or kind.target(task) not in split.column_names:
             return None
-        return kind.answers.of(task, self.values, split, self.word_starts)
+        return replace(kind.answers.of(task, self.values, split, self.word_starts), threshold=self.run.threshold)
 
 
 def predict_texts(
@@ -291,6 +293,7 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
         task, max_length = tasks.Task.from_dict(record.task_definition), record.max_length
         check_choice("kind", task.kind, tasks.KINDS)
         check_whole("max_length", max_length, 1)
+        check_number("threshold", record.threshold, 0, 1, is_above=True, is_below=True)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         path = str(Path(folder, RECORD_FILE))
         raise UserError(
@@ -301,9 +304,8 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
             f"{str(folder)!r} holds a masked language model, which has no labels to predict; fine-tune it first with "
             "`attendrop train --model`."
         )
-    return Finished(
-        folder, task, max_length, record.temperature if temperature is None else temperature, record.decimals
-    )
+    chosen = record.temperature if temperature is None else temperature
+    return Finished(folder, task, max_length, chosen, record.decimals, record.threshold)
 
 
 def _check_output(path: Path, file: Path, overwrite: bool) -> None:

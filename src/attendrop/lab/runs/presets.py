@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import UserError
+from .losses import UNWEIGHTED
 from .recipe import LARGEST_RATE, WIDTH, width_of
 from .recommended import RECOMMENDED
 from .settings import RunConfig
@@ -73,6 +74,8 @@ def _listed(settings: dict[str, Any]) -> str:
 
 
 def _apply_paper(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
+    if "class_weights" not in config.explicit:  # the papers have none
+        config = config.replaced({"class_weights": [UNWEIGHTED]})
     name = config.method[0].partition(":")[0] if config.method else "addrop"
     if len(config.method) > 1 or ":" in "".join(config.method) or name not in ("addrop", "attendout"):
         raise UserError(

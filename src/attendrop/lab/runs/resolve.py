@@ -73,10 +73,11 @@ def resolve_recipe(resolved: Resolved, data: tasks.Data, model: Any) -> Resolved
         data: The data of the run.
         model: The configuration of the model.
     """
-    recipe = choose_recipe(resolved.config, resolved.arguments, data, model)
     head, sentences = choose_head(resolved.config, data, model)
+    config = resolved.config.replaced(head)
+    recipe = choose_recipe(config, resolved.arguments, data, model, resolved.regularizers)
     recipe = dataclasses.replace(recipe, remarks=(*recipe.remarks, *sentences))
-    config = resolved.config.replaced({**recipe.settings, **head})
+    config = config.replaced(recipe.settings)
     arguments = copy.copy(resolved.arguments)  # making others would set up devices and processes again
     for name, value in recipe.settings.items():
         if name in config.training:
@@ -99,9 +100,16 @@ def _dependent_defaults(config: RunConfig) -> dict[str, Any]:
         found["save_strategy"] = training["eval_strategy"]
         if training["eval_strategy"] == "steps" and "save_steps" not in config.explicit and "eval_steps" in training:
             found["save_steps"] = training["eval_steps"]
-    if training["eval_strategy"] == "no" and "load_best_model_at_end" not in config.explicit:
-        found["load_best_model_at_end"] = False
-    return found
+    keep_epoch = _keep_epoch(config)
+    return {**found, "keep_epoch": keep_epoch, "load_best_model_at_end": keep_epoch != "last"}
+
+
+def _keep_epoch(config: RunConfig) -> str:
+    """The rule for the kept epoch. Who sets how the best epoch is found wants the best one."""
+    if config.training["eval_strategy"] == "no" or not config.training["load_best_model_at_end"]:
+        return "last"
+    asks_for_best = {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"} & config.explicit
+    return "best" if asks_for_best and "keep_epoch" not in config.explicit else config.keep_epoch
 
 
 def _make_arguments(config: RunConfig) -> Any:

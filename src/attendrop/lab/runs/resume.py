@@ -28,6 +28,7 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
     trainer.checkpoints.run_settings |= {
         "model name": config.model,
         "patience": config.patience,
+        "keep_epoch": config.keep_epoch,
         "class_weights": config.class_weights,
         "balanced_sampling": config.balanced_sampling,
         "focal_gamma": config.focal_gamma,

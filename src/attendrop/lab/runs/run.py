@@ -50,6 +50,7 @@ from .lora import check_libraries, load_for_training, merge_adapters
 from .losses import make_loss
 from .masked_lm import EpochOfMasks
 from .memory import estimate_memory, out_of_memory_explained
+from .numbers import start_at_labels
 from .resolve import resolve_recipe, resolve_settings
 from .result import Result
 from .resume import choose_checkpoint
@@ -119,6 +120,8 @@ def _train(config: RunConfig, listener: Listener) -> Result:
     notes: list[str] = []
     set_seed(arguments.seed)  # so that the weights of a new head depend on the seed only
     model = load_for_training(config, data.task, tokenizer, notes)
+    if start := start_at_labels(model, data):
+        notes.append(start)
     notes += resolved.recipe.sentences
     run = prepare_run(config, arguments, data, model, tokenizer, listener, notes)
     run.begin(model)
@@ -161,6 +164,7 @@ def prepare_run(
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     if config.train_file and description.unit == "tokens":
         found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+        found += tasks.examine_vocabulary(data, config.model, tokenizer)
         prepared.notes += [f"warning: {finding.text}" for finding in found]
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
@@ -257,6 +261,7 @@ class Run:
                 regularizers=regularizers,
                 capture=self.config.capture,
                 is_balanced=self.config.balanced_sampling,
+                quality=self.prepared.quality if self.config.keep_epoch == "auto" else None,
             )
             if regularizers and self.arguments.max_steps <= 0:
                 trainer.check_model(math.ceil(self.arguments.num_train_epochs))
@@ -341,6 +346,8 @@ class Run:
         evaluator = Evaluator(trainer)
         for part in self.scored_parts():
             evaluator.score(*part)
+        if evaluator.threshold_note:
+            self.listener.note(evaluator.threshold_note)
         for warning in evaluator.warnings:
             self.listener.note(f"warning: {warning}")
         return evaluator
@@ -405,6 +412,8 @@ class Run:
             evaluation=typed_evaluations(evaluator.evaluation),
             temperature=evaluator.temperature,
             temperature_note=evaluator.temperature_note,
+            threshold=evaluator.threshold,
+            threshold_note=evaluator.threshold_note,
             decimals=evaluator.decimals,
         )
 

@@ -42,7 +42,7 @@ DEFAULTS: dict[str, Any] = {
 
 # Settings whose default depends on the data and the model (see `recipe.py`) -> how help texts call it.
 CHOSEN: dict[str, str] = {
-    "num_train_epochs": "3 to 20, fewer for more data",
+    "num_train_epochs": "3 to 40, fewer for more data, more for many classes",
     "learning_rate": "2e-5 for a model of width 768, more for a smaller one and for tagging",
 }
 
@@ -125,7 +125,11 @@ class RunConfig:
     )
     class_weights: list[str] = field(
         default_factory=list,
-        metadata=_metadata("Weights of the classes in the loss: balanced, or pairs such as spam=4,ham=1.", DATA),
+        metadata=_metadata(
+            "Weights of the classes in the loss: balanced, sqrt, none, or pairs such as spam=4,ham=1; by default sqrt "
+            "where the classes have very different sizes.",
+            DATA,
+        ),
     )
     balanced_sampling: bool = _setting(False, "Draw equally many training examples of each class in every epoch.", DATA)
     focal_gamma: float | None = _setting(
@@ -182,6 +186,11 @@ class RunConfig:
         "untrained encoder with that head.",
     )
     capture: str = _setting("auto", "How training steps are run: auto, eager, or captured (CUDA graphs, one GPU).")
+    keep_epoch: str = _setting(
+        "auto",
+        "The epoch whose model is kept: last; best, the one with the best validation score; auto, the last one unless "
+        "the best one is significantly better.",
+    )
     patience: int | None = _setting(None, "Stop after this number of evaluations in a row without improvement.")
     resume: bool = _setting(False, "Continue from the last checkpoint in the output folder.")
     resume_changed: bool = _setting(False, "With --resume: continue although settings differ from the checkpoint's.")

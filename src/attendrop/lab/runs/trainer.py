@@ -10,6 +10,7 @@ from transformers import Seq2SeqTrainer, Trainer
 
 from ...trainer import RegularizerMixin
 from .best import evaluation_at, is_better
+from .keeping import Decision, Keeping, Quality
 from .masked_lm import MaskedLMTrainer
 from .sampler import LengthGroupedSampler
 
@@ -21,17 +22,33 @@ class RunTrainerMixin(RegularizerMixin):
 
     - Batches are drawn by `LengthGroupedSampler`, and evaluations read the examples in their order.
     - Of two epochs with the same score, the one with the smaller validation loss is the best.
+    - With `quality`, the best epoch is loaded at the end only if it is significantly better than the last one.
     - `score` evaluates any part of the data with the metrics of its own task.
 
     Args:
         compute_metrics: Computes the metrics of evaluations during training.
         is_balanced: Whether equally many examples of each class are drawn.
+        quality: How good the answer to each example is, of the predictions of an evaluation; None = the best epoch is
+            kept for its score alone.
+
+    Attributes:
+        decision: Which epoch is kept, once training has ended.
     """
 
+    decision = Decision(keeps_best=True)
+    _keeping: Keeping | None = None
+
     def __init__(
-        self, *args: Any, compute_metrics: Metrics | None = None, is_balanced: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        compute_metrics: Metrics | None = None,
+        is_balanced: bool = False,
+        quality: Quality | None = None,
+        **kwargs: Any,
     ) -> None:
         self.is_balanced = is_balanced
+        if quality is not None:
+            self._keeping = Keeping(quality)
         self._usual_metrics = compute_metrics
         self._metrics_of_part: Metrics | None = None  # inside of `score`
         super().__init__(*args, compute_metrics=self._metrics if compute_metrics else None, **kwargs)
@@ -52,9 +69,29 @@ class RunTrainerMixin(RegularizerMixin):
     def _metrics(self, prediction: Any) -> dict[str, float]:
         metrics = self._metrics_of_part or self._usual_metrics
         assert metrics is not None
+        if self._keeping is not None and self._metrics_of_part is None:
+            self._keeping.see(prediction)
         return metrics(prediction)
 
+    def _evaluate_once(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = super()._evaluate_once(*args, **kwargs)
+        if self._keeping is not None and "metric_key_prefix" not in kwargs:
+            self._keeping.evaluated()
+        return metrics
+
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        is_best = self._is_best(metrics, trial)
+        if self._keeping is not None:
+            self._keeping.remember(self.state, is_best)
+        return is_best
+
+    def _load_best_model(self) -> None:
+        if self._keeping is not None:
+            self.decision = self._keeping.decide(self.state, self.args)
+        if self.decision.keeps_best:
+            super()._load_best_model()
+
+    def _is_best(self, metrics: dict[str, float], trial: Any) -> bool:
         if super()._determine_best_metric(metrics=metrics, trial=trial):  # type: ignore[misc]
             return True
         best = evaluation_at(self.state.log_history, self.state.best_global_step)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from ...utils.checks import check_choice
+from ..runs.losses import UNWEIGHTED
+from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
 from .spec import KEEP, RunSpec
 
@@ -57,6 +59,23 @@ def parse_contender(text: str) -> Contender:
         except ValueError as error:
             raise UserError(f"{on_one_line(error)}.") from None
     return Contender(text.strip(), methods, settings)
+
+
+def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender]) -> dict[str, Any]:
+    """The shared settings, without weights of classes where one of the contenders can have none.
+
+    All contenders must have the same loss, and a run chooses weights for classes of different sizes by itself.
+
+    Args:
+        settings: Settings of `attendrop train` that all runs share.
+        contenders: What is compared.
+    """
+    needs_own = any(needs_model_loss([parse_method(text) for text in of.methods]) for of in contenders)
+    is_paper = any(of.settings.get("preset") == "paper" for of in contenders)
+    given = {str(name).replace("-", "_") for name in settings}
+    if (needs_own or is_paper) and "class_weights" not in given:
+        return {**settings, "class_weights": [UNWEIGHTED]}
+    return dict(settings)
 
 
 @dataclass(frozen=True)
@@ -152,6 +171,7 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
     first = baseline or PLAIN
+    settings = with_common_loss(settings, [parse_contender(name) for name in names])
     design = Design(dict(settings), (first, *(name for name in names if name != first)), **fields)
     if len(design.methods) < 2:
         raise UserError("there is one method only; give at least two with --method, such as plain and addrop.")

@@ -12,8 +12,9 @@ from typing import Any
 from ...errors import UserError
 from ...utils.checks import check_choice, check_whole
 from ...utils.secrets import is_secret
+from ..runs.losses import UNWEIGHTED
 from ..runs.settings import all_settings
-from .design import PLAIN, Contender, parse_contender
+from .design import PLAIN, Contender, parse_contender, with_common_loss
 from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
 from .spec import RunSpec
@@ -26,7 +27,7 @@ FIRST_FINAL_SEED = 1000  # final runs have seeds that no trial had
 # Settings of a single run, which a study decides or has no use for.
 NOT_TUNED = (
     "preset", "resume", "resume_changed", "resume_from_checkpoint", "overwrite", "save_strategy",
-    "load_best_model_at_end", "push_to_hub",
+    "load_best_model_at_end", "keep_epoch", "push_to_hub",
 )  # fmt: skip
 
 
@@ -164,6 +165,9 @@ def make_tune_config(
     shared = {name: value for name, value in given.items() if name not in ("method", "seed", "output_dir")}
     contenders = _with_plain(given.get("method") or [])
     is_paper = protocol == "paper"
+    shared = with_common_loss(shared, contenders)
+    if is_paper:
+        shared.setdefault("class_weights", [UNWEIGHTED])
     made = make_spaces(contenders, shared, spaces, is_paper)
     sampler = "grid" if is_paper and sampler == "auto" else choose_sampler(sampler, trials or TRIALS)
     largest = max(grid_size(space) for space in made.values()) if sampler == "grid" else TRIALS

@@ -30,6 +30,7 @@ from ..runs.caveats import optimistic_scores
 from ..runs.frozen import Frozen, depends_on_seed, solve, starts_frozen
 from ..runs.hub_token import token_in_environment
 from ..runs.lora import load_for_training
+from ..runs.numbers import start_at_labels
 from ..runs.resolve import resolve_recipe, resolve_settings
 from ..runs.run import Listener, Run, prepare_run, versions
 from ..runs.settings import DATA, RUN_SETTINGS, RunConfig, make_config
@@ -102,6 +103,7 @@ class Worker:
         config, arguments, regularizers = resolved.config, resolved.arguments, resolved.regularizers
         data = tasks.with_pairs(data, config.pairs)
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
+        start_at_labels(model.model, data)
         run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
         self._start_head(run, model, spec)
         key = _arguments_key(arguments)

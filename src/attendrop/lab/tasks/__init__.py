@@ -23,6 +23,7 @@ from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, prepare
 from .split import few_shots, fraction, split_validation
 from .user_files import Inspection, inspect_files, load_files, load_inputs, load_rows
+from .vocabulary import examine_vocabulary
 
 __all__ = [
     "KINDS",
@@ -43,6 +44,7 @@ __all__ = [
     "check_length",
     "describe",
     "examine_lengths",
+    "examine_vocabulary",
     "few_shots",
     "find_task",
     "fraction",

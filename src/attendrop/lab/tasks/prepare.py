@@ -52,6 +52,8 @@ class Prepared:
         notes: What was changed or truncated, as sentences for the user.
         to_task: For each class that the model predicts, the number of the task's label; None where classes have no
             names.
+        quality: How good the answer to each example is, of the predictions of an evaluation, for paired tests: true
+            where it is right, or a number; None for a kind whose answers are not compared one by one.
     """
 
     train: Dataset | None
@@ -70,6 +72,7 @@ class Prepared:
     keeps_columns: bool = False
     notes: list[str] = field(default_factory=list)
     to_task: np.ndarray | None = None
+    quality: Callable[[EvalPrediction], np.ndarray | None] | None = None
 
 
 def prepare(
@@ -147,4 +150,5 @@ def prepare(
         keeps_columns=modality.reads_files or kind.is_masked,
         notes=notes,
         to_task=codec.to_task,
+        quality=codec.quality if codec.compares_examples else None,
     )

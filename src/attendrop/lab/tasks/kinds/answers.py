@@ -41,6 +41,8 @@ class Answers:
             is not known.
         lengths: The number of words of each example, in tagging.
         is_scored: Which words are scored, in tagging.
+        threshold: The probability above which a label is predicted, for several labels; one number, or one for each
+            example.
     """
 
     task: Task
@@ -48,7 +50,9 @@ class Answers:
     gold: Any = None
     lengths: np.ndarray | None = None
     is_scored: np.ndarray | None = None
+    threshold: Any = 0.5
 
+    has_threshold: ClassVar[bool] = False  # whether each label is predicted by itself, above a probability
     has_probabilities: ClassVar[bool] = False  # and so calibration, and scores of each class
     has_confusion: ClassVar[bool] = False  # whether each item has exactly one of the classes
     marks_right: ClassVar[bool] = False  # whether a table of errors has a column `right`

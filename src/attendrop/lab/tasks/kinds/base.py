@@ -71,6 +71,7 @@ class Kind:
     is_scored_from_logits: ClassVar[bool] = True  # metrics need no more than the logits of one forward pass
     can_be_pooled: ClassVar[bool] = False  # the head may read a pooling of the hidden states of texts
     can_weigh_classes: ClassVar[bool] = False
+    weighs_rare_classes: ClassVar[bool] = False  # classes of different sizes have weights unless the user says no
     can_focus: ClassVar[bool] = False  # the focal loss
     can_smooth: ClassVar[bool] = False  # label smoothing
     learning_rate: ClassVar[float] = 2e-5  # for a model of the width of BERT-base

@@ -31,7 +31,7 @@ class Classification(Kind):
     metrics = ("accuracy", "macro_f1")
     further_metrics = ("macro_f1",)
     has_one_class = has_named_labels = True
-    can_be_pooled = can_weigh_classes = can_focus = can_smooth = True
+    can_be_pooled = can_weigh_classes = weighs_rare_classes = can_focus = can_smooth = True
     codec = ClassCodec
     answers = ClassAnswers
     linear = LinearHead()

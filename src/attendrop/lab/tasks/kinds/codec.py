@@ -38,6 +38,7 @@ class Codec:
     """
 
     to_task: np.ndarray | None = None
+    compares_examples = False  # whether `quality_of` says how good each answer is
 
     def __init__(self, data: Data, tokenizer: Any, labels: Sequence[str] | None, collator: Any = None) -> None:
         self.data, self.task, self.tokenizer, self.collator = data, data.task, tokenizer, collator
@@ -75,6 +76,10 @@ class Codec:
         pair = self.for_metrics(self.predicted(first_of(prediction.predictions)), np.asarray(prediction.label_ids))
         return {name: METRICS[name](*pair) for name in self.task.metrics}
 
+    def quality(self, prediction: EvalPrediction) -> np.ndarray:
+        """How good the answer to each example is, for paired tests."""
+        return self.quality_of(self.predicted(first_of(prediction.predictions)), np.asarray(prediction.label_ids))
+
     # ---- what a kind overrides -------------------------------------------------------------------------------------
 
     def encode_labels(self, values: list[Any], encoded: Mapping[str, list[Any]]) -> list[Any]:
@@ -98,6 +103,15 @@ class Codec:
         """Return predictions and references as `METRICS` takes them."""
         return predicted, gold.reshape(-1)
 
+    def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+        """How good the answer to each example is: true where it is right, or a number that is greater if it is better.
+
+        Args:
+            predicted: From `predicted`.
+            gold: The labels as the model learns them.
+        """
+        return predicted == gold.reshape(-1)
+
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
         """Return one prediction for each example of a split, as users write labels; see `Prepared.decode`."""
         decoded: list[Any] = self.predicted(first_of(predictions)).tolist()
@@ -110,6 +124,8 @@ class Codec:
 
 class ClassCodec(Codec):
     """Labels with names, for which the head has one output each. The model may have them in another order."""
+
+    compares_examples = True
 
     def __init__(self, data: Data, tokenizer: Any, labels: Sequence[str] | None, collator: Any = None) -> None:
         super().__init__(data, tokenizer, labels, collator)

@@ -87,6 +87,11 @@ class SetCodec(ClassCodec):
     def for_metrics(self, predicted: np.ndarray, gold: np.ndarray) -> tuple[Any, Any]:
         return predicted[:, self.to_model], gold[:, self.to_model].astype(int)
 
+    def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+        """The F1 of the labels of each example; 1 where it has none and gets none."""
+        right, sizes = (predicted * gold).sum(-1), predicted.sum(-1) + gold.sum(-1)
+        return np.where(sizes > 0, 2 * right / np.maximum(sizes, 1), 1.0)
+
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
         rows = self.predicted(first_of(predictions))[:, self.to_model]
         return [[self.task.labels[i] for i in np.flatnonzero(row)] for row in rows]
@@ -96,6 +101,7 @@ class SetAnswers(ClassAnswers):
     """Each label of an example is predicted by itself."""
 
     has_confusion = marks_right = False
+    has_threshold = True
 
     @classmethod
     def of(cls, task: Task, values: Any, split: Any, word_starts: Sequence[Sequence[int]] | None = None) -> Answers:
@@ -107,7 +113,9 @@ class SetAnswers(ClassAnswers):
 
     @property
     def predicted(self) -> Any:
-        return (self.values > 0).astype(int)
+        threshold = np.asarray(self.threshold, float)
+        cut = np.log(threshold / (1 - threshold))
+        return (self.values > (cut[:, None] if cut.ndim else cut)).astype(int)
 
     def losses(self) -> np.ndarray:
         """Return the mean over the labels of -log of the probability of what is right."""
@@ -123,7 +131,7 @@ class SetAnswers(ClassAnswers):
 
     def decoded(self) -> list[Any]:
         labels = np.array(self.task.labels, dtype=object)
-        return [labels[row].tolist() for row in self.values > 0]
+        return [labels[row == 1].tolist() for row in self.predicted]
 
     def scored(self) -> tuple[np.ndarray, np.ndarray]:
         flat = self.values.reshape(-1)

@@ -86,6 +86,8 @@ class ChoiceCollator:
 class ChoiceCodec(Codec):
     """The head has one output for each answer; answers have no names that a model knows."""
 
+    compares_examples = True
+
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
         return _as_numbers([self.task.labels[index] for index in self.predicted(first_of(predictions))])
 

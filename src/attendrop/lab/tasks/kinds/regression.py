@@ -40,11 +40,17 @@ class NumberReading(Reading):
 class NumberCodec(Codec):
     """The one output of the head is the number."""
 
+    compares_examples = True
+
     def encode_labels(self, values: list[Any], encoded: Mapping[str, list[Any]]) -> list[Any]:
         return [float(value) for value in values]
 
     def predicted(self, outputs: np.ndarray) -> np.ndarray:
         return outputs.reshape(-1)
+
+    def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+        """Minus the squared error of each example."""
+        return -((predicted.astype(float) - gold.reshape(-1)) ** 2)
 
     def values(self, predictions: Any, split: str = "test") -> Any:
         return first_of(predictions).reshape(-1)

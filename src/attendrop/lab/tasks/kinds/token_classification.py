@@ -132,6 +132,10 @@ class TagCodec(ClassCodec):
         predictions = [list(names[row[mask]]) for row, mask in zip(predicted, scored, strict=True)]
         return predictions, [list(names[row[mask]]) for row, mask in zip(gold, scored, strict=True)]
 
+    def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+        """Minus the number of wrong words of each sentence."""
+        return -((predicted != gold) & (gold != IGNORED)).sum(-1).astype(float)
+
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
         names = [self.task.labels[index] for index in self.to_task]
         unseen = unseen_tag(self.labels)
