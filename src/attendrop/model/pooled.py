@@ -94,7 +94,7 @@ class PooledModel:
     output_shift: Tensor
 
     def __init__(self, config: Any, make_base: Callable[[Any], nn.Module]) -> None:
-        PreTrainedModel.__init__(self, config)  # type: ignore[arg-type]
+        PreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         setattr(self, type(self).base_model_prefix, make_base(config))  # type: ignore[attr-defined]
         self.pooled_dropout = nn.Dropout(_dropout_of(config))
@@ -191,7 +191,7 @@ def _rows_of_texts(name: str, value: Any) -> Any:
 
 
 def _dropout_of(config: Any) -> float:
-    """The dropout before the head, under the names that the configurations have for it."""
+    """Return the dropout before the head, under the names that the configurations have for it."""
     names = ("classifier_dropout", "seq_classif_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout")
     values = (getattr(config, name, None) for name in names)
     return float(next((value for value in values if value is not None), 0.0))
@@ -229,7 +229,7 @@ def pooled_class(config: Any) -> Any:
     Args:
         config: The configuration of an encoder, for which `can_be_pooled` is true.
     """
-    return _class_for(type(config))
+    return _class_for(type(config))  # type: ignore[arg-type]
 
 
 def pooled_class_named(name: str) -> Any:

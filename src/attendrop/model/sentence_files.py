@@ -69,7 +69,8 @@ def _folded_head(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         None if name not in own else state.get(name, own[name]).detach().cpu()
         for name in ("pooled_head.weight", "pooled_head.bias", "output_scale", "output_shift")
     )
-    assert weight is not None and bias is not None
+    assert weight is not None
+    assert bias is not None
     if scale is not None and shift is not None:
         weight, bias = weight * scale, bias * scale + shift
     return {"linear.weight": weight.contiguous(), "linear.bias": bias.contiguous()}

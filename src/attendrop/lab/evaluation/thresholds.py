@@ -72,7 +72,7 @@ def _score(answers: Answers) -> float:
 
 
 def _best(answers: Answers) -> float:
-    """The best threshold of the grid; of equal ones the nearest to the usual one."""
+    """Return the best threshold of the grid; of equal ones the nearest to the usual one."""
     gold = answers.gold.sum()
     scores = {}
     for value in _GRID.tolist():

@@ -108,7 +108,7 @@ def score_rows(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) -> lis
 
 
 def baseline_rows(baselines: BaselineScores) -> list[tuple[str, str]]:
-    """Return the validation score of the model and of each simple baseline, after a row of titles; empty if there are none.
+    """Return the validation scores of model and simple baselines after a row of titles; empty if there are none.
 
     Args:
         baselines: Those of a record.

@@ -105,7 +105,7 @@ class Baselines:
         return shared
 
     def _answers(self, tuned: Answers) -> dict[str, Answers]:
-        """The answers of each baseline on the validation data."""
+        """Return the answers of each baseline on the validation data."""
         found = {}
         if (words := self._of_words()) is not None:
             found[WORDS] = self._as_answers(words, tuned)
@@ -124,7 +124,7 @@ class Baselines:
         return type(tuned)(tuned.task, values, tuned.gold, tuned.lengths, tuned.is_scored)
 
     def _of_words(self) -> Array | None:
-        """The outputs of the linear model of words on the validation data; None where there are no words."""
+        """Return the outputs of the linear model of words on the validation data; None where there are no words."""
         task, linear, train, validation = self.data.task, self.kind.linear, self.data.train, self.data.validation
         if linear is None or train is None or validation is None or tasks.modality_of(task).name != "text":
             return None
@@ -163,7 +163,7 @@ class Baselines:
 
 
 def _sentence(found: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    """What to know first about a run that a baseline equals or beats."""
+    """Return what to know first about a run that a baseline equals or beats."""
     best, score = found["best"], found["scores"]
     label = tasks.METRICS[found["metric"]].label or found["metric"].replace("_", " ")
     beaten = f"{names[best]} reaches a validation {label} of {_number(score[best])}, the fine-tuned model "
@@ -182,7 +182,7 @@ def _number(value: float) -> str:
 
 
 def _difference(metric: Any, one: Answers, other: Answers) -> tuple[float, float]:
-    """The interval of the difference of two scores over the examples."""
+    """Return the interval of the difference of two scores over the examples."""
     score, columns = metric.statistic(*one.for_metrics(one.predicted))
     score_other, columns_other = metric.statistic(*other.for_metrics(other.predicted))
     count = len(columns)
@@ -196,7 +196,7 @@ def _difference(metric: Any, one: Answers, other: Answers) -> tuple[float, float
 
 
 def _chosen(kind: tasks.Kind, linear: Any, task: tasks.Task, train: Any) -> Array:
-    """The training examples that the words are learned from."""
+    """Return the training examples that the words are learned from."""
     if kind.is_per_word:
         counts = np.cumsum([len(words) for words in train[task.text[0]][:]])
         return np.arange(max(1, int(np.searchsorted(counts, MOST_ROWS, side="right"))))[: len(train)]
@@ -224,7 +224,7 @@ def _text_features(train: Any, validation: Any, columns: Sequence[str]) -> tuple
 
 
 def _tag_features(train: Any, validation: Any, columns: Sequence[str]) -> tuple[Any, Any] | None:
-    """Indicators of each word: itself, its ends, its shape and its neighbours."""
+    """Return indicators of each word: itself, its ends, its shape and its neighbours."""
     from sklearn.feature_extraction import DictVectorizer
 
     vectors = DictVectorizer()
@@ -255,12 +255,12 @@ def _described(words: Sequence[str]) -> list[dict[str, float]]:
 
 
 def _squeezed(shape: str) -> str:
-    """A shape without repetitions."""
+    """Return a shape without its repetitions."""
     return "".join(c for i, c in enumerate(shape) if i == 0 or c != shape[i - 1])
 
 
 def _cosines(model: Any, tokenizer: Any, split: Any, columns: Sequence[str], max_length: int) -> Array | None:
-    """The cosine of the mean hidden states of the two texts of each example."""
+    """Return the cosine of the mean hidden states of the two texts of each example."""
     encoder, device = pretrained_part(model), next(model.parameters()).device
     if getattr(encoder.config, "is_encoder_decoder", False):
         return None

@@ -72,7 +72,7 @@ def kept_epoch(trainer: Any, patience: int | None) -> Kept:
 
 
 def still_improving(state: Any) -> str | None:
-    """A sentence for a run that ended while its training loss was high and fell; None for any other.
+    """Return a sentence for a run that ended while its training loss was high and fell; None for any other.
 
     The last fifth of the steps is compared with the fifth before it, although the learning rate is small by then.
 

@@ -93,7 +93,7 @@ class Frozen:
 
 
 def starts_frozen(config: RunConfig, frozen: Frozen | None) -> bool:
-    """Whether the head of a run starts from the frozen solution.
+    """Return whether the head of a run starts from the frozen solution.
 
     Args:
         config: The configuration.
@@ -110,7 +110,7 @@ def starts_frozen(config: RunConfig, frozen: Frozen | None) -> bool:
 
 
 def is_new(model: Any, name: str) -> bool:
-    """Whether a layer of the head has no pretrained weights.
+    """Return whether a layer of the head has no pretrained weights.
 
     Args:
         model: The model.
@@ -120,7 +120,7 @@ def is_new(model: Any, name: str) -> bool:
 
 
 def depends_on_seed(model: Any, name: str) -> bool:
-    """Whether the inputs of a layer depend on random weights, as with a head that has further layers.
+    """Return whether the inputs of a layer depend on random weights, as with a head that has further layers.
 
     Args:
         model: The model.
@@ -202,7 +202,7 @@ def _share(found: Frozen, arguments: Any) -> None:
 
 
 def _layers(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of the head, by name. Of one that PEFT has copied for training, the copy."""
+    """Return the linear layers of the head, by name. Of one that PEFT has copied for training, the copy."""
     inside = {id(module) for module in pretrained_part(model).modules()}
     copied = ".modules_to_save.default"
     return {
@@ -213,7 +213,7 @@ def _layers(model: Any) -> dict[str, nn.Linear]:
 
 
 def find_layer(model: Any, split: Dataset, collator: Callable[[list[Any]], Any]) -> str | None:
-    """The name of the layer of the head whose outputs are the logits, up to a scale and a shift; None = there is none.
+    """Return the name of the layer whose outputs are the logits, up to a scale and a shift; None = there is none.
 
     Args:
         model: The model.
@@ -241,7 +241,7 @@ def find_layer(model: Any, split: Dataset, collator: Callable[[list[Any]], Any])
 
 
 def _inputs(model: Any, split: Dataset, rows: Any, collator: Callable[[list[Any]], Any]) -> tuple[dict[str, Any], Any]:
-    """A batch of examples on the device of the model, and their labels."""
+    """Return a batch of examples on the device of the model, and their labels."""
     examples = [{name: value for name, value in split[int(row)].items() if name != "length"} for row in rows]
     batch = dict(collator(examples))
     labels = batch.pop("labels", None)
@@ -265,7 +265,7 @@ class Reader:
     collator: Callable[[list[Any]], Any]
 
     def __call__(self, split: Dataset, rows: Any, per_word: bool = False) -> tuple[list[Array], list[Array]]:
-        """The features of each example, or those of its scored words, and the labels of these words.
+        """Return the features of each example, or those of its scored words, and the labels of these words.
 
         Args:
             split: The tokenised split.
@@ -302,7 +302,7 @@ def _examples(read: Reader, train: Dataset, linear: Any) -> tuple[Array, Array]:
 
 
 def _words(read: Reader, train: Dataset) -> tuple[Array, Array]:
-    """The scored words of random examples, and the words with a tag that is rare among them from all examples."""
+    """Return the scored words of random examples, and those with a tag that is rare among them from all examples."""
     tags = [np.array([tag for tag in row if tag != IGNORED], int) for row in train["labels"][:]]
     order = np.random.default_rng(0).permutation(len(tags))
     counts = np.cumsum([len(tags[row]) for row in order])

@@ -64,7 +64,7 @@ class Keeping:
         self._found = self._quality(prediction)
 
     def evaluated(self) -> None:
-        """The evaluation that was seen last is that of the model on the validation data."""
+        """Note that the last evaluation is that of the model on the validation data."""
         self._latest = self._found
 
     def remember(self, state: Any, is_best: bool) -> None:
@@ -119,7 +119,7 @@ class Keeping:
 
 
 def p_value(one: np.ndarray, other: np.ndarray) -> float:
-    """The two-sided p-value of a paired test; 1 if the first one is not better.
+    """Return the two-sided p-value of a paired test; 1 if the first one is not better.
 
     Args:
         one: How good each answer is: true where it is right, or a number.
@@ -145,7 +145,7 @@ def _p(value: float) -> str:
 
 
 def _written(values: np.ndarray) -> dict[str, Any]:
-    """An array as JSON: one bit for right or wrong, four bytes for a number."""
+    """Return an array as JSON: one bit for right or wrong, four bytes for a number."""
     is_bits = values.dtype == bool
     content = np.packbits(values) if is_bits else values.astype("<f4")
     return {"examples": len(values), "bits": is_bits, "values": base64.b64encode(content.tobytes()).decode()}

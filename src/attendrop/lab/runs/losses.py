@@ -117,7 +117,7 @@ def make_loss(config: RunConfig, data: tasks.Data, arguments: Any) -> LabelLoss 
 
 
 def weighs_classes(config: RunConfig) -> bool:
-    """Whether the classes have weights in the loss."""
+    """Return whether the classes have weights in the loss."""
     return config.class_weights not in ([], [UNWEIGHTED])
 
 
@@ -165,7 +165,7 @@ def class_weights(given: Sequence[str], data: tasks.Data) -> list[float]:
 
 
 def label_counts(data: tasks.Data) -> np.ndarray:
-    """How often each label occurs in the training data, `[C]`."""
+    """Return how often each label occurs in the training data, `[C]`."""
     assert data.train is not None
     flat = tasks.kind_of(data.task).reading.flat(data.train[data.task.label][:])
     return np.bincount(np.asarray(flat, dtype=int), minlength=len(data.task.labels)).astype(float)

@@ -52,7 +52,7 @@ def start_at_labels(model: Any, data: tasks.Data) -> str | None:
 
 
 def _is_new(name: str, new: tuple[str, ...]) -> bool:
-    """Whether the weight of a layer is new; adapters add parts to the names of layers."""
+    """Return whether the weight of a layer is new; adapters add parts to the names of layers."""
     plain = name.removeprefix("base_model.model.")
     for part in (".modules_to_save.default", ".original_module"):
         plain = plain.replace(part, "")

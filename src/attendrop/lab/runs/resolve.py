@@ -105,7 +105,7 @@ def _dependent_defaults(config: RunConfig) -> dict[str, Any]:
 
 
 def _keep_epoch(config: RunConfig) -> str:
-    """The rule for the kept epoch. Who sets how the best epoch is found wants the best one."""
+    """Return the rule for the kept epoch. Who sets how the best epoch is found wants the best one."""
     if config.training["eval_strategy"] == "no" or not config.training["load_best_model_at_end"]:
         return "last"
     asks_for_best = {"load_best_model_at_end", "metric_for_best_model", "greater_is_better"} & config.explicit

@@ -67,9 +67,10 @@ class Result:
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in scores)
         titles = "".join(f"<th>{title}</th>" for title in ("score", "value", "95 % interval", "most frequent answer"))
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
-        if rows := baseline_rows(self.record.baselines):
-            body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in rows[1:])
-            table += f"<table><thead><tr><th>beside</th><th>{escape(rows[0][1])}</th></tr></thead><tbody>{body}</tbody></table>"
+        if self.record is not None and (beside := baseline_rows(self.record.baselines)):
+            body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in beside[1:])
+            head = f"<tr><th>beside</th><th>{escape(beside[0][1])}</th></tr>"
+            table += f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
         first = f"<p><strong>{escape(self.sentence)}</strong></p>" if self.sentence else ""
         warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
         curves = self.folder / "curves.png"

@@ -104,14 +104,14 @@ class _Axes:
 
     @classmethod
     def _of_products(cls, products: Array, center: Array, scale: float, features: Any) -> _Axes:
-        """The axes from the products of all pairs of examples."""
+        """Return the axes from the products of all pairs of examples."""
         squares, vectors = np.linalg.eigh(products)
         kept = squares > 1e-11 * max(squares.max(initial=0.0), 1e-300)
         sizes, vectors = np.sqrt(squares[kept]), vectors[:, kept]
         return cls(vectors * sizes, center, scale, None, vectors / sizes, features)
 
     def original(self, weight: Array, bias: Array, strength: float) -> Linear:
-        """The model of the original features, of one of the values."""
+        """Return the model of the original features, of one of the values."""
         if self.basis is not None:
             weight = weight @ self.basis.T / self.scale
         else:
@@ -162,7 +162,7 @@ def stratified(labels: Array | None, rows: int, most: int) -> Array:
 
 
 def log_losses(logits: Array, labels: Array) -> Array:
-    """The log loss of each example.
+    """Return the log loss of each example.
 
     Args:
         logits: `[N, classes]`.
@@ -179,17 +179,17 @@ class _Softmax:
     """The multinomial loss. Targets are one-hot."""
 
     def prior(self, targets: Array) -> Array:
-        """The biases without features; a class that does not occur counts as half an example."""
+        """Return the biases without features; a class that does not occur counts as half an example."""
         counts = targets.sum(0, dtype=np.float64)
         return np.asarray(np.log(np.maximum(counts, 0.5) / counts.sum()))
 
     def fitted(self, targets: Array) -> Array:
-        """The outputs that are fitted; the others keep their prior."""
+        """Return the outputs that are fitted; the others keep their prior."""
         present = np.flatnonzero(targets.any(0))
         return present if len(present) > 1 else present[:0]
 
     def loss(self, logits: Array, targets: Array) -> tuple[float, Array]:
-        """The sum of the losses, and its gradient."""
+        """Return the sum of the losses, and its gradient."""
         largest = logits.max(-1, keepdims=True)
         powers = np.exp(logits - largest)
         total = powers.sum(-1, keepdims=True)
@@ -201,16 +201,16 @@ class _Sigmoids:
     """A loss for each label by itself. Targets are 0 or 1."""
 
     def prior(self, targets: Array) -> Array:
-        """The log-odds; a label that is never or always there counts as half an example the other way."""
+        """Return the log-odds; a label that is never or always there counts as half an example the other way."""
         counts, rows = targets.sum(0, dtype=np.float64), len(targets)
         return np.asarray(np.log(np.maximum(counts, 0.5) / np.maximum(rows - counts, 0.5)))
 
     def fitted(self, targets: Array) -> Array:
-        """The outputs that are fitted; the others keep their prior."""
+        """Return the outputs that are fitted; the others keep their prior."""
         return np.flatnonzero(targets.any(0) & ~targets.all(0))
 
     def loss(self, logits: Array, targets: Array) -> tuple[float, Array]:
-        """The sum of the losses, and its gradient."""
+        """Return the sum of the losses, and its gradient."""
         powers = np.exp(-np.abs(logits))
         losses = np.maximum(logits, 0) + np.log1p(powers) - logits * targets
         return float(losses.sum(dtype=np.float64)), np.where(logits > 0, 1, powers) / (1 + powers) - targets
@@ -219,7 +219,7 @@ class _Sigmoids:
 def _solve(
     loss: Any, values: Any, targets: Array, strength: float, start: Array | None, steps: int, tolerance: float
 ) -> Array:
-    """Weights and, in the last column, biases of all outputs, `[outputs, axes + 1]`."""
+    """Return weights and, in the last column, biases of all outputs, `[outputs, axes + 1]`."""
     from scipy.optimize import minimize
 
     rows, axes = values.shape
@@ -259,7 +259,7 @@ def _solve(
 
 
 def _choose(loss: Any, values: Array, targets: Array, groups: Array, strengths: Sequence[float]) -> float:
-    """The strength with the smallest loss on held-out folds. From the weakest on, until the loss rises."""
+    """Return the strength with the smallest loss on held-out folds. From the weakest on, until the loss rises."""
     rows, outputs = targets.shape
     if outputs > MOST_CLASSES or rows < 2:
         return USUAL_STRENGTH if USUAL_STRENGTH in strengths else strengths[len(strengths) // 2]
@@ -361,7 +361,7 @@ def fit_ridge(features: Any, targets: Array, penalties: Sequence[float] = PENALT
 
 
 def _ridges(values: Array, targets: Array, penalties: Sequence[float]) -> tuple[list[Array], list[float]]:
-    """The weights with each penalty, and the mean squared error of each example when it is left out.
+    """Return the weights with each penalty, and the mean squared error of each example when it is left out.
 
     The columns of `values` are orthogonal and centred, so that each weight is computed by itself.
     """

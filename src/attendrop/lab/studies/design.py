@@ -62,7 +62,7 @@ def parse_contender(text: str) -> Contender:
 
 
 def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender]) -> dict[str, Any]:
-    """The shared settings, without weights of classes where one of the contenders can have none.
+    """Return the shared settings, without weights of classes where one of the contenders can have none.
 
     All contenders must have the same loss, and a run chooses weights for classes of different sizes by itself.
 

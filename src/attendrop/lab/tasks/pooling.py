@@ -70,7 +70,7 @@ def choose_pooling(name: str | Path, config: Any, task: Task, wanted: str = AUTO
     if not can_have_pooling(task):
         if wanted in POOLINGS:
             raise UserError(
-                f"pooling is {wanted!r}, and this is {task.modality} {task.kind}, whose head does not read a pooling; it "
+                f"pooling is {wanted!r}, and this is {task.modality} {task.kind}, whose head reads no pooling; it "
                 f"is for {', '.join(kinds_that('can_be_pooled'))} of texts."
             )
         return Chosen(OWN_HEAD)
@@ -80,8 +80,8 @@ def choose_pooling(name: str | Path, config: Any, task: Task, wanted: str = AUTO
     if saved is not None and not is_remote:
         if wanted not in (AUTO, saved):
             raise UserError(
-                f"pooling is {wanted!r}, and the head of {name} was trained on {saved!r}; leave out --pooling, or begin "
-                "with the original model."
+                f"pooling is {wanted!r}, and the head of {name} was trained on {saved!r}; leave out --pooling, or "
+                "begin with the original model."
             )
         return Chosen(saved)
     has_setting = hasattr(config, _OWN_SETTING) and not is_remote
@@ -171,7 +171,7 @@ def set_pooling(config: Any, pooling: str, task: Task) -> Any:
     is_pooled = pooling in POOLINGS and not hasattr(config, _OWN_SETTING)
     if task.is_encoded_apart and not is_pooled:
         raise UserError(
-            f"the pairs of {task.name} are encoded apart, and this model has a head of its own, which reads one sequence."
+            f"the pairs of {task.name} are encoded apart, and this model has its own head, which reads one sequence."
         )
     if not is_pooled:
         if pooling in POOLINGS:
@@ -184,7 +184,7 @@ def set_pooling(config: Any, pooling: str, task: Task) -> Any:
 
 
 def _stock_model(config: Any, task: Task) -> Any:
-    """The model with its own head, without weights."""
+    """Return the model with its own head, without weights."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -195,7 +195,7 @@ def _stock_model(config: Any, task: Task) -> Any:
 
 
 def _has_trained_head(stock: Any, config: Any, tensors: _Tensors) -> bool:
-    """Whether the checkpoint has a part of the head of a sequence classifier, in the right size, that was trained."""
+    """Return whether the checkpoint has a trained part of the head of a sequence classifier, in the right size."""
     classes = getattr(config, "architectures", None) or []
     if classes and not str(classes[0]).endswith("ForSequenceClassification"):
         return False
@@ -207,7 +207,7 @@ def _has_trained_head(stock: Any, config: Any, tensors: _Tensors) -> bool:
 
 
 def _has_trained_pooler(stock: Any, tensors: _Tensors) -> bool:
-    """Whether the own head reads a pooler of the base model that was trained."""
+    """Return whether the own head reads a pooler of the base model that was trained."""
     if getattr(stock.base_model, "pooler", None) is None:
         return False
     biases = [name for name in tensors.names if "pooler" in name.split(".") and name.endswith("bias")]
@@ -236,12 +236,12 @@ class _Tensors:
         return tuple(self._files[name].get_slice(name).get_shape()) if name in self._files else None
 
     def is_trained(self, name: str) -> bool:
-        """Whether a tensor is not all zero."""
+        """Return whether a tensor is not all zero."""
         return bool(self._files[name].get_tensor(name).any())
 
 
 def _weight_files(name: str | Path) -> list[str]:
-    """The safetensors files of a model."""
+    """Return the safetensors files of a model."""
     whole = _file_of(name, _WEIGHTS)
     if whole is not None:
         return [whole]
@@ -251,7 +251,7 @@ def _weight_files(name: str | Path) -> list[str]:
 
 
 def _of_sentence_encoder(name: str | Path) -> Chosen | None:
-    """The pooling of a sentence encoder; None if it is none."""
+    """Return the pooling of a sentence encoder; None if it is none."""
     modules_file = _file_of(name, _MODULES)
     if modules_file is None:
         return None
@@ -285,7 +285,7 @@ def _read_json(path: str, kind: Callable[[], Any]) -> Any:
 
 
 def _file_of(name: str | Path, file: str) -> str | None:
-    """The path of a file of a model; None if it has no such file."""
+    """Return the path of a file of a model; None if it has no such file."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder / file) if (folder / file).is_file() else None

@@ -60,7 +60,7 @@ def examine_vocabulary(data: Data, model: str, tokenizer: Any) -> list[Finding]:
 
 
 def _words(data: Data) -> Iterator[str]:
-    """The words of evenly spaced training examples."""
+    """Yield the words of evenly spaced training examples."""
     assert data.train is not None
     rows = np.unique(np.linspace(0, len(data.train) - 1, min(len(data.train), _ROWS)).astype(int))
     chosen = data.train.select(rows)
@@ -70,7 +70,7 @@ def _words(data: Data) -> Iterator[str]:
 
 
 def is_hard(word: str, ids: list[int], unknown: int | None) -> bool:
-    """Whether a tokenizer does not know a word, or takes it apart.
+    """Return whether a tokenizer does not know a word, or takes it apart.
 
     Args:
         word: The word.

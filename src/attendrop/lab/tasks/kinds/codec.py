@@ -77,7 +77,7 @@ class Codec:
         return {name: METRICS[name](*pair) for name in self.task.metrics}
 
     def quality(self, prediction: EvalPrediction) -> np.ndarray:
-        """How good the answer to each example is, for paired tests."""
+        """Return how good the answer to each example is, for paired tests."""
         return self.quality_of(self.predicted(first_of(prediction.predictions)), np.asarray(prediction.label_ids))
 
     # ---- what a kind overrides -------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Codec:
         return predicted, gold.reshape(-1)
 
     def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-        """How good the answer to each example is: true where it is right, or a number that is greater if it is better.
+        """Return how good each answer is: true where it is right, or a number that is greater if it is better.
 
         Args:
             predicted: From `predicted`.

@@ -26,7 +26,7 @@ class LinearHead:
     fitted_by = "logistic regression"
 
     def targets(self, labels: Any) -> Array:
-        """Encoded labels as an array.
+        """Return encoded labels as an array.
 
         Args:
             labels: The column `labels` of an encoded split.
@@ -34,7 +34,7 @@ class LinearHead:
         return np.asarray(labels, int)
 
     def groups(self, targets: Array) -> Array | None:
-        """The class of each example, of which samples have the same share; None = there are no classes."""
+        """Return the class of each example, of which samples have the same share; None = there are no classes."""
         return targets
 
     def fit(self, features: Any, targets: Array, outputs: int) -> Linear:
@@ -48,7 +48,7 @@ class LinearHead:
         return fit_logistic(features, targets, outputs, **_strengths(features))
 
     def start(self, model: Linear, features: Array) -> Linear:
-        """The model with smaller weights, from which a head starts to learn.
+        """Return the model with smaller weights, from which a head starts to learn.
 
         Args:
             model: The fitted model.
@@ -72,7 +72,7 @@ class LabelHead(LinearHead):
         return fit_logistic_labels(features, targets, **_strengths(features))
 
     def start(self, model: Linear, features: Array) -> Linear:
-        """The logits keep their mean, because most labels are rare: it says how rare."""
+        """Keep the mean of the logits, because most labels are rare: it says how rare."""
         mean = model(features).mean(0)
         factor = _factor(model(features) - mean)
         return dataclasses.replace(model, weight=model.weight * factor, bias=mean + (model.bias - mean) * factor)

@@ -88,7 +88,7 @@ class SetCodec(ClassCodec):
         return predicted[:, self.to_model], gold[:, self.to_model].astype(int)
 
     def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-        """The F1 of the labels of each example; 1 where it has none and gets none."""
+        """Return the F1 of the labels of each example; 1 where it has none and gets none."""
         right, sizes = (predicted * gold).sum(-1), predicted.sum(-1) + gold.sum(-1)
         return np.where(sizes > 0, 2 * right / np.maximum(sizes, 1), 1.0)
 

@@ -49,7 +49,7 @@ class NumberCodec(Codec):
         return outputs.reshape(-1)
 
     def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-        """Minus the squared error of each example."""
+        """Return minus the squared error of each example."""
         return -((predicted.astype(float) - gold.reshape(-1)) ** 2)
 
     def values(self, predictions: Any, split: str = "test") -> Any:

@@ -133,7 +133,7 @@ class TagCodec(ClassCodec):
         return predictions, [list(names[row[mask]]) for row, mask in zip(gold, scored, strict=True)]
 
     def quality_of(self, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-        """Minus the number of wrong words of each sentence."""
+        """Return minus the number of wrong words of each sentence."""
         return -((predicted != gold) & (gold != IGNORED)).sum(-1).astype(float)
 
     def decode(self, predictions: Any, split: str = "test") -> list[Any]:
