@@ -94,7 +94,7 @@ class PooledModel:
     output_shift: Tensor
 
     def __init__(self, config: Any, make_base: Callable[[Any], nn.Module]) -> None:
-        PreTrainedModel.__init__(self, config)  # type: ignore[arg-type]
+        PreTrainedModel.__init__(self, config)
         self.num_labels = config.num_labels
         setattr(self, type(self).base_model_prefix, make_base(config))  # type: ignore[attr-defined]
         self.pooled_dropout = nn.Dropout(_dropout_of(config))
@@ -161,11 +161,12 @@ class PooledModel:
             state_dict: The weights; None = those of the model.
             **options: As of transformers.
         """
+        given = dict(state_dict or {})  # transformers empties the dictionary
         super().save_pretrained(  # type: ignore[misc]
             save_directory, is_main_process=is_main_process, state_dict=state_dict, **options
         )
         if is_main_process and not encodes_apart(self.config):
-            write_sentence_files(self, Path(save_directory), str(pooling_of(self.config)), state_dict or {})
+            write_sentence_files(self, Path(save_directory), str(pooling_of(self.config)), given)
 
 
 def pair_features(pooled: Tensor) -> Tensor:
@@ -191,14 +192,14 @@ def _rows_of_texts(name: str, value: Any) -> Any:
 
 
 def _dropout_of(config: Any) -> float:
-    """The dropout before the head, under the names that the configurations have for it."""
+    """Return the dropout before the head, under the names that the configurations have for it."""
     names = ("classifier_dropout", "seq_classif_dropout", "classifier_dropout_prob", "hidden_dropout_prob", "dropout")
     values = (getattr(config, name, None) for name in names)
     return float(next((value for value in values if value is not None), 0.0))
 
 
 @functools.cache
-def _class_for(config_class: type) -> Any:
+def _class_for(config_class: Any) -> Any:
     stock = AutoModelForSequenceClassification._model_mapping[config_class]
     base: Any = AutoModel._model_mapping[config_class]
     family = next(cls for cls in stock.__mro__[1:] if issubclass(cls, PreTrainedModel))
@@ -229,7 +230,8 @@ def pooled_class(config: Any) -> Any:
     Args:
         config: The configuration of an encoder, for which `can_be_pooled` is true.
     """
-    return _class_for(type(config))
+    config_class: Any = type(config)
+    return _class_for(config_class)
 
 
 def pooled_class_named(name: str) -> Any:

@@ -1,9 +1,9 @@
 """The files with which sentence-transformers loads a classifier: `encode` gives its logits.
 
-    modules.json                which modules there are: the encoder (the folder itself), 1_Pooling, 2_Dense
-    1_Pooling/config.json       how the hidden states are pooled
-    2_Dense/                    the head: a linear layer, into which the scale and the shift of a regression are folded
-    sentence_bert_config.json   the maximum length in tokens, where it is known
+modules.json                which modules there are: the encoder (the folder itself), 1_Pooling, 2_Dense
+1_Pooling/config.json       how the hidden states are pooled
+2_Dense/                    the head: a linear layer, into which the scale and the shift of a regression are folded
+sentence_bert_config.json   the maximum length in tokens, where it is known
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _folded_head(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         None if name not in own else state.get(name, own[name]).detach().cpu()
         for name in ("pooled_head.weight", "pooled_head.bias", "output_scale", "output_shift")
     )
-    assert weight is not None and bias is not None
+    assert weight is not None
+    assert bias is not None
     if scale is not None and shift is not None:
         weight, bias = weight * scale, bias * scale + shift
     return {"linear.weight": weight.contiguous(), "linear.bias": bias.contiguous()}

@@ -183,9 +183,7 @@ def _loading(record: Mapping[str, Any], task: Task) -> str:
     from ...model.sentence_files import SNIPPET
 
     modality = modality_of(task)
-    processor = (
-        f'{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")'
-    )
+    processor = f'{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")'
     if not _is_pooled(record):
         model_class = modality.model_class(task)
         return (

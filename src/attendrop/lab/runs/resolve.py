@@ -25,8 +25,8 @@ from ...errors import UserError, on_one_line
 from ...methods import parse_method
 from .. import tasks
 from .checks import check_arguments
-from .presets import apply_preset
 from .head import choose_head
+from .presets import apply_preset
 from .recipe import Recipe, choose_recipe
 from .settings import RunConfig
 

@@ -152,13 +152,13 @@ class RunConfig:
     )
     pooling: str = _setting(
         "auto",
-        "What the head of a text classifier reads: mean (over the tokens), cls (the first token), model (what the model's "
-        "own class reads), or auto: as the model was trained, mean if it has no trained pooler.",
+        "What the head of a text classifier reads: mean (over the tokens), cls (the first token), model (what the "
+        "model's own class reads), or auto: as the model was trained, mean if it has no trained pooler.",
     )
     pairs: str = _setting(
         "auto",
-        "How two texts are encoded: joint (as one sequence), separate (each by itself), or auto: separate for a sentence "
-        "encoder with few examples.",
+        "How two texts are encoded: joint (as one sequence), separate (each by itself), or auto: separate for a "
+        "sentence encoder with few examples.",
     )
     method: list[str] = field(
         default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")

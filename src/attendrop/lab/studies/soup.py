@@ -98,7 +98,9 @@ def make_soup(
         first["settings"], first["method"], first["task"], first["seed"], first["size"], first["keep"],
         bool(first.get("resample")), first.get("fold"), first.get("head_seed"),
     )  # fmt: skip
-    config = make_config({"pooling": OWN_HEAD, **first["settings"], "output_dir": str(output_dir), "save_strategy": "no"})
+    config = make_config(
+        {"pooling": OWN_HEAD, **first["settings"], "output_dir": str(output_dir), "save_strategy": "no"}
+    )
     check_folder(config)
     data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)

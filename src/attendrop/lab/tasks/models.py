@@ -199,7 +199,9 @@ def load_model(
     pooled = set_pooling(config, choose_pooling(name, config, task, pooling, is_remote).pooling, task)
     if quantization is not None:
         with torch.device("meta"):
-            skeleton = auto.from_config(config, trust_remote_code=trust_remote_code) if pooled is None else pooled(config)
+            skeleton = (
+                auto.from_config(config, trust_remote_code=trust_remote_code) if pooled is None else pooled(config)
+            )
         quantization.llm_int8_skip_modules = head_modules(skeleton)  # for 4 bits too; a new head is trained
         options["quantization_config"] = quantization
 
