@@ -161,11 +161,12 @@ class PooledModel:
             state_dict: The weights; None = those of the model.
             **options: As of transformers.
         """
+        given = dict(state_dict or {})  # transformers empties the dictionary
         super().save_pretrained(  # type: ignore[misc]
             save_directory, is_main_process=is_main_process, state_dict=state_dict, **options
         )
         if is_main_process and not encodes_apart(self.config):
-            write_sentence_files(self, Path(save_directory), str(pooling_of(self.config)), state_dict or {})
+            write_sentence_files(self, Path(save_directory), str(pooling_of(self.config)), given)
 
 
 def pair_features(pooled: Tensor) -> Tensor:
@@ -198,7 +199,7 @@ def _dropout_of(config: Any) -> float:
 
 
 @functools.cache
-def _class_for(config_class: type) -> Any:
+def _class_for(config_class: Any) -> Any:
     stock = AutoModelForSequenceClassification._model_mapping[config_class]
     base: Any = AutoModel._model_mapping[config_class]
     family = next(cls for cls in stock.__mro__[1:] if issubclass(cls, PreTrainedModel))
@@ -229,7 +230,8 @@ def pooled_class(config: Any) -> Any:
     Args:
         config: The configuration of an encoder, for which `can_be_pooled` is true.
     """
-    return _class_for(type(config))  # type: ignore[arg-type]
+    config_class: Any = type(config)
+    return _class_for(config_class)
 
 
 def pooled_class_named(name: str) -> Any:

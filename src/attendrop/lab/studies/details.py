@@ -41,7 +41,7 @@ def explorer_of(
     """
     method = next((method for method in regularizers if isinstance(method, ADDrop)), None)
     is_shown = tasks.kind_of(data.task).has_one_class and data.task.modality == "text" and data.validation is not None
-    if method is None or method.attribution == "rd" or not is_shown:
+    if method is None or method.attribution == "rd" or not is_shown or data.task.is_encoded_apart:
         return None
     assert data.validation is not None
     rows = _rows(data, _POOL)

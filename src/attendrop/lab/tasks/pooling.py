@@ -70,8 +70,8 @@ def choose_pooling(name: str | Path, config: Any, task: Task, wanted: str = AUTO
     if not can_have_pooling(task):
         if wanted in POOLINGS:
             raise UserError(
-                f"pooling is {wanted!r}, and this is {task.modality} {task.kind}, whose head reads no pooling; it "
-                f"is for {', '.join(kinds_that('can_be_pooled'))} of texts."
+                f"pooling is {wanted!r}, and this is {task.modality} {task.kind}, whose head does not read a pooling; "
+                f"it is for {', '.join(kinds_that('can_be_pooled'))} of texts."
             )
         return Chosen(OWN_HEAD)
     from ...model.pooled import can_be_pooled
@@ -171,7 +171,8 @@ def set_pooling(config: Any, pooling: str, task: Task) -> Any:
     is_pooled = pooling in POOLINGS and not hasattr(config, _OWN_SETTING)
     if task.is_encoded_apart and not is_pooled:
         raise UserError(
-            f"the pairs of {task.name} are encoded apart, and this model has its own head, which reads one sequence."
+            f"the pairs of {task.name} are encoded apart, and this model has a head of its own, which reads one "
+            "sequence."
         )
     if not is_pooled:
         if pooling in POOLINGS:
