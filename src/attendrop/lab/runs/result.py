@@ -60,7 +60,8 @@ class Result:
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
         if rows := baseline_rows(self.record.get("baselines")):
             body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in rows[1:])
-            table += f"<table><thead><tr><th>beside</th><th>{escape(rows[0][1])}</th></tr></thead><tbody>{body}</tbody></table>"
+            titles = f"<th>beside simple baselines</th><th>{escape(rows[0][1])}</th>"
+            table += f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
         first = f"<p><strong>{escape(self.sentence)}</strong></p>" if self.sentence else ""
         warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
         curves = self.folder / "curves.png"
