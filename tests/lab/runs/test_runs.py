@@ -146,7 +146,10 @@ def test_command_line_yaml_and_python_give_the_same_bits(workspace: Path, finish
 
 def test_a_run_equals_a_trainer_written_by_hand(workspace: Path) -> None:
     """A run hides nothing: the weights equal those of the Trainer that a user would write."""
-    result = fine_tune(**settings(workspace, "sampled", train_sampling_strategy="random", pooling="model", **KEPT))
+    given = settings(
+        workspace, "sampled", train_sampling_strategy="random", pooling="model", head_start="random", **KEPT
+    )
+    result = fine_tune(**given)
     tokenizer = AutoTokenizer.from_pretrained(workspace / "model")
 
     def read(rows: list[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ def test_of_epochs_with_the_same_score_the_one_with_the_smallest_loss_is_kept_as
     worker: Worker, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """With a tiny learning rate no prediction changes, and the loss falls from epoch to epoch."""
-    slow = {**settings, "num_train_epochs": 3, "learning_rate": 1e-6}
+    slow = {**settings, "num_train_epochs": 3, "learning_rate": 1e-6, "head_start": "random"}
     record = worker.run(spec_of(slow, seed=2, keep="dev"))
     assert len({row["accuracy"] for row in record.curves}) == 1
     losses = {row["epoch"]: row["loss"] for row in record.curves}
@@ -137,6 +137,7 @@ def test_runs_can_share_the_new_head_and_differ_in_everything_else(
     short = {
         **settings,
         "num_train_epochs": 1,
+        "head_start": "random",
         "learning_rate": 1e-9,
         "logging_steps": 2,
     }  # the head stays as it was initialised

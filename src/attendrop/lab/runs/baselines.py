@@ -62,9 +62,8 @@ class Baselines:
             return
         rows = stratified(None, len(train), MOST_ROWS)
         with torch.no_grad(), all_preserved(next(model.parameters()).device), evaluating(model):
-            given = [
-                _cosines(model, tokenizer, split, task.text, max_length) for split in (train.select(rows), validation)
-            ]
+            splits = (train.select(rows), validation)
+            given = [_cosines(model, tokenizer, split, task.text, max_length) for split in splits]
         if given[0] is not None and given[1] is not None:
             linear = fit_ridge(given[0][:, None], np.asarray(train.select(rows)[task.label][:], float), (1e-6,))
             self._cosine = linear(given[1][:, None])[:, 0]
@@ -271,13 +270,8 @@ def _cosines(model: Any, tokenizer: Any, split: Any, columns: Sequence[str], max
         means = np.zeros((len(texts), 0))
         for start in range(0, len(order), BATCH):
             places = order[start : start + BATCH]
-            batch = tokenizer(
-                [texts[row] for row in places],
-                truncation=True,
-                max_length=max_length,
-                padding=True,
-                return_tensors="pt",
-            ).to(device)
+            part, options = [texts[row] for row in places], {"truncation": True, "max_length": max_length}
+            batch = tokenizer(part, **options, padding=True, return_tensors="pt").to(device)
             batch.pop("token_type_ids", None)
             values = pool(encoder(**batch)[0], batch.get("attention_mask"), "mean").float().cpu().numpy()
             if not means.shape[1]:

@@ -69,8 +69,8 @@ class Result:
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
         if self.record is not None and (beside := baseline_rows(self.record.baselines)):
             body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in beside[1:])
-            head = f"<tr><th>beside</th><th>{escape(beside[0][1])}</th></tr>"
-            table += f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+            titles = f"<th>beside simple baselines</th><th>{escape(beside[0][1])}</th>"
+            table += f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
         first = f"<p><strong>{escape(self.sentence)}</strong></p>" if self.sentence else ""
         warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
         curves = self.folder / "curves.png"
