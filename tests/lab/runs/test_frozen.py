@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.cli_tools import save_encoder, sentences, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attendrop.errors import UserError
 from attendrop.lab.runs import fine_tune
+from helpers.cli_tools import save_encoder, sentences, write_csv
 
 
 @pytest.fixture(scope="module")
