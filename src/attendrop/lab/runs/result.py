@@ -58,9 +58,9 @@ class Result:
         rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in scores)
         titles = "".join(f"<th>{title}</th>" for title in ("score", "value", "95 % interval", "most frequent answer"))
         table = f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>"
-        if rows := baseline_rows(self.record.get("baselines")):
-            body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in rows[1:])
-            titles = f"<th>beside simple baselines</th><th>{escape(rows[0][1])}</th>"
+        if beside := baseline_rows(self.record.get("baselines")):
+            body = "".join(f"<tr><td>{escape(name)}</td><td>{value}</td></tr>" for name, value in beside[1:])
+            titles = f"<th>beside simple baselines</th><th>{escape(beside[0][1])}</th>"
             table += f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
         first = f"<p><strong>{escape(self.sentence)}</strong></p>" if self.sentence else ""
         warnings = "".join(f"<li>{escape(text)}</li>" for text in self.warnings)
