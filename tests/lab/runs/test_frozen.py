@@ -65,7 +65,10 @@ def test_the_seed_of_the_head_does_not_matter_and_a_random_start_does(folder: Pa
 
 
 def test_words_that_win_are_named_first(folder: Path) -> None:
-    result = run(folder, "words", head_start="random")
+    write_csv(folder / "more.csv", sentences(300, seed=3))
+    write_csv(folder / "test.csv", sentences(200, seed=4))
+    files = {"train_file": str(folder / "more.csv"), "validation_file": str(folder / "test.csv")}
+    result = run(folder, "words", head_start="random", **files)
     baselines = result.record["baselines"]
     assert set(baselines["scores"]) == {"fine-tuned", "words", "frozen"}
     assert baselines["best"] == "words"
