@@ -432,7 +432,26 @@ def test_words_and_tags_of_a_text_are_read(tmp_path: Path) -> None:
 
 
 def test_texts_of_another_language_are_a_warning(tmp_path: Path) -> None:
-    english = "the tall man in a red coat walks his small dog past an old house near the river".split()
+    english = [
+        "the",
+        "tall",
+        "man",
+        "in",
+        "a",
+        "red",
+        "coat",
+        "walks",
+        "his",
+        "small",
+        "dog",
+        "past",
+        "an",
+        "old",
+        "house",
+        "near",
+        "the",
+        "river",
+    ]
     save_encoder(tmp_path / "model", [" ".join(english)])
     tokenizer = load_tokenizer(str(tmp_path / "model"))
 
