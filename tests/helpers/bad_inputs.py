@@ -223,6 +223,7 @@ SETTINGS = [
     train("both shots and fraction are given", shots=2, fraction=0.5),
     train("both resume and overwrite are given", resume=True, overwrite=True),
     train("patience is 2, and eval_strategy is 'no'", patience=2, eval_strategy="no"),
+    train("keep_epoch is .best., and load_best_model_at_end is False", keep_epoch="best", load_best_model_at_end=False),
     train("load_best_model_at_end is True, and eval_strategy is 'no'", load_best_model_at_end=True, eval_strategy="no"),
     train("fp16 is True, and training runs on the CPU", fp16=True),
     train("fp16_full_eval is True, and training runs on the CPU", fp16_full_eval=True),

@@ -360,6 +360,13 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
     "lab/runs/recipe.py": [
         ("epochs * PRESET_EXAMPLES / examples", "epochs * examples / PRESET_EXAMPLES", "first_hour:many_passes"),
     ],
+    "lab/runs/keeping.py": [
+        ("others * p_value(", "p_value(", "keeping:corrects"),
+        ("if p <= LEVEL", "if p > LEVEL", "keeping:last_epoch"),
+    ],
+    "lab/evaluation/thresholds.py": [
+        ("_part(answers, places != fold)", "answers", "thresholds:lower"),
+    ],
     "lab/runs/presets.py": [
         ('"patience": 3 if config.task in _LARGE else 5',
          '"patience": 5 if config.task in _LARGE else 3', "cli:preset"),

@@ -432,27 +432,8 @@ def test_words_and_tags_of_a_text_are_read(tmp_path: Path) -> None:
 
 
 def test_texts_of_another_language_are_a_warning(tmp_path: Path) -> None:
-    english = [
-        "the",
-        "tall",
-        "man",
-        "in",
-        "a",
-        "red",
-        "coat",
-        "walks",
-        "his",
-        "small",
-        "dog",
-        "past",
-        "an",
-        "old",
-        "house",
-        "near",
-        "the",
-        "river",
-    ]
-    save_encoder(tmp_path / "model", [" ".join(english)])
+    line = "the tall man in a red coat walks his small dog past an old house near the river"
+    save_encoder(tmp_path / "model", [line])
     tokenizer = load_tokenizer(str(tmp_path / "model"))
 
     def found(texts: list[str]) -> list[str]:
@@ -460,7 +441,7 @@ def test_texts_of_another_language_are_a_warning(tmp_path: Path) -> None:
         data = Data(task, Dataset.from_dict({"text": texts, "label": [0, 1] * (len(texts) // 2)}), None)
         return [finding.text for finding in examine_vocabulary(data, "model", tokenizer)]
 
-    line, other = " ".join(english), "der große Mann im roten Mantel führt seinen kleinen Hund am Fluss entlang"
+    other = "der große Mann im roten Mantel führt seinen kleinen Hund am Fluss entlang"
     assert not found([line] * 10)
     assert not found([line] * 9 + [other])
     (text,) = found([line] * 4 + [other] * 6)

@@ -180,7 +180,8 @@ def _check_pairs(config: RunConfig) -> None:
                 "eval_strategy must be 'epoch' or 'steps'."
             )
     loads_best = training.get("load_best_model_at_end")
-    if {"keep_epoch", "load_best_model_at_end"} <= config.explicit and loads_best == (config.keep_epoch == "last"):
+    contradicts = config.keep_epoch == ("last" if loads_best else "best")
+    if contradicts and {"keep_epoch", "load_best_model_at_end"} <= config.explicit:
         raise UserError(
             f"keep_epoch is {config.keep_epoch!r}, and load_best_model_at_end is {loads_best}; leave one of them out."
         )
