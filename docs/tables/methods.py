@@ -54,6 +54,9 @@ def methods() -> str:
 def works_with() -> str:
     """Where each method works; tests/scripts/works_with.py tried it."""
     tried = {row["method"]: row for row in last_rows(RESULTS / "works-with.csv", ("method",))}
+    if missing := [it.name for it in cards() if it.name not in tried]:
+        names = " ".join(missing)
+        raise SystemExit(f"works-with.csv has no row for {names}: run `python tests/scripts/works_with.py {names}`.")
     settings = [name for name in next(iter(tried.values())) if name != "method"]
     return table(
         ["method", *settings],

@@ -7,7 +7,7 @@ import re
 from importlib import import_module
 
 from . import methods, research, timings
-from .methods import ROOT
+from .methods import ROOT, works_with
 
 PAGES = (
     "README.md",
@@ -49,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
+    works_with()  # says what is missing before anything is written
     stale = []
     for name in (*FILES, *PAGES):  # the list of public names even where a table cannot be made yet
         path = ROOT / name

@@ -1,6 +1,7 @@
 """Tries every method with LoRA, a causal language model, images, DDP and FSDP2, and writes what worked.
 
-    python tests/scripts/works_with.py
+    python tests/scripts/works_with.py                  # all methods, which takes minutes
+    python tests/scripts/works_with.py addrop rdrop     # these alone; the rows of the others stay
 
 It trains a tiny model for two steps each time, on two CPU processes, and writes studies/results/works-with.csv, from
 which `python -m docs.tables` makes the catalogue of the site. A cell is "yes", or the error.
@@ -100,29 +101,40 @@ def outcome(trial: Callable[[str], Any], method: str) -> str:
     return "yes"
 
 
-def worker(file: str, trials: list[str]) -> None:
+def worker(file: str, methods: list[str], trials: list[str]) -> None:
     """One of the two processes. The way in which weights are shared is the same for its whole life."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()
-    outcomes = {method: {name: outcome(TRIALS[name], method) for name in trials} for method in METHODS}
+    outcomes = {method: {name: outcome(TRIALS[name], method) for name in trials} for method in methods}
     if os.environ["RANK"] == "0":
         Path(file).write_text(json.dumps(outcomes), encoding="utf-8")
 
 
-def main() -> None:
+def main(methods: list[str]) -> None:
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise SystemExit(f"there is no method {unknown[0]!r}.")
+    path = RESULTS / "works-with.csv"
+    with path.open(encoding="utf-8", newline="") as csv_file:
+        known = {row["method"]: dict(row) for row in csv.DictReader(csv_file)}
+    methods = methods or list(METHODS)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", __file__]
-    outcomes: dict[str, dict[str, str]] = {method: {"method": method} for method in METHODS}
+    outcomes: dict[str, dict[str, str]] = {method: {"method": method} for method in methods}
     for trials in ([name for name in TRIALS if name != "FSDP"], ["FSDP"]):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "found.json")
-            subprocess.run([*launch, str(file), *trials], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            words = [*launch, "--worker", str(file), ",".join(methods), *trials]
+            subprocess.run(words, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             for method, cells in json.loads(file.read_text(encoding="utf-8")).items():
                 outcomes[method] |= cells
-    with (RESULTS / "works-with.csv").open("w", newline="", encoding="utf-8") as csv_file:
+    rows = known | outcomes
+    with path.open("w", newline="", encoding="utf-8") as csv_file:
         writer = csv.DictWriter(csv_file, ["method", *TRIALS], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(outcomes.values())
+        writer.writerows(rows[method] for method in sorted(rows) if method in METHODS)
 
 
 if __name__ == "__main__":
-    worker(sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else main()
+    if sys.argv[1:2] == ["--worker"]:
+        worker(sys.argv[2], sys.argv[3].split(","), sys.argv[4:])
+    else:
+        main(sys.argv[1:])
