@@ -552,8 +552,8 @@ def test_scaled_probabilities_use_the_temperature_of_the_other_half() -> None:
 
 
 def test_interval_of_a_score_over_examples() -> None:
-    right = (np.random.default_rng(0).random(200) < 0.7).astype(float)
-    assert calibration.score_interval(np.mean, right, seed=1) == bca_interval(right, 0.95, 1000, 1)
+    correct = (np.random.default_rng(0).random(200) < 0.7).astype(float)
+    assert calibration.score_interval(np.mean, correct, seed=1) == bca_interval(correct, 0.95, 1000, 1)
     probabilities, labels = np.tile(PROBABILITIES, (25, 1)), np.tile(LABELS, 25)
     low, high = calibration.score_interval(calibration.brier_score, probabilities, labels, resamples=200)
     assert low < calibration.brier_score(probabilities, labels) < high
@@ -583,9 +583,9 @@ def test_error_rates_hold_until_decided(methods: int) -> None:
     for name in ("normal", "in steps of 1"):
         alarms = simulation.until_decided(name, methods)
         assert alarms.measured <= 0.05 + 4 * alarms.error
-    found = simulation.until_decided("normal", 1, effect=0.5)
-    assert found.measured >= found.stated - 4 * found.error
-    assert found.mean_seeds < 32
+    estimate = simulation.until_decided("normal", 1, effect=0.5)
+    assert estimate.measured >= estimate.stated - 4 * estimate.error
+    assert estimate.mean_seeds < 32
     wrong = simulation.until_decided("normal", 1, effect=0.5, delta=0.5)
     assert wrong.measured <= 0.025 + 4 * wrong.error
 

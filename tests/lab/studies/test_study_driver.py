@@ -174,8 +174,8 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     with Study(tmp_path / "s", COMPARE) as again:
         remaining = iter([*specs, specs[0]])
         executor = make_executor(workers=0, make_worker=LIGHT)
-        found = [found.seed for found in again.run(lambda: next(remaining, None), executor)]
-    assert found == [0, 1, 2, 3, 0]
+        seeds = [record.seed for record in again.run(lambda: next(remaining, None), executor)]
+    assert seeds == [0, 1, 2, 3, 0]
 
 
 def test_a_run_that_is_asked_for_twice_at_once_runs_once(tmp_path: Path) -> None:
@@ -185,9 +185,9 @@ def test_a_run_that_is_asked_for_twice_at_once_runs_once(tmp_path: Path) -> None
     with Study(tmp_path / "s", COMPARE) as one:
         remaining = iter([spec, spec])
         executor = make_executor(workers=2, device="cpu", make_worker=LIGHT)
-        found = [found.id for found in one.run(lambda: next(remaining, None), executor)]
+        ids = [record.id for record in one.run(lambda: next(remaining, None), executor)]
         executor.close()
-    assert found == [spec.id, spec.id]
+    assert ids == [spec.id, spec.id]
     assert attempts(marks) == {spec.id: 1}
 
 

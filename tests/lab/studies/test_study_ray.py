@@ -27,9 +27,9 @@ def cluster() -> Iterator[Any]:
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))  # nodes have it installed
-        found = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        yield found
-        found.shutdown()
+        head = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        yield head
+        head.shutdown()
 
 
 def engine_of(cluster: Any, make_worker: str = LIGHT, **options: Any) -> Any:
@@ -68,10 +68,10 @@ def test_an_actor_that_dies_and_a_run_that_fails(cluster: Any, tmp_path: Path) -
     remaining = iter(specs)
     with closing(engine_of(cluster)) as executor:
         records = {record.id: record for record in executor.results(lambda: next(remaining, None))}
-    found = [records[spec.id] for spec in specs]
-    assert [record.status for record in found] == ["finished", "failed", "failed", "finished"]
-    assert "the Ray actor was lost" in found[1].error.message
-    assert found[2].error.type == "DivergedError"
+    ordered = [records[spec.id] for spec in specs]
+    assert [record.status for record in ordered] == ["finished", "failed", "failed", "finished"]
+    assert "the Ray actor was lost" in ordered[1].error.message
+    assert ordered[2].error.type == "DivergedError"
 
 
 def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:
@@ -89,9 +89,9 @@ def test_a_worker_that_cannot_be_made_is_one_sentence(cluster: Any) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 @pytest.mark.parametrize(

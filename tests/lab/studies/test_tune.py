@@ -89,15 +89,15 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "qmc", "tpe"])
 def test_same_seed_tries_the_same_settings(sampler: str, tmp_path: Path) -> None:
-    found = []
+    tried = []
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         folder.mkdir()
         executor = FunctionExecutor(good_p)
         search(config(sampler=sampler, trials=13, repeats=1, settings={"seed": seed}), folder, executor)
-        found.append([[*spec.settings["method"], spec.settings["learning_rate"]] for spec in executor.specs])
-    assert found[0] == found[1]
-    assert found[0] != found[2]
+        tried.append([[*spec.settings["method"], spec.settings["learning_rate"]] for spec in executor.specs])
+    assert tried[0] == tried[1]
+    assert tried[0] != tried[2]
 
 
 def test_tpe_learns_from_the_scores(tmp_path: Path) -> None:

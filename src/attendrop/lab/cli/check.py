@@ -76,6 +76,6 @@ def _print(findings: Sequence[Finding]) -> None:
             colour = "yellow" if finding.level == "warning" else "dim"
             print_sentence(f"[{colour}]{finding.level}:[/{colour}] {shown(finding.text)}")
     counts = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
-    found = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+    totals = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
     verdict = "would stop" if counts["error"] else "would accept these files"
-    console.print(f"{found}: `attendrop train` {verdict}")
+    console.print(f"{totals}: `attendrop train` {verdict}")

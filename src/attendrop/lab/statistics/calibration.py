@@ -51,8 +51,8 @@ def log_loss(probabilities: npt.ArrayLike, labels: Labels) -> float:
         probabilities: One row for each example, one column for each class.
         labels: The right class of each example.
     """
-    right = np.asarray(probabilities, float)[np.arange(len(labels)), labels]
-    return float(-np.log(np.maximum(right, 1e-15)).mean())
+    of_label = np.asarray(probabilities, float)[np.arange(len(labels)), labels]
+    return float(-np.log(np.maximum(of_label, 1e-15)).mean())
 
 
 def brier_score(probabilities: npt.ArrayLike, labels: Labels) -> float:
@@ -95,7 +95,7 @@ def reliability(
         equal_mass: Whether bins have the same number of examples, instead of the same width.
     """
     probabilities = np.asarray(probabilities, float)
-    confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
+    confidence, correct = probabilities.max(-1), probabilities.argmax(-1) == labels
     if equal_mass:
         order = np.argsort(confidence, kind="stable")
         members = [part for part in np.array_split(order, bins) if len(part)]
@@ -110,7 +110,7 @@ def reliability(
         high=[float(high) for _, high in edges],
         examples=[len(part) for part in members],
         confidence=[float(confidence[part].mean()) for part in members],
-        accuracy=[float(right[part].mean()) for part in members],
+        accuracy=[float(correct[part].mean()) for part in members],
     )
 
 

@@ -213,8 +213,8 @@ def _power(outcome: str, comparison: Verdicts) -> str:
     if not isinstance(comparison, Comparison):
         return ""
     parts = []
-    if (chance := comparison.probability_of_improvement) is not None:
-        parts.append(f"Probability of improvement {chance:.2f}")
+    if (probability := comparison.probability_of_improvement) is not None:
+        parts.append(f"Probability of improvement {probability:.2f}")
     if (effect := comparison.minimum_detectable_effect) is not None:
         parts.append(f"smallest detectable effect {difference(outcome, effect).lstrip('+')}")
     return f' <span class="power">{escape("; ".join(parts))}.</span>' if parts else ""

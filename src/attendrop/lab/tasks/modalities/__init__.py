@@ -70,18 +70,18 @@ def find_media(table: Table, column: str | None, kind: str | None) -> tuple[Medi
             )
         return None
     names = [column] if column is not None else list(table.columns)
-    found = [
+    candidates = [
         (media, name)
         for media in ([wanted] if wanted else _MEDIA)
         for name in names
         if _are_paths(table.columns.get(name, ()), media.suffixes)
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         raise UserError(
-            f"{table.path} has paths of files in the columns {' and '.join(name for _, name in found)}; name the one "
-            "to learn from with --text."
+            f"{table.path} has paths of files in the columns {' and '.join(name for _, name in candidates)}; name the "
+            "one to learn from with --text."
         )
     if wanted is not None:
         raise UserError(

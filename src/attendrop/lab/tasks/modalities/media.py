@@ -128,14 +128,14 @@ class Media(Modality):
     def located(self, table: Table, columns: Sequence[str]) -> Table:
         """Resolve paths in a table, relative to the folder of the table."""
         folder = table.path.parent
-        found = {
+        resolved = {
             name: [
                 str(folder / value.strip()) if isinstance(value, str) and value.strip() else value for value in paths
             ]
             for name, paths in table.columns.items()
             if name in columns
         }
-        return replace(table, columns={**table.columns, **found})
+        return replace(table, columns={**table.columns, **resolved})
 
     def check_column(self, table: Table, task: Task, column: str) -> None:
         """Read all files, several at a time; `facts_of` keeps what was found."""
