@@ -105,7 +105,7 @@ def test_verdicts_are_on_the_page_without_scripts() -> None:
 @pytest.mark.parametrize("render", [render_page, render_markdown, card_section])
 def test_too_few_seeds_give_no_verdict_and_the_reason(render: Any) -> None:
     text = render(small_analysis())
-    assert "No verdict: 3 seeds are too few to tell a method from chance." in text
+    assert "No verdict: 3 seeds are too few to estimate run-to-run noise." in text
     assert "too few seeds" in text
     if render is not card_section:
         assert "with fewer than 5 the test cannot tell a difference from chance" in text

@@ -289,7 +289,7 @@ def test_holm_over_methods_can_turn_a_verdict() -> None:
     assert among.p == alone.p
     assert among.interval == alone.interval
     assert among.p_adjusted == pytest.approx(4 * alone.p)
-    assert "The interval leaves 0 out, but p is above 0.05 after correction for 4 methods." in among.sentence
+    assert "The interval excludes 0, but p is above 0.05 after correction for 4 methods." in among.sentence
     # A method without enough seeds is not tested, and costs the others nothing.
     with_few = judge_family({"weak": weak, "few": exactly(3, 1, 1)}, zeros(10), QUESTION, 0.0)
     assert with_few["weak"].p_adjusted == alone.p

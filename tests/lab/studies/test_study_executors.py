@@ -101,7 +101,7 @@ def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> No
         records = {
             record.id: record for record in executor.results(lambda: next(remaining, None), lambda report: False)
         }
-    message = "the worker showed no progress for 0.0417 minutes and was ended"
+    message = "the worker showed no progress for 0.0417 minutes and was killed"
     assert records.pop(hangs.id).error == RunError("WorkerHung", message)
     assert len(list(tmp_path.iterdir())) == 1
     assert {record.status for record in records.values()} == {"finished"}

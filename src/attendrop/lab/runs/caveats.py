@@ -1,4 +1,4 @@
-"""What a reader of the scores of a run must know about them."""
+"""Caveats about the scores of a run."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from ...errors import UserError, on_one_line
 from ...utils.secrets import is_secret
 from .settings import RUN_SETTINGS, RunConfig, all_settings
 
-# Settings that belong to one call of a run and not to the run.
+# Settings of one invocation, not of the run.
 INVOCATION_ONLY = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
 # Training arguments that are made of the output folder, the machine or the number of processes.
 MACHINE_SPECIFIC = ("logging_dir", "run_name", "local_rank", "ddp_backend", "dataloader_pin_memory")

@@ -35,7 +35,7 @@ Counted = Callable[[Any, Any], tuple[Statistic, list[np.ndarray]]]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: what it computes, of which predictions, and how its bootstrap interval is computed.
+    """A metric: its function, the predictions that it takes, and its bootstrap interval.
 
     Attributes:
         name: Its name in tasks, records and files.
@@ -47,7 +47,7 @@ class Metric:
         hub_name: Its name on the Hugging Face Hub; None = `name`.
         counted: Returns an equal, faster function, and the columns with one row for each example that it takes; None =
             the bootstrap calls `function`.
-        is_share: Whether it is the share of examples that are right, so that it moves in steps of 1/n.
+        is_share: Whether it is the share of correct examples, which moves in steps of 1/n.
     """
 
     name: str
@@ -276,7 +276,7 @@ METRICS: dict[str, Metric] = {
         Metric("f1", _f1, ("classes",), counted=_of_confusion(_f1_of_confusion)),
         Metric("macro_f1", _macro_f1, ("classes", "labels"), hub_name="f1", counted=_macro_f1_counted),
         Metric("micro_f1", _micro_f1, ("labels",), hub_name="f1", counted=_of_labels((0, 2))),
-        # scikit-learn counts an example as right if all its labels are
+        # scikit-learn counts an example as correct if all its labels are
         Metric("exact_match", _accuracy, ("labels",), counted=_share_of_correct),
         Metric("mcc", _mcc, ("classes",), hub_name="matthews_correlation", counted=_of_confusion(_mcc_of_confusion)),
         Metric("pearson", _correlation("pearsonr"), ("numbers",), hub_name="pearsonr"),

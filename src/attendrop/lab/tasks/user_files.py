@@ -1,4 +1,4 @@
-"""Load the user's own files: find the columns and the kind of task, look at the data, and make splits of them."""
+"""Load the user's own files: detect the columns and the kind of task, inspect the data, and make splits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Inspection:
-    """What `inspect_files` found.
+    """The result of `inspect_files`.
 
     Attributes:
         data: The data without bad rows; None if they cannot be read at all.
-        findings: What was found, the errors first.
+        findings: The findings, errors first.
         rows: Split -> number of rows that were read, bad rows not counted.
     """
 
@@ -50,14 +50,14 @@ def load_files(
     options: ReadOptions | None = None,
     **columns: Any,
 ) -> Data:
-    """Load the user's own files, in the format of their suffixes. What would make the result wrong is a `UserError`.
+    """Load the user's own files, in the format of their suffixes. Raises `UserError` for errors in the data.
 
     Args:
         train: The training file.
         validation: The validation file; without it `Data.validation` is None (see `split_validation`).
         test: The test file, which need not have labels.
         options: The encoding, the separator, and whether bad rows are left out; see `ReadOptions`.
-        **columns: What the columns are; see `inspect_files`.
+        **columns: The columns; see `inspect_files`.
 
     Example:
         ```python
@@ -86,7 +86,7 @@ def inspect_files(
     choices: Sequence[str] = (),
     options: ReadOptions | None = None,
 ) -> Inspection:
-    """Read the user's own files and say everything that is wrong or unusual about them.
+    """Read the user's own files and report all problems and unusual values.
 
     Args:
         train: The training file, or a folder of images or sounds with one sub-folder for each class.
@@ -166,7 +166,7 @@ class _Inspector:
                 self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
 
     def _remove_bad_rows(self, task: Task) -> bool:
-        """Leave bad rows out, and say so; return whether every file has other rows."""
+        """Exclude bad rows and report them; return whether every file has other rows."""
         for name, table in self.tables.items():
             check_columns(task, table, name != "test")
             problems = row_problems(table, _present(task, table), _labels_count(task, table, name != "test"))
@@ -269,7 +269,7 @@ def load_rows(
         path: The file, with the columns of the task; or a name for `content`, whose suffix selects the format.
         task: The task of the trained model.
         options: How the file is read.
-        content: What is read instead of the file.
+        content: Content to read instead of the file.
 
     Returns:
         The data, as `Data.test`, and every column of the file with the values of the same rows.

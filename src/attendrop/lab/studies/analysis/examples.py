@@ -1,4 +1,4 @@
-"""Single predictions: how far seeds agree on them, and the examples on which methods disagree."""
+"""Single predictions: the agreement of seeds, and the examples on which methods disagree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST = 20  # disagreements of each task that are shown
 
 
 def predictions_of(group: Group, method: str) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]] | None:
-    """Predicted classes `[seeds, examples]` and the right ones `[examples]`; None where runs are no classifiers."""
+    """Return predicted classes `[seeds, examples]` and true classes `[examples]`; None for other kinds of models."""
     runs = [r.predictions.get("validation") for r in group.runs[method].values() if r.is_finished]
     known = [run for run in runs if run]
     if not known or len({len(run.gold) for run in known}) > 1:

@@ -1,4 +1,4 @@
-"""What the examples of a task are: texts, images or sounds. Each modality is a module; the rest knows none by name."""
+"""Modalities of tasks: texts, images or sounds. Each is a module; other code does not refer to them by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEDIA_KINDS: dict[str, Media] = {f"{media.name}_classification": media for media
 
 
 def file_kinds() -> tuple[str, ...]:
-    """Return what --kind may be for the user's own files."""
+    """Return the valid values of --kind for the user's own files."""
     return (*KINDS, *MEDIA_KINDS)
 
 
@@ -45,7 +45,7 @@ def read_source(
         path: The file or the folder.
         options: How a file is read.
         has_plain_texts: Whether a .txt file has one text on each line.
-        content: What is read instead of the file.
+        content: Content to read instead of the file.
     """
     place = Path(path).expanduser()
     if content is None and place.is_dir():
