@@ -167,7 +167,7 @@ def test_headline_names_all_methods_of_a_verdict() -> None:
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut make no difference."
 
 
-def test_verdicts_that_agree_on_all_tasks_are_said_where_other_tasks_are_undecided() -> None:
+def test_verdicts_that_agree_on_all_tasks_are_reported_where_other_tasks_are_undecided() -> None:
     analysis = make_analysis()
     analysis.summary = [replace(entry, verdict="undecided") for entry in analysis.summary]
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut are undecided."

@@ -131,7 +131,7 @@ def test_the_seed_decides_and_the_division_into_batches_does_not() -> None:
 
 
 @pytest.mark.parametrize("attribution", ["ga", "iga", "aa"])
-def test_nothing_is_left_on_the_model(attribution: str) -> None:
+def test_measurement_leaves_the_model_unchanged(attribution: str) -> None:
     model, batch = make("bert")
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -148,7 +148,7 @@ def test_nothing_is_left_on_the_model(attribution: str) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_score_of_the_users_own() -> None:
+def test_custom_metric_is_used() -> None:
     model, batch = make("bert")
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:

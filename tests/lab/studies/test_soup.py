@@ -159,7 +159,7 @@ def a_broken_file(study: Path, ids: list[str]) -> None:
         (a_broken_file, {}, "model"),
     ],
 )
-def test_what_cannot_be_averaged_is_one_sentence(
+def test_models_that_cannot_be_averaged_raise_one_line_errors(
     change: Any, options: dict[str, Any], words: str, study: Path, tmp_path: Path
 ) -> None:
     copy = changed(study, tmp_path / "study", change)

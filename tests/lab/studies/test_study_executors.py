@@ -60,7 +60,7 @@ def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> N
         assert len(executor.handles) <= 2
 
 
-def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collection(
+def test_only_dedicated_worker_processes_freeze_the_garbage_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[str] = []
@@ -71,7 +71,7 @@ def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collect
     assert frozen == ["frozen"]
 
 
-def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
+def test_worker_death_only_affects_its_run(tmp_path: Path) -> None:
     """Each fault in one run of a study with good ones: retried once on a fresh worker, then recorded as failed."""
     faults = ["dies", "dies once", "segfault", "exits", "memory once", "memory", "diverges"]
     bad = [spec(seed=number, fault=fault, marks=str(tmp_path)) for number, fault in enumerate(faults)]
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
     assert by_fault["diverges"].error.type == "DivergedError"
 
 
-def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> None:
+def test_hanging_worker_is_killed_and_others_continue(tmp_path: Path) -> None:
     """A run that shows signs of progress may take longer than the patience; one that shows none is ended, once."""
     hangs, slow = spec(seed=8, fault="hangs", marks=str(tmp_path)), spec(seed=9, signs=7)
     remaining = iter([hangs, slow, *light_specs(2)])
@@ -108,7 +108,7 @@ def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> No
     assert len(records) == 3
 
 
-def test_a_worker_that_cannot_start_is_one_sentence() -> None:
+def test_worker_start_failure_raises_one_line_error() -> None:
     with closing(make_executor(workers=2, device="cpu", make_worker=BROKEN)) as executor:
         remaining = iter(light_specs(3))
         with pytest.raises(UserError, match="no worker could be started: .*RuntimeError: no CUDA here"):
@@ -145,7 +145,7 @@ def test_next_run_is_asked_for_again_after_each_result() -> None:
     assert finished == [0, 1, 2]
 
 
-def test_results_that_nobody_waits_for_end_their_workers() -> None:
+def test_closed_results_end_their_workers() -> None:
     executor: Any = make_executor(workers=2, device="cpu", make_worker=LIGHT)
     with closing(executor):
         remaining = iter([*light_specs(1), *light_specs(2, seconds=60)[1:]])
@@ -240,7 +240,7 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
         ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0 to 1"),
     ],
 )
-def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_executor_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make_executor(**options)
 

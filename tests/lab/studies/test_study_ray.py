@@ -36,7 +36,7 @@ def engine_of(cluster: Any, make_worker: str = LIGHT, **options: Any) -> Any:
     return make_executor("ray", address=cluster.address, make_worker=make_worker, **options)
 
 
-def test_a_lost_node_takes_no_run_with_it(cluster: Any, tmp_path: Path) -> None:
+def test_runs_survive_a_lost_node(cluster: Any, tmp_path: Path) -> None:
     """Two nodes, of which one is killed while its worker runs: its run goes to the other one."""
     node = cluster.add_node(num_cpus=1)
     marks = tmp_path / "marks"
@@ -81,7 +81,7 @@ def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:
         engine_of(cluster, cpus_per_worker=20)
 
 
-def test_a_worker_that_cannot_be_made_is_one_sentence(cluster: Any) -> None:
+def test_worker_start_failure_raises_one_line_error(cluster: Any) -> None:
     remaining = iter(light_specs(1))
     refused = pytest.raises(UserError, match="no worker could be started: RuntimeError in .*: no CUDA here.$")
     with closing(engine_of(cluster, BROKEN)) as executor, refused:
@@ -104,7 +104,7 @@ def free_port() -> int:
         ("ray://127.0.0.1:10001", "it must be host:port"),
     ],
 )
-def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentence: str) -> None:
+def test_unreachable_address_raises_one_line_error(address: str, sentence: str) -> None:
     pytest.importorskip("ray")
     start = time.monotonic()
     with pytest.raises(UserError, match=f"address is '.*', .*{sentence}|address is '.*'; {sentence}"):
@@ -112,7 +112,7 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentenc
     assert time.monotonic() - start < 15
 
 
-def test_the_port_of_another_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_of_another_program_raises_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray itself would wait for minutes."""
     pytest.importorskip("ray")
     monkeypatch.setattr("attendrop.lab.studies.executors.ray._PATIENCE", 0.5)

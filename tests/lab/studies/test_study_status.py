@@ -57,7 +57,7 @@ def test_done_failed_and_broken_runs_are_shown_with_reasons(tmp_path: Path, prin
     assert "the study is not running; rerun its command to continue (with --retry-failed" in text
 
 
-def test_a_folder_without_a_study_is_one_sentence(tmp_path: Path) -> None:
+def test_folder_without_study_raises_one_line_error(tmp_path: Path) -> None:
     done = attendrop("study", tmp_path)
     assert (done.code, done.out) == (2, "")
     assert (

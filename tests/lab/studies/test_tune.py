@@ -126,7 +126,7 @@ def test_bad_trial_is_stopped_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sampler", "workers"), [("qmc", 1), ("grid", 3), ("tpe", 2)])
-def test_search_that_was_killed_goes_on_with_the_same_trials(sampler: str, workers: int, tmp_path: Path) -> None:
+def test_killed_search_resumes_with_the_same_trials(sampler: str, workers: int, tmp_path: Path) -> None:
     spaces = ["p=0.1..0.9:0.2", "q=0.1,0.5", "layers=all", "learning_rate=1e-5"]
     settings = config(sampler=sampler, trials=12, spaces=spaces)
     whole = FunctionExecutor(good_p, workers)

@@ -221,7 +221,7 @@ def test_texts_that_occur_again_are_not_split_off(tmp_path: Path) -> None:
     assert not any("of a training example" in note for note in data.notes)
 
 
-def test_all_errors_of_all_files_are_found_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     train = file(tmp_path, "train.csv", sms("ham,", "HAM,see you", "ham,a,b", "c", "spam,d,e"))
     dev = file(tmp_path, "dev.csv", "label,text\nspam,\nham,so\n")
     inspection = inspect_files(train, dev, tmp_path / "gone.csv")

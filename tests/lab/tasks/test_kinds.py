@@ -56,8 +56,8 @@ def test_a_new_kind_runs_from_a_file_to_scores_predictions_and_evaluation(tmp_pa
         learning_rate=1e-3, use_cpu=True, kind="ordinal", method=["addrop"], class_weights=["balanced"],
         output_dir=str(tmp_path / "run"),
     )  # fmt: skip
-    assert result.record["task"]["kind"] == "ordinal"
-    assert result.record["task"]["labels"] == list(STARS)
+    assert result.record.task_definition["kind"] == "ordinal"
+    assert result.record.task_definition["labels"] == list(STARS)
     predicted = read(tmp_path / "run" / "predictions_test.csv")
     off = [abs(int(row["prediction"]) - int(row["label"])) for row in predicted]
     assert result.metrics["validation/rank_error"] == pytest.approx(np.mean(off))
@@ -100,7 +100,7 @@ def test_every_kind_names_metrics_that_exist_and_a_model() -> None:
     assert set(file_kinds()) == {*KINDS, "image_classification", "audio_classification"}
 
 
-def test_a_task_of_an_unknown_kind_is_one_sentence() -> None:
+def test_unknown_kind_raises_one_line_error() -> None:
     with pytest.raises(UserError, match="kind is 'ranking'; it must be one of classification, regression, "):
         modality_of(task := Task("t", "ranking", ("text",), "label")).model_class(task)
 

@@ -240,7 +240,7 @@ def test_flac_is_read_with_soundfile(tmp_path: Path) -> None:
     assert np.abs(samples - sound).max() < 1e-3
 
 
-def test_folders_and_kinds_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_folders_and_kinds_are_refused(tmp_path: Path) -> None:
     photos = media.write_images(tmp_path / "train", 2)
     shutil.copytree(photos, tmp_path / "both" / "train")
     shutil.copytree(photos, tmp_path / "both" / "test")

@@ -58,8 +58,8 @@ class Study:
 
     Args:
         folder: The folder. It is created if it does not exist.
-        configuration: The configuration, as JSON values. `kind` is "compare" or "tune". Starting again
-            with another configuration is refused.
+        configuration: The configuration, as JSON values. `kind` is "compare" or "tune". Starting again with another
+            configuration is refused.
         may_grow: Names in the configuration whose list may get longer, or whose number may grow.
         retry_failed: Whether to retry failed runs.
         watcher: Observes the study.

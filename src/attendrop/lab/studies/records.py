@@ -1,7 +1,7 @@
 """The records of a study: one JSON file for each run that has ended, `runs/<id>.json` in the folder of the study.
 
-Records are written atomically. A broken file is reported and never read as a result, and records
-that do not belong together (other data, another model, other versions) are refused.
+Records are written atomically. A broken file is reported and never read as a result, and records that do not
+belong together (other data, another model, other versions) are refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Find the text and label columns of a user's file, and the kind of task.
 
-Unambiguous columns are chosen and noted. Otherwise the error asks for --text, --text-pair, --label or
---kind.
+Unambiguous columns are chosen and noted. Otherwise the error asks for --text, --text-pair, --label or --kind.
 """
 
 from __future__ import annotations

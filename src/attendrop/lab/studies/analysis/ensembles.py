@@ -1,7 +1,7 @@
 """The ensemble of all seeds of a method: the mean of their predictions, scored as one model.
 
-It is reported beside the mean of the seeds and is not part of the tests: all
-other figures are about one model, and an ensemble costs as many forward passes as it has members.
+It is reported beside the mean of the seeds and is not part of the tests: all other figures are
+about one model, and an ensemble costs as many forward passes as it has members.
 """
 
 from __future__ import annotations
