@@ -84,7 +84,7 @@ def kill_at_random_moments(
             raise SystemExit(f"the driver ended with code {driver.returncode}")
         driver.wait()
         records = {
-            name: (json.dumps(record, sort_keys=True), count(folder / "marks", f"{name}-*"))
+            name: (json.dumps(record.to_json(), sort_keys=True), count(folder / "marks", f"{name}-*"))
             for name, record in read_records(folder / "study", broken.append).items()
         }
         counts["lost"] += len(seen.keys() - records.keys())
