@@ -1,7 +1,7 @@
-"""What is stored of a run: `RunRecord`, which the output folder of a run and the folder of a study share.
+"""The stored record of a run: `RunRecord`, which the output folder of a run and the folder of a study share.
 
 record.py      the fields of a record
-judgement.py   the judgement of a model on a part of the data
+evaluation.py  the evaluation of a model on a part of the data
 older.py       converts records of earlier schemas
 """
 

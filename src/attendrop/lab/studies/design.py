@@ -1,4 +1,4 @@
-"""Which runs a study consists of: every method on the same seeds, tasks and amounts of data."""
+"""The design of a comparison: every method on the same seeds, tasks and amounts of data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume",
 
 
 class Contender(NamedTuple):
-    """One of the things that a study compares, as the user wrote it: `addrop:p=0.3,q=0.3+mixout@learning_rate=3e-5`.
+    """A method or combination in a study, as the user wrote it: `addrop:p=0.3,q=0.3+mixout@learning_rate=3e-5`.
 
     Attributes:
         name: The text itself.
@@ -61,7 +61,7 @@ def parse_contender(text: str) -> Contender:
 
 @dataclass(frozen=True)
 class Design:
-    """What a comparison consists of: every method on the same seeds, tasks and amounts of data.
+    """The design of a comparison: every method on the same seeds, tasks and amounts of data.
 
     Attributes:
         settings: Settings of `attendrop train` that all runs share.
@@ -131,7 +131,7 @@ class Design:
         """Return the design as values that JSON can hold."""
         values = asdict(self)
         if not self.same_head:
-            del values["same_head"]  # studies that were begun before this field existed go on
+            del values["same_head"]  # keeps the configuration of older studies unchanged
         return values
 
 
