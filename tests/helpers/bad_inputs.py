@@ -575,7 +575,7 @@ DATA = [
     train("none is clearly the text or the label; name them with --text", train_file=csv("a,b,c\n1,2,3\n")),
     train("not clear which of them is the text", train_file=csv("one,two,label\na b,c d,x\n")),
     train("has one column, 'text', and the label must be in another one.$", train_file=csv("text\na b\nc d\n")),
-    train("one column, 'text~label'.*the sign between them with --separator", train_file=csv("text~label\na b~x\n")),
+    train("one column, 'text~label'.*the delimiter with --separator", train_file=csv("text~label\na b~x\n")),
     train("line 3 of given.csv has no text in column 'text'", train_file=csv("text,label\na b,x\n ,y\n")),
     train("line 3 of given.csv has no label in column 'label'", train_file=csv("text,label\na b,x\nc d,\n")),
     train(

@@ -135,8 +135,8 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
     assert [rate_for(width, "token_classification") for width in (1024, 768, 384)] == [3.8e-5, 5e-5, 1e-4]
 
 
-@pytest.mark.parametrize(("examples", "is_said"), [(2000, False), (2001, True)])
-def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_said: bool) -> None:
+@pytest.mark.parametrize(("examples", "is_mentioned"), [(2000, False), (2001, True)])
+def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_mentioned: bool) -> None:
     config = make_config({"model": "m", "task": "glue/rte"}).replaced({"preset_epochs": 32.0})
     train = Dataset.from_dict({"label": [row % 2 for row in range(examples)]})
     data = SimpleNamespace(
@@ -146,18 +146,20 @@ def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int
     recipe = choose_recipe(config, arguments, data, transformers.BertConfig(hidden_size=384))
     assert recipe.settings.keys() == {"num_train_epochs", "learning_rate"}
     assert "learning_rate" not in config.training  # nothing is changed in place
-    said = recipe.sentences
-    assert said[0].startswith("chosen: ")
-    assert [f"there are {examples:,} here" in sentence for sentence in said[1:]] == [True] * is_said
+    sentences = recipe.sentences
+    assert sentences[0].startswith("chosen: ")
+    assert [f"there are {examples:,} here" in sentence for sentence in sentences[1:]] == [True] * is_mentioned
 
 
 def test_epochs_and_rate_are_chosen_from_the_data(place: Path, tmp_path: Path) -> None:
     """The choice is said, is written to run.yaml, is the same in a study, and gives way to flags."""
     notes, out = Notes(), tmp_path / "chosen"
     result = fine_tune(notes, **settings_of(place), output_dir=str(out))
-    (said,) = [text for text in notes.texts if text.startswith("chosen: ")]
-    assert "20 epochs (40 steps) for 20 examples, because few examples need many passes, and a learning rate" in said
-    assert said.endswith("set others with --num-train-epochs and --learning-rate")
+    (sentence,) = [text for text in notes.texts if text.startswith("chosen: ")]
+    assert (
+        "20 epochs (40 steps) for 20 examples, because few examples need many passes, and a learning rate" in sentence
+    )
+    assert sentence.endswith("set others with --num-train-epochs and --learning-rate")
     written = yaml.safe_load((out / "run.yaml").read_text(encoding="utf-8"))
     assert (written["num_train_epochs"], written["learning_rate"]) == (20, 1e-4)
     assert result.record.cost.steps == 40
@@ -204,11 +206,11 @@ def test_rows_that_cannot_be_predicted_are_left_out_on_request_and_named(
     file.write_text("good,a fine film\nbad,\n", encoding="utf-8")
     words = ["predict", str(finished.folder), "--file", str(file), "--columns", "label,text"]
     assert run(words) == 2
-    assert "line 2 of" in (said := capsys.readouterr().err)
-    assert "--drop-bad-rows leaves such rows out" in said
+    assert "line 2 of" in (output := capsys.readouterr().err)
+    assert "--drop-bad-rows leaves such rows out" in output
     assert run([*words, "--drop-bad-rows"]) == 0
-    assert "warning: 1 row of" in (said := capsys.readouterr().out)
-    assert "1 prediction is in" in said
+    assert "warning: 1 row of" in (output := capsys.readouterr().out)
+    assert "1 prediction is in" in output
 
 
 def test_the_choice_is_compared_with_the_best_mean_of_the_grid() -> None:
@@ -223,9 +225,9 @@ def test_the_choice_is_compared_with_the_best_mean_of_the_grid() -> None:
     points += [("grid", "10", "5e-05", 0, 81.5), ("grid", "10", "5e-05", 1, 82.5)]
     names = ("by", "epochs", "rate", "seed", "score")
     rows = [{**same, **dict(zip(names, point, strict=True))} for point in points]
-    (found,) = defaults.summaries(rows)
-    assert (found["best"], found["best score"], found["seeds"]) == (("10", "5e-05"), 82.0, 2)
-    assert (found["chosen"], found["score"], found["difference"]) == (("20", "4e-05"), 81.0, -1.0)
+    (summary,) = defaults.summaries(rows)
+    assert (summary["best"], summary["best score"], summary["seeds"]) == (("10", "5e-05"), 82.0, 2)
+    assert (summary["chosen"], summary["score"], summary["difference"]) == (("20", "4e-05"), 81.0, -1.0)
     assert defaults.markdown(rows).splitlines()[2:] == [
         "| t | 300 | 100 | 2 | accuracy | 81.0 (20 × 4e-05) | 82.0 (10 × 5e-05) | -1.0 |"
     ]

@@ -103,9 +103,9 @@ def test_the_shell_completes_commands_flags_and_methods_without_large_libraries(
         ("attendrop train --lora --method addr", ["addrop"]),
         ("attendrop compare --until", ["--until-decided", "--no-until-decided"]),
     ):
-        found, imported = completions(words)
-        assert set(found) <= set(expected), words
-        assert expected[0] in found, words
+        suggested, imported = completions(words)
+        assert set(suggested) <= set(expected), words
+        assert expected[0] in suggested, words
         assert "[]" in imported
 
 

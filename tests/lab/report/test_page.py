@@ -105,7 +105,7 @@ def test_verdicts_are_on_the_page_without_scripts() -> None:
 @pytest.mark.parametrize("render", [render_page, render_markdown, card_section])
 def test_too_few_seeds_give_no_verdict_and_the_reason(render: Any) -> None:
     text = render(small_analysis())
-    assert "No verdict: 3 seeds are too few to tell a method from chance." in text
+    assert "No verdict: 3 seeds are too few to estimate run-to-run noise." in text
     assert "too few seeds" in text
     if render is not card_section:
         assert "with fewer than 5 the test cannot tell a difference from chance" in text
@@ -167,13 +167,13 @@ def test_headline_names_all_methods_of_a_verdict() -> None:
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut make no difference."
 
 
-def test_verdicts_that_agree_on_all_tasks_are_said_where_other_tasks_are_undecided() -> None:
+def test_verdicts_that_agree_on_all_tasks_are_reported_where_other_tasks_are_undecided() -> None:
     analysis = make_analysis()
     analysis.summary = [replace(entry, verdict="undecided") for entry in analysis.summary]
     assert headline(checked_analysis(analysis)) == "AD-DROP, R-Drop and AttendOut are undecided."
-    said = other_outcomes(checked_analysis(analysis))
-    assert said.startswith("On each task by itself, AD-DROP improves the accuracy; AttendOut worsens the accuracy")
-    assert said in render_markdown(analysis)
+    sentence = other_outcomes(checked_analysis(analysis))
+    assert sentence.startswith("On each task by itself, AD-DROP improves the accuracy; AttendOut worsens the accuracy")
+    assert sentence in render_markdown(analysis)
     score = next(c for c in analysis.cells if c.method == "attendout").outcomes["score"]
     assert score.comparison is not None
     score.comparison = replace(score.comparison, verdict="no difference")
@@ -338,7 +338,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Any]:
     """A function that opens a page. At the end nothing may have been said on the console or asked of any server."""
-    contexts, said, asked = [], [], []
+    contexts, messages, asked = [], [], []
 
     def open_page(path: Path, width: int = 1440, theme: str = "light") -> Any:
         context = browser.new_context(
@@ -346,8 +346,8 @@ def opened(browser: Any) -> Iterator[Any]:
         )
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("console", lambda message: messages.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: messages.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
         allowed.add(path.as_uri())
@@ -357,7 +357,7 @@ def opened(browser: Any) -> Iterator[Any]:
     yield open_page
     for context in contexts:
         context.close()
-    assert said == []
+    assert messages == []
     assert {url for url in asked if not url.startswith(("data:", "blob:"))} <= allowed
 
 
@@ -546,10 +546,10 @@ def test_axe_finds_nothing_serious(width: int, theme: str, opened: Any, pages: d
     page = opened(pages["paper"], width, theme)
     page.locator("details > summary").evaluate_all("all => all.forEach(x => x.parentElement.open = true)")
     table_rows(page, "seeds")
-    found = [
+    violations = [
         f"{violation['id']}: {node['html'][:120]} {node['failureSummary']}"
         for violation in axe.run(page, options={"resultTypes": ["violations"]}).response["violations"]
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"][:3]
     ]
-    assert found == []
+    assert violations == []

@@ -67,10 +67,10 @@ def test_every_score_is_that_of_the_literal_version(kind: str) -> None:
     rows = torch.arange(len(maps[0]))
     draws = [uniform(key_of(7, 0, i, "robustness"), rows, tuple(a.shape[1:])) for i, a in enumerate(maps)]
     orders = {"high": maps, "low": [-a for a in maps], "random": draws}
-    found = measure_robustness(model, [batch], rates=RATES, seed=7)
-    assert found.layers == ["layer_0", "layer_1", TOGETHER]
+    result = measure_robustness(model, [batch], rates=RATES, seed=7)
+    assert result.layers == ["layer_0", "layer_1", TOGETHER]
     losses = set()
-    for point in found.points:
+    for point in result.points:
         if point.rate == 0:
             continue
         layers = [0, 1] if point.layer == TOGETHER else [int(point.layer[-1])]
@@ -81,19 +81,19 @@ def test_every_score_is_that_of_the_literal_version(kind: str) -> None:
         assert point.loss == pytest.approx(literal_loss(model, batch, layers, keep), rel=1e-9)
         losses.add(round(point.loss, 10))
     # every layer, order and rate is another condition (rows of zero gradients tie: the last layer of a classifier)
-    assert len(losses) > 0.8 * len(found.layers) * len(found.orders) * len(RATES)
+    assert len(losses) > 0.8 * len(result.layers) * len(result.orders) * len(RATES)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "bart", "mpnet", "token", "regression", "choice", "span", "masked"])
 def test_rate_zero_is_the_plain_evaluation_and_rate_one_is_uniform_attention(kind: str) -> None:
     model, batch = make(kind)
-    found = measure_robustness(model, [batch], rates=[1.0])
+    result = measure_robustness(model, [batch], rates=[1.0])
     with torch.no_grad():
         plain = model.eval()(**batch).loss.item()
     # the mean over the examples, which may differ from the number itself in its last bit
-    assert {point.loss for point in found.points if point.rate == 0} == {plain * 3 / 3}
-    ends = {point.layer: set() for point in found.points}
-    for point in found.points:
+    assert {point.loss for point in result.points if point.rate == 0} == {plain * 3 / 3}
+    ends = {point.layer: set() for point in result.points}
+    for point in result.points:
         if point.rate == 1:
             ends[point.layer].add(point.loss)
     assert all(len(losses) == 1 for losses in ends.values())  # whatever the order
@@ -131,7 +131,7 @@ def test_the_seed_decides_and_the_division_into_batches_does_not() -> None:
 
 
 @pytest.mark.parametrize("attribution", ["ga", "iga", "aa"])
-def test_nothing_is_left_on_the_model(attribution: str) -> None:
+def test_measurement_leaves_the_model_unchanged(attribution: str) -> None:
     model, batch = make("bert")
     model.train()
     model.bert.encoder.layer[1].eval()
@@ -148,12 +148,12 @@ def test_nothing_is_left_on_the_model(attribution: str) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_score_of_the_users_own() -> None:
+def test_custom_metric_is_used() -> None:
     model, batch = make("bert")
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
-        right = prediction.predictions.argmax(-1) == prediction.label_ids
-        return {"errors": float((~right).sum()), "accuracy": float(right.mean())}
+        correct = prediction.predictions.argmax(-1) == prediction.label_ids
+        return {"errors": float((~correct).sum()), "accuracy": float(correct.mean())}
 
     own = measure_robustness(model, [batch, batch], rates=RATES, compute_metrics=compute, metric="accuracy")
     ours = measure_robustness(model, [batch, batch], rates=RATES)
@@ -192,15 +192,15 @@ def test_missing_labels_and_missing_batches_are_refused() -> None:
 def test_numbers_and_figure_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     model, batch = make("bert")
-    found = measure_robustness(model, [batch], rates=RATES)
-    assert json.loads(json.dumps(found.to_dict()))["points"][1]["rate"] == 0.3
-    with found.write_csv(tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
+    result = measure_robustness(model, [batch], rates=RATES)
+    assert json.loads(json.dumps(result.to_dict()))["points"][1]["rate"] == 0.3
+    with result.write_csv(tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["loss"]) for row in rows] == [point.loss for point in found.points]
+    assert [float(row["loss"]) for row in rows] == [point.loss for point in result.points]
     for value in ("score", "loss"):
-        plot_robustness(found, tmp_path / f"{value}.png", value)
+        plot_robustness(result, tmp_path / f"{value}.png", value)
         assert (tmp_path / f"{value}.png").read_bytes().startswith(b"\x89PNG")
-    one = Robustness(tuple(found.curve("layer_0", "low")), found.metric, "ga", 3, 0)
+    one = Robustness(tuple(result.curve("layer_0", "low")), result.metric, "ga", 3, 0)
     assert len(plot_robustness(one).axes) == 1
     with pytest.raises(ValueError, match="value is 'accuracy'; it must be one of 'score', 'loss'"):
-        plot_robustness(found, tmp_path / "no.png", "accuracy")
+        plot_robustness(result, tmp_path / "no.png", "accuracy")

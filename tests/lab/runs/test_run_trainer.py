@@ -29,9 +29,9 @@ def test_run_trainer_scores_a_part_with_its_own_metrics(tmp_path: Path) -> None:
     )
     given = trainer.compute_metrics
     assert trainer.evaluate()["eval_usual"] == 6
-    found = trainer.score(part, own)
-    assert found["eval_own"] == 4
-    assert "eval_usual" not in found
+    scores = trainer.score(part, own)
+    assert scores["eval_own"] == 4
+    assert "eval_usual" not in scores
     with pytest.raises(ZeroDivisionError):
         trainer.score(part, broken)
     assert trainer.evaluate()["eval_usual"] == 6

@@ -79,7 +79,7 @@ def test_resolution_is_the_common_step_of_the_values() -> None:
     assert find_resolution(np.zeros(0)) == 0.0
 
 
-def test_equal_differences_in_steps_are_not_taken_for_certain() -> None:
+def test_equal_discrete_differences_keep_a_positive_deviation() -> None:
     """A true difference of 0.3 steps is often 0 in five seeds of five; without the step it would pass for none."""
     differences = np.zeros(5)
     assert t_interval(differences) == (0.0, 0.0)
@@ -122,7 +122,7 @@ def literal_sign_flip(differences: list[float]) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("in_steps", [False, True])
-def test_sign_flip_test_counts_all_choices_of_signs(seed: int, in_steps: bool) -> None:
+def test_sign_flip_test_enumerates_all_signs(seed: int, in_steps: bool) -> None:
     for n in (1, 2, 5, 9):
         differences = draw(n, 0.5, 1.0, seed)
         differences = np.round(differences * 2) / 10 if in_steps else differences  # many equal sums, and zeros
@@ -289,14 +289,14 @@ def test_holm_over_methods_can_turn_a_verdict() -> None:
     assert among.p == alone.p
     assert among.interval == alone.interval
     assert among.p_adjusted == pytest.approx(4 * alone.p)
-    assert "The interval leaves 0 out, but p is above 0.05 after correction for 4 methods." in among.sentence
+    assert "The interval excludes 0, but p is above 0.05 after correction for 4 methods." in among.sentence
     # A method without enough seeds is not tested, and costs the others nothing.
     with_few = judge_family({"weak": weak, "few": exactly(3, 1, 1)}, zeros(10), QUESTION, 0.0)
     assert with_few["weak"].p_adjusted == alone.p
     assert with_few["few"].verdict == "too few seeds"
 
 
-def test_seeds_needed_would_tell() -> None:
+def test_seeds_needed_settle_the_verdict() -> None:
     """With as many seeds and the same mean and deviation, the verdict is there."""
     for mean in (0.012, 0.001):
         judged = judge_differences(exactly(6, mean, 0.02))
@@ -320,7 +320,7 @@ def test_sentences_word_by_word() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("delta", -1.0), ("delta", math.nan), ("confidence", 1.0)])
-def test_questions_that_make_no_sense_are_refused(field: str, value: float) -> None:
+def test_invalid_questions_are_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{field} is {value}; it must be"):
         Question(**{"delta": 0.01, field: value})
 
@@ -351,7 +351,7 @@ def test_repeated_p_is_the_inverse_of_the_level() -> None:
     assert DESIGN.repeated_p(1e-12, 20) < 1e-8
 
 
-def test_plans_and_looks_that_make_no_sense_are_refused() -> None:
+def test_invalid_designs_and_looks_are_refused() -> None:
     with pytest.raises(ValueError, match="max_seeds is 3; it must be at least 5"):
         SequentialDesign(max_seeds=3)
     with pytest.raises(ValueError, match="exponent is 0; it must be above 0"):
@@ -487,7 +487,7 @@ def test_tuning_band_contains_the_true_curve() -> None:
     assert np.mean([of.expected_best for of in curves], axis=0) == pytest.approx(truth, abs=0.01)  # unbiased
 
 
-def test_scores_that_make_no_curve_are_refused() -> None:
+def test_invalid_scores_of_a_tuning_curve_are_refused() -> None:
     for scores in ([], [0.5, math.nan]):
         with pytest.raises(ValueError, match="must be at least one finite number"):
             tuning_curve(scores)
@@ -530,7 +530,7 @@ def test_calibrated_probabilities_have_a_small_error() -> None:
     assert calibration.calibration_error(probabilities, labels, equal_mass=True) < 0.015
 
 
-def test_temperature_undoes_logits_that_are_too_large() -> None:
+def test_temperature_corrects_overconfident_logits() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 2, (20_000, 3))
     labels = (generator.random((20_000, 1)) > calibration.softmax(logits).cumsum(1)).sum(1)
@@ -552,8 +552,8 @@ def test_scaled_probabilities_use_the_temperature_of_the_other_half() -> None:
 
 
 def test_interval_of_a_score_over_examples() -> None:
-    right = (np.random.default_rng(0).random(200) < 0.7).astype(float)
-    assert calibration.score_interval(np.mean, right, seed=1) == bca_interval(right, 0.95, 1000, 1)
+    correct = (np.random.default_rng(0).random(200) < 0.7).astype(float)
+    assert calibration.score_interval(np.mean, correct, seed=1) == bca_interval(correct, 0.95, 1000, 1)
     probabilities, labels = np.tile(PROBABILITIES, (25, 1)), np.tile(LABELS, 25)
     low, high = calibration.score_interval(calibration.brier_score, probabilities, labels, resamples=200)
     assert low < calibration.brier_score(probabilities, labels) < high
@@ -583,9 +583,9 @@ def test_error_rates_hold_until_decided(methods: int) -> None:
     for name in ("normal", "in steps of 1"):
         alarms = simulation.until_decided(name, methods)
         assert alarms.measured <= 0.05 + 4 * alarms.error
-    found = simulation.until_decided("normal", 1, effect=0.5)
-    assert found.measured >= found.stated - 4 * found.error
-    assert found.mean_seeds < 32
+    estimate = simulation.until_decided("normal", 1, effect=0.5)
+    assert estimate.measured >= estimate.stated - 4 * estimate.error
+    assert estimate.mean_seeds < 32
     wrong = simulation.until_decided("normal", 1, effect=0.5, delta=0.5)
     assert wrong.measured <= 0.025 + 4 * wrong.error
 

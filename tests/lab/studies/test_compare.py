@@ -291,7 +291,7 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--shots", "900"], "shots is 900, but the class"),
     ],
 )
-def test_wrong_input_is_one_sentence_and_leaves_nothing(
+def test_wrong_input_raises_one_line_error_and_writes_nothing(
     more: list[str], sentence: str, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "study"

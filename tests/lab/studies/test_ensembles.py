@@ -43,15 +43,15 @@ def test_an_ensemble_of_classifiers_averages_probabilities() -> None:
     gold, logits = draws.integers(0, 3, 40), draws.normal(0, 3, (4, 40, 3))
     task = task_of("classification", ("a", "b", "c"), ("accuracy",))
     members = [outputs_of(task, prepared(2, 0, 1), prediction(of, gold)) for of in logits]
-    found = sum(evidence(member) for member in members) / 4
-    right, losses = 0, []
+    mean_evidence = sum(evidence(member) for member in members) / 4
+    correct, losses = 0, []
     for example in range(40):
-        chances = [np.exp(of[example]) / np.exp(of[example]).sum() for of in logits]
-        mean = [sum(chance[label] for chance in chances) / 4 for label in range(3)]
-        right += int(np.argmax(mean)) == gold[example]
+        probabilities = [np.exp(of[example]) / np.exp(of[example]).sum() for of in logits]
+        mean = [sum(of[label] for of in probabilities) / 4 for label in range(3)]
+        correct += int(np.argmax(mean)) == gold[example]
         losses.append(-np.log(mean[gold[example]]))
-    assert score_of(found, members[0], "accuracy") == right / 40
-    outcomes = other_outcomes(found, members[0])
+    assert score_of(mean_evidence, members[0], "accuracy") == correct / 40
+    outcomes = other_outcomes(mean_evidence, members[0])
     assert outcomes["loss"] == pytest.approx(np.mean(losses), rel=2e-3)  # stored in half precision
     assert set(outcomes) == {"loss", "ece", "brier"}
 
@@ -61,16 +61,16 @@ def test_a_model_with_other_labels_is_scored_by_those_of_the_task() -> None:
     task = task_of("classification", ("yes", "no"), ("accuracy",))
     logits = [[[3, 1, 0], [0, 1, 3]], [[2, 0, 3], [0, 3, 1]]]
     members = [outputs_of(task, prepared(0, 1, 1), prediction(np.array(of, float), [0, 1])) for of in logits]
-    found = sum(evidence(member) for member in members) / 2
-    assert score_of(found, members[0], "accuracy") == 1.0
+    mean_evidence = sum(evidence(member) for member in members) / 2
+    assert score_of(mean_evidence, members[0], "accuracy") == 1.0
 
 
 def test_an_ensemble_of_taggers_votes_and_the_first_seed_breaks_ties() -> None:
     task = task_of("token_classification", TAGS, ("entity_f1",))
     gold = np.array([[-100, 1, 2, 0], [-100, 0, 1, -100]])
-    said = [[[1, 2, 0], [0, 1]], [[1, 0, 0], [0, 0]], [[0, 2, 0], [1, 1]]]  # the words that are scored
+    predicted = [[[1, 2, 0], [0, 1]], [[1, 0, 0], [0, 0]], [[0, 2, 0], [1, 1]]]  # the words that are scored
     members = []
-    for words in said:
+    for words in predicted:
         logits = np.full((2, 4, 3), -100.0)
         for row, classes in enumerate(words):
             for place, label in enumerate(classes):
@@ -93,9 +93,9 @@ def test_other_kinds_average_numbers_and_probabilities(kind: str) -> None:
         loss = float(np.mean((values.mean(0)[:, 0] - gold) ** 2))
     elif kind == "multilabel":
         gold, values = draws.integers(0, 2, (30, 4)), draws.normal(size=(3, 30, 4))
-        chances = (1 / (1 + np.exp(-values))).mean(0)
-        metric, expected = "micro_f1", METRICS["micro_f1"]((chances > 0.5).astype(int), gold)
-        loss = float(-np.log(np.where(gold == 1, chances, 1 - chances)).mean())
+        probabilities = (1 / (1 + np.exp(-values))).mean(0)
+        metric, expected = "micro_f1", METRICS["micro_f1"]((probabilities > 0.5).astype(int), gold)
+        loss = float(-np.log(np.where(gold == 1, probabilities, 1 - probabilities)).mean())
     else:
         gold = np.where(draws.random((10, 6)) < 0.5, -100, 7)
         values = -draws.random((3, 10, 6)) * 5
@@ -103,9 +103,9 @@ def test_other_kinds_average_numbers_and_probabilities(kind: str) -> None:
         metric, expected, loss = "perplexity", float(np.exp(-np.log(means).mean())), float(-np.log(means).mean())
     names = ("a", "b", "c", "d") if kind == "multilabel" else ()
     members = [outputs_of(task_of(kind, names), prepared(), prediction(of, gold)) for of in values]
-    found = sum(evidence(member) for member in members) / 3
-    assert score_of(found, members[0], metric) == pytest.approx(expected, rel=1e-5)
-    assert other_outcomes(found, members[0])["loss"] == pytest.approx(loss, rel=2e-3)
+    mean_evidence = sum(evidence(member) for member in members) / 3
+    assert score_of(mean_evidence, members[0], metric) == pytest.approx(expected, rel=1e-5)
+    assert other_outcomes(mean_evidence, members[0])["loss"] == pytest.approx(loss, rel=2e-3)
 
 
 def test_predictions_are_read_as_they_were_written_and_a_broken_file_counts_as_none(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_predictions_are_read_as_they_were_written_and_a_broken_file_counts_as_n
     text = as_text(parts)
     assert text is not None
     write_outputs(tmp_path, "abc", text)
-    found = read_outputs(tmp_path, "abc")
-    assert list(found) == list(parts)
-    for part, of in found.items():
+    stored = read_outputs(tmp_path, "abc")
+    assert list(stored) == list(parts)
+    for part, of in stored.items():
         assert of.values.argmax(-1).tolist() == logits.argmax(-1).tolist()
         assert all(np.array_equal(getattr(of, name), getattr(parts[part], name)) for name in vars(of))
     file = tmp_path / "predictions" / "abc.npz"
@@ -167,9 +167,9 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
     runs: dict[str, dict[int, StudyRecord]] = {"plain": {}, "old": {}}
     for seed in range(6):
         logits = shared + draws.normal(0, 1.5, (200, 2))
-        found = outputs_of(task, prepared(0, 1), prediction(logits, gold))
-        assert found is not None
-        stored[f"plain{seed}"] = {"validation": found}
+        outputs = outputs_of(task, prepared(0, 1), prediction(logits, gold))
+        assert outputs is not None
+        stored[f"plain{seed}"] = {"validation": outputs}
         accuracy = float((logits.argmax(-1) == gold).mean())
         for method in runs:
             runs[method][seed] = StudyRecord(
@@ -212,11 +212,11 @@ def test_stored_predictions_of_a_run_give_its_scores(tmp_path: Path) -> None:
         }  # fmt: skip
         record = worker.run(RunSpec(settings, "plain", file.name, 0))
         write_outputs(tmp_path, record.id, record.outputs)
-        found = read_outputs(tmp_path, record.id)["validation"]
+        outputs = read_outputs(tmp_path, record.id)["validation"]
         scores = record.scores["validation"]
         for metric in tasks.METRICS:
             if metric in scores:
-                assert score_of(evidence(found), found, metric) == scores[metric]
+                assert score_of(evidence(outputs), outputs, metric) == scores[metric]
         if kind == "classification":
-            others = other_outcomes(evidence(found), found)
+            others = other_outcomes(evidence(outputs), outputs)
             assert others == {name: pytest.approx(scores[name], rel=2e-3, abs=2e-3) for name in others}

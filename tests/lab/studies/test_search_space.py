@@ -83,12 +83,12 @@ def test_every_method_has_a_default_space_whose_points_it_accepts() -> None:
 
 
 def test_what_the_user_fixes_is_not_searched() -> None:
-    found = spaces("plain", "addrop:q=0.3+rdrop", "mixout@learning_rate=3e-5", texts=("weight_decay=0,0.01",))
-    assert found["plain"].keys() == {"learning_rate", "weight_decay"}
-    assert found["addrop:q=0.3+rdrop"].keys() == {
+    searched = spaces("plain", "addrop:q=0.3+rdrop", "mixout@learning_rate=3e-5", texts=("weight_decay=0,0.01",))
+    assert searched["plain"].keys() == {"learning_rate", "weight_decay"}
+    assert searched["addrop:q=0.3+rdrop"].keys() == {
         "learning_rate", "addrop.p", "addrop.layers", "rdrop.alpha", "weight_decay",
     }  # fmt: skip
-    assert found["mixout@learning_rate=3e-5"].keys() == {"mixout.p", "weight_decay"}
+    assert searched["mixout@learning_rate=3e-5"].keys() == {"mixout.p", "weight_decay"}
     assert spaces("plain", learning_rate="1e-5")["plain"] == {}
     point = {"learning_rate": 1.23456e-5, "addrop.p": 0.5, "rdrop.alpha": 1.0}
     settings = apply_point(SHARED, parse_contender("addrop:q=0.3+rdrop"), point)
@@ -97,15 +97,15 @@ def test_what_the_user_fixes_is_not_searched() -> None:
 
 
 def test_field_name_alone_concerns_every_method_that_has_it() -> None:
-    found = spaces("plain", "addrop", "scores_dropout", "rdrop", texts=("layers=all,first",))
-    assert found["addrop"]["addrop.layers"] == found["scores_dropout"]["scores_dropout.layers"]
-    assert not any("layers" in name for method in ("plain", "rdrop") for name in found[method])
+    searched = spaces("plain", "addrop", "scores_dropout", "rdrop", texts=("layers=all,first",))
+    assert searched["addrop"]["addrop.layers"] == searched["scores_dropout"]["scores_dropout.layers"]
+    assert not any("layers" in name for method in ("plain", "rdrop") for name in searched[method])
 
 
 def test_grid_of_the_paper_has_81_points() -> None:
-    found = spaces("plain", "addrop", is_paper=True)
-    assert grid_size(found["addrop"]) == 81
-    grid = points(found["addrop"], "grid", 81, seed=0)
+    searched = spaces("plain", "addrop", is_paper=True)
+    assert grid_size(searched["addrop"]) == 81
+    grid = points(searched["addrop"], "grid", 81, seed=0)
     values = {round(i / 10, 1) for i in range(1, 10)}
     assert {(point["addrop.p"], point["addrop.q"]) for point in grid} == {(p, q) for p in values for q in values}
 

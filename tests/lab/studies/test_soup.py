@@ -67,14 +67,14 @@ def literal_scores(study: Path, weights: Sequence[dict[str, torch.Tensor]], file
     model.load_state_dict(average, strict=False)
     tokenizer = AutoTokenizer.from_pretrained(study.parent / "model")
     lines = (study.parent / f"{file}.csv").read_text().splitlines()[1:]
-    right, losses = [], []
+    correct, losses = [], []
     for text, label in (line.rsplit(",", 1) for line in lines):
         with torch.no_grad():
             logits = model.eval()(**tokenizer(text, return_tensors="pt")).logits[0]
         gold = model.config.label2id[label]
-        right.append(int(logits.argmax()) == gold)
+        correct.append(int(logits.argmax()) == gold)
         losses.append(float(-logits.log_softmax(-1)[gold]))
-    return sum(right) / len(right), sum(losses) / len(losses)
+    return sum(correct) / len(correct), sum(losses) / len(losses)
 
 
 def test_soups_are_those_of_a_literal_version(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,7 +159,7 @@ def a_broken_file(study: Path, ids: list[str]) -> None:
         (a_broken_file, {}, "model"),
     ],
 )
-def test_what_cannot_be_averaged_is_one_sentence(
+def test_models_that_cannot_be_averaged_raise_one_line_errors(
     change: Any, options: dict[str, Any], words: str, study: Path, tmp_path: Path
 ) -> None:
     copy = changed(study, tmp_path / "study", change)

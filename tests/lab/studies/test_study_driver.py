@@ -93,7 +93,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("damage", BROKEN)
-def test_a_broken_record_is_named_and_run_again_or_refused(damage: str, tmp_path: Path) -> None:
+def test_broken_record_is_reported_and_repeated_or_refused(damage: str, tmp_path: Path) -> None:
     specs = light_specs(2)
     study(tmp_path, specs)
     path = record_path(tmp_path, specs[0].id)
@@ -174,24 +174,24 @@ def test_finished_runs_are_never_repeated(tmp_path: Path) -> None:
     with Study(tmp_path / "s", COMPARE) as again:
         remaining = iter([*specs, specs[0]])
         executor = make_executor(workers=0, make_worker=LIGHT)
-        found = [found.seed for found in again.run(lambda: next(remaining, None), executor)]
-    assert found == [0, 1, 2, 3, 0]
+        seeds = [record.seed for record in again.run(lambda: next(remaining, None), executor)]
+    assert seeds == [0, 1, 2, 3, 0]
 
 
-def test_a_run_that_is_asked_for_twice_at_once_runs_once(tmp_path: Path) -> None:
+def test_run_requested_twice_at_once_runs_once(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     spec = light_specs(1, marks=str(marks), seconds=0.5)[0]
     with Study(tmp_path / "s", COMPARE) as one:
         remaining = iter([spec, spec])
         executor = make_executor(workers=2, device="cpu", make_worker=LIGHT)
-        found = [found.id for found in one.run(lambda: next(remaining, None), executor)]
+        ids = [record.id for record in one.run(lambda: next(remaining, None), executor)]
         executor.close()
-    assert found == [spec.id, spec.id]
+    assert ids == [spec.id, spec.id]
     assert attempts(marks) == {spec.id: 1}
 
 
-def test_failed_runs_are_run_again_on_request_only(tmp_path: Path) -> None:
+def test_failed_runs_are_only_retried_on_request(tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
     specs = [*light_specs(1), *light_specs(1, fault="diverges", marks=str(marks))]
@@ -201,7 +201,7 @@ def test_failed_runs_are_run_again_on_request_only(tmp_path: Path) -> None:
         assert attempts(marks)[specs[1].id] == count
 
 
-def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path: Path) -> None:
+def test_mistake_shared_by_all_runs_ends_the_study(tmp_path: Path) -> None:
     wrong = light_specs(3, fault="user")
     with pytest.raises(UserError, match="^task is 'nope'; it must be one of 'a', 'b'.$"):
         study(tmp_path / "new/study", wrong)
@@ -210,7 +210,7 @@ def test_a_mistake_that_all_runs_share_ends_the_study_with_its_sentence(tmp_path
     assert Counter(record.status for record in records.values()) == {"finished": 1, "failed": 2}
 
 
-def test_a_mistake_in_one_method_is_found_before_the_first_run(tmp_path: Path) -> None:
+def test_a_mistake_in_one_method_is_detected_before_the_first_run(tmp_path: Path) -> None:
     good = light_specs(1)[0]
     bad = RunSpec(settings={"fault": "user"}, method="other", task="t", seed=0)
     with closing(make_executor(workers=0, make_worker=LIGHT)) as executor:
@@ -243,7 +243,7 @@ def test_two_drivers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_full_disk_is_one_sentence_and_loses_nothing(workers: int, tmp_path: Path) -> None:
+def test_full_disk_raises_one_line_error_and_loses_no_record(workers: int, tmp_path: Path) -> None:
     """A real file system of two megabytes: it fills up while a run trains, and the record of that run is still kept."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -293,7 +293,7 @@ def test_a_disk_that_is_full_for_a_worker_ends_the_study(tmp_path: Path) -> None
     assert len(read_records(tmp_path)) == 1
 
 
-def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
+def test_killed_driver_resumes(tmp_path: Path) -> None:
     """`tests/scripts/kill_driver.py` does the same at 20 moments."""
     counts = kill_at_random_moments(tmp_path, runs=12, kills=2, seconds=0.3, workers=2)
     assert counts == {"killed": 2, "records": 12, "repeated": 0, "lost": 0, "broken": 0}

@@ -60,7 +60,7 @@ def test_workers_live_for_many_runs_and_no_more_start_than_there_are_runs() -> N
         assert len(executor.handles) <= 2
 
 
-def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collection(
+def test_only_dedicated_worker_processes_freeze_the_garbage_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     frozen: list[str] = []
@@ -71,42 +71,44 @@ def test_only_a_process_of_its_own_keeps_what_is_imported_out_of_garbage_collect
     assert frozen == ["frozen"]
 
 
-def test_a_worker_that_dies_takes_its_run_only(tmp_path: Path) -> None:
+def test_worker_death_only_affects_its_run(tmp_path: Path) -> None:
     """Each fault in one run of a study with good ones: retried once on a fresh worker, then recorded as failed."""
     faults = ["dies", "dies once", "segfault", "exits", "memory once", "memory", "diverges"]
     bad = [spec(seed=number, fault=fault, marks=str(tmp_path)) for number, fault in enumerate(faults)]
     good = light_specs(3, marks=str(tmp_path))
     records = {record.id: record for record in results([*bad[:4], *good, *bad[4:]])}
     assert all(records[spec.id].status == "finished" for spec in good)
-    found = dict(zip(faults, (records[spec.id] for spec in bad), strict=True))
+    by_fault = dict(zip(faults, (records[spec.id] for spec in bad), strict=True))
     attempts = Counter(path.name.partition("-")[0] for path in tmp_path.iterdir())
     assert [attempts[spec.id] for spec in bad] == [2, 2, 2, 2, 2, 2, 1]
-    assert found["dies once"].status == found["memory once"].status == "finished"
-    assert "SIGKILL" in found["dies once"].lost_workers[0]
-    messages = {name: record.error.message for name, record in found.items() if record.status == "failed"}
+    assert by_fault["dies once"].status == by_fault["memory once"].status == "finished"
+    assert "SIGKILL" in by_fault["dies once"].lost_workers[0]
+    messages = {name: record.error.message for name, record in by_fault.items() if record.status == "failed"}
     assert "killed by SIGKILL" in messages["dies"]
     assert "killed by SIGSEGV" in messages["segfault"]
     assert "ended with code 7: the driver of the GPU is broken" in messages["exits"]
-    assert found["exits"].error.type == "WorkerLost"
-    assert found["memory"].error.type == "MemoryError"
+    assert by_fault["exits"].error.type == "WorkerLost"
+    assert by_fault["memory"].error.type == "MemoryError"
     assert messages["diverges"] == "the loss is not finite in step 3"
-    assert found["diverges"].error.type == "DivergedError"
+    assert by_fault["diverges"].error.type == "DivergedError"
 
 
-def test_a_worker_that_hangs_is_ended_and_the_others_go_on(tmp_path: Path) -> None:
+def test_hanging_worker_is_killed_and_others_continue(tmp_path: Path) -> None:
     """A run that shows signs of progress may take longer than the patience; one that shows none is ended, once."""
     hangs, slow = spec(seed=8, fault="hangs", marks=str(tmp_path)), spec(seed=9, signs=7)
     remaining = iter([hangs, slow, *light_specs(2)])
     with closing(make_executor(workers=2, device="cpu", make_worker=LIGHT, patience=2.5)) as executor:
-        found = {record.id: record for record in executor.results(lambda: next(remaining, None), lambda report: False)}
-    message = "the worker showed no progress for 0.0417 minutes and was ended"
-    assert found.pop(hangs.id).error == RunError("WorkerHung", message)
+        records = {
+            record.id: record for record in executor.results(lambda: next(remaining, None), lambda report: False)
+        }
+    message = "the worker showed no progress for 0.0417 minutes and was killed"
+    assert records.pop(hangs.id).error == RunError("WorkerHung", message)
     assert len(list(tmp_path.iterdir())) == 1
-    assert {record.status for record in found.values()} == {"finished"}
-    assert len(found) == 3
+    assert {record.status for record in records.values()} == {"finished"}
+    assert len(records) == 3
 
 
-def test_a_worker_that_cannot_start_is_one_sentence() -> None:
+def test_worker_start_failure_raises_one_line_error() -> None:
     with closing(make_executor(workers=2, device="cpu", make_worker=BROKEN)) as executor:
         remaining = iter(light_specs(3))
         with pytest.raises(UserError, match="no worker could be started: .*RuntimeError: no CUDA here"):
@@ -143,28 +145,28 @@ def test_next_run_is_asked_for_again_after_each_result() -> None:
     assert finished == [0, 1, 2]
 
 
-def test_results_that_nobody_waits_for_end_their_workers() -> None:
+def test_closed_results_end_their_workers() -> None:
     executor: Any = make_executor(workers=2, device="cpu", make_worker=LIGHT)
     with closing(executor):
         remaining = iter([*light_specs(1), *light_specs(2, seconds=60)[1:]])
-        for _ in (found := executor.results(lambda: next(remaining, None))):
+        for _ in (results := executor.results(lambda: next(remaining, None))):
             break
-        found.close()
+        results.close()
         assert all(worker.job is None for worker in executor.handles)
         again = iter(light_specs(2))
         assert len(list(executor.results(lambda: next(again, None)))) == 2
 
 
 def children_of(pid: int) -> list[int]:
-    found = []
+    children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
+            children.append(int(path.parent.name))
+    return children
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
@@ -238,7 +240,7 @@ def test_gpus_are_filled_by_the_memory_that_a_run_needs(monkeypatch: pytest.Monk
         ({"name": "ray", "gpus_per_worker": -0.5}, "gpus_per_worker is -0.5; it must be a number from 0 to 1"),
     ],
 )
-def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str) -> None:
+def test_invalid_executor_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         make_executor(**options)
 
@@ -258,19 +260,20 @@ def test_a_killed_worker_changes_no_score(tmp_path: Path) -> None:
             os.kill(int(report["worker"].split("/")[1]), signal.SIGKILL)
         return False
 
-    found: dict[int, dict[str, StudyRecord]] = {}
+    records_of: dict[int, dict[str, StudyRecord]] = {}
     for workers, on_progress in ((0, None), (1, kill_one)):
         remaining = iter(specs)
         with closing(make_executor(workers=workers, device="cpu")) as executor:
             results = executor.results(lambda remaining=remaining: next(remaining, None), on_progress)  # type: ignore[misc]
-            found[workers] = {record.id: record for record in results}
-    assert found[0].keys() == found[1].keys() == {spec.id for spec in specs}
-    assert [record.id for record in found[1].values() if record.lost_workers] == killed
-    assert len({record.scores["validation"]["loss"] for record in found[0].values()}) == len(specs)
-    for name, record in found[0].items():
+            records_of[workers] = {record.id: record for record in results}
+    assert records_of[0].keys() == records_of[1].keys() == {spec.id for spec in specs}
+    assert [record.id for record in records_of[1].values() if record.lost_workers] == killed
+    assert len({record.scores["validation"]["loss"] for record in records_of[0].values()}) == len(specs)
+    for name, record in records_of[0].items():
         assert record.status == "finished"
         assert all(
-            getattr(record, key) == getattr(found[1][name], key) for key in ("scores", "curves", "predictions", "data")
+            getattr(record, key) == getattr(records_of[1][name], key)
+            for key in ("scores", "curves", "predictions", "data")
         )
 
 

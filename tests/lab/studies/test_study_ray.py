@@ -27,16 +27,16 @@ def cluster() -> Iterator[Any]:
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(entry for entry in sys.path if entry))  # nodes have it installed
-        found = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        yield found
-        found.shutdown()
+        head = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        yield head
+        head.shutdown()
 
 
 def engine_of(cluster: Any, make_worker: str = LIGHT, **options: Any) -> Any:
     return make_executor("ray", address=cluster.address, make_worker=make_worker, **options)
 
 
-def test_a_lost_node_takes_no_run_with_it(cluster: Any, tmp_path: Path) -> None:
+def test_runs_survive_a_lost_node(cluster: Any, tmp_path: Path) -> None:
     """Two nodes, of which one is killed while its worker runs: its run goes to the other one."""
     node = cluster.add_node(num_cpus=1)
     marks = tmp_path / "marks"
@@ -68,10 +68,10 @@ def test_an_actor_that_dies_and_a_run_that_fails(cluster: Any, tmp_path: Path) -
     remaining = iter(specs)
     with closing(engine_of(cluster)) as executor:
         records = {record.id: record for record in executor.results(lambda: next(remaining, None))}
-    found = [records[spec.id] for spec in specs]
-    assert [record.status for record in found] == ["finished", "failed", "failed", "finished"]
-    assert "the Ray actor was lost" in found[1].error.message
-    assert found[2].error.type == "DivergedError"
+    ordered = [records[spec.id] for spec in specs]
+    assert [record.status for record in ordered] == ["finished", "failed", "failed", "finished"]
+    assert "the Ray actor was lost" in ordered[1].error.message
+    assert ordered[2].error.type == "DivergedError"
 
 
 def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:
@@ -81,7 +81,7 @@ def test_what_does_not_fit_into_the_cluster_is_refused(cluster: Any) -> None:
         engine_of(cluster, cpus_per_worker=20)
 
 
-def test_a_worker_that_cannot_be_made_is_one_sentence(cluster: Any) -> None:
+def test_worker_start_failure_raises_one_line_error(cluster: Any) -> None:
     remaining = iter(light_specs(1))
     refused = pytest.raises(UserError, match="no worker could be started: RuntimeError in .*: no CUDA here.$")
     with closing(engine_of(cluster, BROKEN)) as executor, refused:
@@ -89,9 +89,9 @@ def test_a_worker_that_cannot_be_made_is_one_sentence(cluster: Any) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def free_port() -> int:
         ("ray://127.0.0.1:10001", "it must be host:port"),
     ],
 )
-def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentence: str) -> None:
+def test_unreachable_address_raises_one_line_error(address: str, sentence: str) -> None:
     pytest.importorskip("ray")
     start = time.monotonic()
     with pytest.raises(UserError, match=f"address is '.*', .*{sentence}|address is '.*'; {sentence}"):
@@ -112,7 +112,7 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(address: str, sentenc
     assert time.monotonic() - start < 15
 
 
-def test_the_port_of_another_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_of_another_program_raises_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray itself would wait for minutes."""
     pytest.importorskip("ray")
     monkeypatch.setattr("attendrop.lab.studies.executors.ray._PATIENCE", 0.5)

@@ -54,10 +54,10 @@ def test_done_failed_and_broken_runs_are_shown_with_reasons(tmp_path: Path, prin
     assert "plain seed 1 on t  accuracy 0.7500, 0 s" in text
     assert "DivergedError: the loss is not finite in step 3" in text
     assert f"{specs[0].id}.json' is not a whole record" in text.replace("\n", "")
-    assert "the study is not running; start its command again to go on (with --retry-failed" in text
+    assert "the study is not running; rerun its command to continue (with --retry-failed" in text
 
 
-def test_a_folder_without_a_study_is_one_sentence(tmp_path: Path) -> None:
+def test_folder_without_study_raises_one_line_error(tmp_path: Path) -> None:
     done = attendrop("study", tmp_path)
     assert (done.code, done.out) == (2, "")
     assert (
@@ -87,7 +87,7 @@ def test_a_running_study_shows_its_runs_and_epochs(tmp_path: Path, printed: io.S
 
     threading.Timer(1, end).start()
     assert run(["study", str(tmp_path / "study"), "--watch"]) == 0  # until the driver has ended
-    assert "the study is not running; start its command again to go on" in printed.getvalue()
+    assert "the study is not running; rerun its command to continue" in printed.getvalue()
     assert "0/5 done, 2 running, 3 not started" in text
     for seed in (0, 1):
         assert re.search(rf"plain seed {seed} on t  {socket.gethostname()}/\d+/cpu  1/2 +0.{seed}000  \d s", text)

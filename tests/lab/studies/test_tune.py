@@ -89,15 +89,15 @@ def test_score_is_the_mean_over_the_splits_and_the_best_setting_is_chosen(tmp_pa
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.slow), "qmc", "tpe"])
 def test_same_seed_tries_the_same_settings(sampler: str, tmp_path: Path) -> None:
-    found = []
+    tried = []
     for number, seed in enumerate((1, 1, 2)):
         folder = tmp_path / str(number)
         folder.mkdir()
         executor = FunctionExecutor(good_p)
         search(config(sampler=sampler, trials=13, repeats=1, settings={"seed": seed}), folder, executor)
-        found.append([[*spec.settings["method"], spec.settings["learning_rate"]] for spec in executor.specs])
-    assert found[0] == found[1]
-    assert found[0] != found[2]
+        tried.append([[*spec.settings["method"], spec.settings["learning_rate"]] for spec in executor.specs])
+    assert tried[0] == tried[1]
+    assert tried[0] != tried[2]
 
 
 def test_tpe_learns_from_the_scores(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_bad_trial_is_stopped_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sampler", "workers"), [("qmc", 1), ("grid", 3), ("tpe", 2)])
-def test_search_that_was_killed_goes_on_with_the_same_trials(sampler: str, workers: int, tmp_path: Path) -> None:
+def test_killed_search_resumes_with_the_same_trials(sampler: str, workers: int, tmp_path: Path) -> None:
     spaces = ["p=0.1..0.9:0.2", "q=0.1,0.5", "layers=all", "learning_rate=1e-5"]
     settings = config(sampler=sampler, trials=12, spaces=spaces)
     whole = FunctionExecutor(good_p, workers)

@@ -155,7 +155,7 @@ BAD_WORDS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_WORDS)
-def test_bad_input_is_one_sentence_and_leaves_nothing(
+def test_bad_input_raises_one_line_error_and_writes_nothing(
     case: str, settings: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words, message = BAD_WORDS[case]
@@ -166,7 +166,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_optuna_is_one_sentence(
+def test_missing_optuna_raises_one_line_error(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)

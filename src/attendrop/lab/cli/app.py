@@ -1,7 +1,7 @@
 """Assembles the commands of the `attendrop` program, which `COMMANDS` lists.
 
 The module of a command is imported only when that command is called: most of them need torch and transformers, which
-take seconds to import. `attendrop --help`, `attendrop --version` and `attendrop methods` do without.
+take seconds to import. `attendrop --help`, `attendrop --version` and `attendrop methods` need neither.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
-        if ctx.resilient_parsing:  # the shell asks how a command line may go on
+        if ctx.resilient_parsing:  # shell completion
             from .completion import command_for_completion
 
             return name, command_for_completion(str(name)), rest

@@ -1,4 +1,4 @@
-"""`attendrop check`: what is wrong or unusual about the user's files, before anything is trained on them."""
+"""`attendrop check`: report problems and unusual values in the user's files before training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(
         list[str] | None, typer.Option(help="Names of the columns of a table without a header line: label,text.")
     ] = None,
     drop_bad_rows: Annotated[bool, typer.Option("--drop-bad-rows", help="Leave out rows that cannot be used.")] = False,
-    max_length: Annotated[int | None, typer.Option(help="Texts are cut to this number of tokens.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Texts are truncated to this number of tokens.")] = None,
 ) -> None:
     with exits_on_interrupt():
         from .. import tasks
@@ -69,7 +69,7 @@ def command(
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    """Print the findings, and in a last line whether a run would stop."""
+    """Print the findings, and whether a run would accept the files."""
     for finding in findings:
         if finding.level == "error":
             print_error(f"{finding.text}.")
@@ -77,6 +77,6 @@ def _print(findings: Sequence[Finding]) -> None:
             colour = "yellow" if finding.level == "warning" else "dim"
             print_sentence(f"[{colour}]{finding.level}:[/{colour}] {shown(finding.text)}")
     counts = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
-    found = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
+    totals = ", ".join(f"{count} {level}{'' if count == 1 else 's'}" for level, count in counts.items())
     verdict = "would stop" if counts["error"] else "would accept these files"
-    console.print(f"{found}: `attendrop train` {verdict}")
+    console.print(f"{totals}: `attendrop train` {verdict}")

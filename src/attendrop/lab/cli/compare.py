@@ -1,4 +1,4 @@
-"""`attendrop compare`: every method on the same seeds, and what the differences say."""
+"""`attendrop compare`: run every method on the same seeds and test the differences."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compare_command(
     ],
     task: Annotated[list[str] | None, _option("A data set by name; may be repeated.")] = None,
     seeds: Annotated[int, _option("Seeds that every method is trained with.")] = 10,
-    first_seed: Annotated[int, _option("The first of them.")] = 0,
+    first_seed: Annotated[int, _option("The first seed; the others follow it.")] = 0,
     fraction: Annotated[
         list[str] | None, _option("Train on this share of the examples; repeat it for a data-size curve.")
     ] = None,
@@ -64,15 +64,15 @@ def compare_command(
         ),
     ] = "last",
     until_decided: Annotated[
-        bool, _option("Add seeds until every method is decided, with error rates that allow for it.", "--until-decided")
+        bool, _option("Add seeds until every method is decided, with error rates corrected for it.", "--until-decided")
     ] = False,
     max_seeds: Annotated[int, _option("With --until-decided: the largest number of seeds.")] = _MOST_SEEDS,
     baseline: Annotated[
         str | None, _option("The method to compare the others with. [dim]\\[default: plain][/dim]")
     ] = None,
     delta: Annotated[float, _option("The smallest difference of the score that matters to you.")] = _DELTAS["score"],
-    delta_loss: Annotated[float, _option("The same for the loss.")] = _DELTAS["loss"],
-    delta_calibration: Annotated[float, _option("The same for calibration error and Brier score.")] = _DELTAS["ece"],
+    delta_loss: Annotated[float, _option("Likewise for the loss.")] = _DELTAS["loss"],
+    delta_calibration: Annotated[float, _option("Likewise for calibration error and Brier score.")] = _DELTAS["ece"],
     keep_models: Annotated[
         bool, _option("Keep the trained models in the output folder, for `attendrop soup`.", "--keep-models")
     ] = False,
@@ -216,9 +216,9 @@ def _cell(result: Result, outcome: Outcome) -> str:
     if not comparison or comparison.difference is None:
         return mean
     verdict = comparison.verdict
-    difference = "" if outcome.is_relative else f" ({comparison.difference:+.3f})"  # a multiple says it already
+    difference = "" if outcome.is_relative else f" ({comparison.difference:+.3f})"  # shown by the multiple
     if verdict == "too few seeds":
-        return f"{mean}{difference}"  # the sentence below the table says so once
+        return f"{mean}{difference}"  # stated once below the table
     colour, word = _COLOURS.get(verdict), outcome.verdicts.get(verdict, verdict)
     shown_verdict = f"[{colour}]{word}[/{colour}]" if colour else f"[dim]{word}[/dim]"
     return f"{mean}{difference}\n{shown_verdict}"

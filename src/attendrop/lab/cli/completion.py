@@ -79,7 +79,7 @@ def stored_flags() -> str:
         ]
         for name in COMMANDS
     }
-    lines = [f" {json.dumps(name)}: {json.dumps(found)}" for name, found in flags.items()]
+    lines = [f" {json.dumps(name)}: {json.dumps(options)}" for name, options in flags.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

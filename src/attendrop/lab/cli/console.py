@@ -1,4 +1,4 @@
-"""What commands share: the consoles, the plain table, checked paths, a context in which the libraries are silent."""
+"""Helpers that commands share: consoles, a plain table, path checks, and a context that silences the libraries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def print_sentence(text: str, screen: Console = console) -> None:
 
 
 def print_error(error: object) -> None:
-    """Print what went wrong on the error stream."""
+    """Print an error on stderr."""
     print_sentence(f"[red]error:[/red] {shown(error)}", errors)
 
 
@@ -81,7 +81,7 @@ def checked_figure(path: str | Path, overwrite: bool) -> Path:
 
 
 def timed_bar(screen: Console, *figures: ProgressColumn, transient: bool = False) -> Progress:
-    """Return a bar with the steps that are done and the time left; nothing is shown where a line cannot be drawn again.
+    """Return a progress bar with the remaining time; nothing is shown where a line cannot be redrawn.
 
     Args:
         screen: Where it is shown: not in a file or a pipe, and not in a terminal without escape codes.
@@ -97,11 +97,11 @@ def timed_bar(screen: Console, *figures: ProgressColumn, transient: bool = False
 
 @contextmanager
 def progress_bar(title: str, least: int = 1000, screen: Console = errors) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar with the time left, which disappears at the end; there is none for few examples.
+    """Show a bar with the time left, which disappears at the end; no bar is shown for few examples.
 
     Args:
         title: What is done.
-        least: The number of examples from which on there is a bar.
+        least: The smallest number of examples that shows a bar.
         screen: Where it is shown.
     """
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The flags of all commands that run a study: where its runs are trained.
+"""The flags of all commands that run a study: the executor of its runs.
 
 def command(executor: EngineOptions = LOCAL) -> None:
     made = executor.make(settings)

@@ -1,4 +1,4 @@
-"""The flags of commands that read one file of examples: how it is written, and what is done with rows that are bad."""
+"""The flags of commands that read one file of examples: its format, and the treatment of bad rows."""
 
 from __future__ import annotations
 

@@ -79,13 +79,13 @@ def own_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
     Their options are copies, which may be changed.
     """
-    groups, found = _groups(function), list[inspect.Parameter]()
+    groups, parameters = _groups(function), list[inspect.Parameter]()
     for p in inspect.signature(function, eval_str=True).parameters.values():
         if p.name in groups:
-            found += inspect.signature(groups[p.name], eval_str=True).parameters.values()
+            parameters += inspect.signature(groups[p.name], eval_str=True).parameters.values()
         elif p.name != "settings":
-            found.append(p)
-    return [p.replace(annotation=_copied(p.annotation)) for p in found]
+            parameters.append(p)
+    return [p.replace(annotation=_copied(p.annotation)) for p in parameters]
 
 
 def _groups(function: Callable[..., Any]) -> dict[str, Any]:

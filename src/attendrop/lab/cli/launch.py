@@ -17,7 +17,7 @@ _IS_WATCHED = "ATTENDROP_END_WITH_LAUNCHER"  # set for the processes that `launc
 
 
 def watch_launcher() -> None:
-    """In a process that `launch` has started: end with the launcher."""
+    """Exit this process, which `launch` has started, when the launcher exits."""
     if _IS_WATCHED in os.environ:
         end_with_parent()
 
@@ -69,7 +69,7 @@ def launch(arguments: Sequence[str], processes: Processes) -> int:
 
     Args:
         arguments: The flags of `attendrop train` for each process.
-        processes: How many, and where the others are.
+        processes: The number of processes, and the address of the main machine.
 
     Returns:
         The exit code.

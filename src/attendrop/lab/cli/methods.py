@@ -58,7 +58,7 @@ def with_bounds(cls: type, field: dataclasses.Field[Any], description: str) -> s
 
 
 def description_of(name: str) -> str:
-    """Return what a method does, in one line: the first paragraph of its module, which is "Name: what it does."."""
+    """Return the one-line description of a method, from the first paragraph of its module."""
     folder = Path(methods.__path__[0])
     module, package = folder / f"{name}.py", folder / name / "method.py"
     source = (module if module.is_file() else package).read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def description_of(name: str) -> str:
 
 
 def field_descriptions(cls: type) -> dict[str, str]:
-    """Return what the docstring of a method says about each field, below `Args:`.
+    """Return the description of each field from the `Args:` of a method's docstring.
 
     A description is a line `field: text`, continued on lines with more indentation.
     """

@@ -1,6 +1,6 @@
-"""Optional packages: which ones each command needs, and one sentence if they are missing, before anything is imported.
+"""Optional packages: check the packages that each command needs before anything is imported.
 
-A package is looked for and not imported: torch and transformers, which most commands import first, take seconds.
+Packages are located, not imported: torch and transformers, which most commands import first, take seconds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_packages(command: str, arguments: Sequence[str]) -> None:
 
 
 def missing_program() -> str | None:
-    """Return what the program needs to read its command line and lacks, as a sentence; None if nothing is missing."""
+    """Return a sentence that names missing packages of the command line; None if nothing is missing."""
     missing = _missing(_PROGRAM)
     return f"the command line needs {sentence_about(missing)}" if missing else None
 
@@ -91,7 +91,7 @@ def _is_installed(module: str) -> bool:
 
 
 def sentence_about(missing: Sequence[str]) -> str:
-    """Return what is missing and what to type, as the end of a sentence.
+    """Return the missing packages and the command that installs them, as the end of a sentence.
 
     Args:
         missing: The names of modules.

@@ -65,11 +65,11 @@ def command(
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
-    found, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
+    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
     if form is None:
-        _print_rows(found, task)
+        _print_rows(predicted, task)
     else:
-        _write(found, task, form)
+        _write(predicted, task, form)
 
 
 def _lines(texts: list[str]) -> list[str]:
@@ -77,10 +77,10 @@ def _lines(texts: list[str]) -> list[str]:
     if texts != ["-"]:
         return texts
     lines = [line.rstrip("\n") for line in sys.stdin]
-    found = [part for line in lines if line.strip() for part in line.split("\t")]
-    if not found:
+    parts = [part for line in lines if line.strip() for part in line.split("\t")]
+    if not parts:
         raise UserError("the standard input has no text; give one on each line.")
-    return found
+    return parts
 
 
 def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:

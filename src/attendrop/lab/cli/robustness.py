@@ -1,4 +1,4 @@
-"""`attendrop robustness`: what the model of a finished run depends on, as numbers and a figure."""
+"""`attendrop robustness`: the robustness of a finished run's model to dropped attention, as numbers and a figure."""
 
 from __future__ import annotations
 

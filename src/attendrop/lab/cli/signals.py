@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def exits_on_interrupt() -> Iterator[None]:
-    """Let Ctrl-C end the process in the block at once, with one word and exit code 130.
+    """Make Ctrl-C end the process at once inside the block, with one word and exit code 130.
 
     Python would raise a KeyboardInterrupt in the middle of an import, which some libraries turn into other errors.
     While they are imported there is nothing to clean up.

@@ -1,4 +1,4 @@
-"""`attendrop study`: how far a study is."""
+"""`attendrop study`: the progress of a study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..studies.status import Status, read_status
 from .console import console, shown
 from .study_view import study_view
 
-_PAUSE = 2.0  # seconds between two looks
+_PAUSE = 2.0  # seconds between two updates
 
 
 def command(
@@ -35,8 +35,8 @@ def _next_step(status: Status) -> str:
     """Return what the user can do now."""
     if status.is_active:
         return "the study is running"
-    failed = " (with --retry-failed for the runs that have failed)" if status.of("failed") else ""
+    failed = " (with --retry-failed to retry the failed runs)" if status.of("failed") else ""
     if status.left is None or status.left or not status.records:
-        return f"the study is not running; start its command again to go on{failed}"
-    again = "; start its command again with --retry-failed to run the failed runs again" if failed else ""
+        return f"the study is not running; rerun its command to continue{failed}"
+    again = "; rerun its command with --retry-failed to retry the failed runs" if failed else ""
     return f"the study is complete{again}; show it with: attendrop report {status.folder}"

@@ -42,7 +42,7 @@ class StudyView(Watcher):
 
 
 def study_view(status: Status) -> RenderableType:
-    """Return how far a study is: the counts and the remaining time, what runs, the last results, what has failed."""
+    """Return the progress of a study: counts, remaining time, running runs, latest results and failures."""
     parts: list[RenderableType] = [_headline(status)]
     if status.running:
         parts += ["", _running(status)]
@@ -57,7 +57,7 @@ def study_view(status: Status) -> RenderableType:
 
 
 def counts(status: Status) -> str:
-    """Return how many runs are done, of how many; how many have failed; when the study ends."""
+    """Return the numbers of finished, total and failed runs, and the end of the study."""
     done = str(status.done) if status.total is None else f"{status.done}/{status.total}"
     failed = len(status.of("failed"))
     parts = [f"{done} done", *([f"{failed} failed"] if failed else [])]

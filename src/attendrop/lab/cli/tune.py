@@ -105,7 +105,7 @@ def tune_command(
     if tuner.running_elsewhere:
         _say(
             f"{tuner.running_elsewhere} trials are still running in other drivers; the driver that ends last scores "
-            "the chosen settings on the development set, or start this command again when they have ended."
+            "the chosen settings on the development set, or rerun this command when they have ended."
         )
         return
     print_result(tuner, folder)
@@ -129,7 +129,7 @@ def _say(text: str) -> None:
 
 
 def _announce(config: TuneConfig, folder: Path) -> None:
-    """Say what is searched, and how."""
+    """Print the search space and the sampler."""
     samplers = {
         "grid": "all points of a grid",
         "random": "random points",

@@ -1,4 +1,4 @@
-"""What is stored of a run: `RunRecord`, which the output folder of a run and the folder of a study share.
+"""The stored record of a run: `RunRecord`, which the output folder of a run and the folder of a study share.
 
 record.py      the fields of a record
 evaluation.py  the evaluation of a model on a part of the data

@@ -40,7 +40,7 @@ class IntervalScore:
         value: The value.
         low: The lower limit of its 95 % bootstrap interval over the examples.
         high: The upper limit.
-        baseline: The value of the best constant answer; None where there is none.
+        baseline: The value of the best constant prediction; None if undefined.
     """
 
     value: float
@@ -74,7 +74,7 @@ class Reliability:
 
 @dataclass
 class Probabilities:
-    """How well probabilities fit: calibration error, Brier score with its interval, and the reliability table."""
+    """Calibration of probabilities: calibration error, Brier score with its interval, and the reliability table."""
 
     ece: float
     brier: float
@@ -85,12 +85,12 @@ class Probabilities:
 
 @dataclass
 class Calibration:
-    """How well the probabilities of a classifier fit.
+    """Calibration of a classifier's probabilities.
 
     Attributes:
         temperature: The temperature that the logits are divided by.
-        raw: The probabilities as the model gives them.
-        scaled: The probabilities with the temperature.
+        raw: Before temperature scaling.
+        scaled: After temperature scaling.
     """
 
     temperature: float
@@ -105,11 +105,11 @@ class SplitEvaluation:
     Attributes:
         examples: The number of examples.
         scores: Metric -> its value with an interval.
-        baseline: The best constant answer, in words; None where there is none.
+        baseline: The best constant prediction as text; None if undefined.
         classes: The scores of each class, for kinds with classes.
         calibration: The calibration, for kinds with classes.
-        confusion: The confusion matrix: right classes × predicted classes.
-        warnings: Sentences about unusual answers.
+        confusion: The confusion matrix: true classes × predicted classes.
+        warnings: Sentences about unusual predictions.
     """
 
     examples: int
@@ -122,10 +122,10 @@ class SplitEvaluation:
 
 
 def typed_evaluations(evaluation: Mapping[str, Any]) -> dict[str, SplitEvaluation]:
-    """Return the judgements of `evaluation.judgement.judge`, by part of the data, as dataclasses.
+    """Return evaluations by part of the data as dataclasses.
 
     Args:
-        evaluation: Part of the data -> its judgement as dictionaries.
+        evaluation: Part of the data -> its evaluation as dictionaries.
     """
     judgements: dict[str, SplitEvaluation] = from_json(dict[str, SplitEvaluation], evaluation, "the evaluation")
     return judgements

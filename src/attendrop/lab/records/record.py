@@ -1,4 +1,4 @@
-"""The record of a run: what was set, what it was trained on, its scores and its cost.
+"""The record of a run: its settings, data, scores and cost.
 
 `RunRecord` has the fields that all records share. `FolderRecord` is `record.json` in the output folder of `attendrop
 train`, `StudyRecord` is `runs/<id>.json` in the folder of a study. Keys that users choose (scores, settings, splits)
@@ -94,7 +94,7 @@ class Kept:
 
 @dataclass
 class ClassPredictions:
-    """The right and the predicted class of each example, and the probability of the predicted one."""
+    """The true and the predicted class of each example, and the probability of the predicted one."""
 
     gold: list[int]
     predicted: list[int]
@@ -125,7 +125,7 @@ class RunRecord:
         examples: Split -> its number of examples.
         metric: The name of the score.
         greater_is_better: Whether greater values of the metric are better.
-        notes: What the user was told about data and model.
+        notes: The notes about data and model that the user saw.
         scores: Part of the data -> metric -> value.
         kept: The epoch whose model is scored.
         cost: What the run took.
@@ -196,7 +196,7 @@ class FolderRecord(RunRecord):
         changes: The settings that were changed when the run was resumed.
         best_checkpoint: The folder of the best checkpoint.
         history: What the Trainer logged.
-        evaluation: Part of the data -> its judgement.
+        evaluation: Part of the data -> its evaluation.
         temperature: The temperature that was fitted on the validation data; 1 = none was.
         temperature_note: What was done about the temperature, as a sentence.
         threshold: The probability from which a label is predicted, where an example has several.
@@ -234,7 +234,7 @@ class StudyRecord(RunRecord):
     Attributes:
         id: The id of the run, see `RunSpec.id`.
         status: "finished", "failed" or "stopped"; "checked" if the run was only checked.
-        method: What the run is compared by.
+        method: The contender that the run belongs to.
         size: How much is trained on.
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
@@ -244,7 +244,7 @@ class StudyRecord(RunRecord):
         protocol: The label of a search that is scored on the development set.
         started: When the run began.
         ended: When it ended.
-        worker: Who ran it.
+        worker: The worker that ran it.
         lost_workers: Why workers were lost while they ran it.
         error: Why it has failed.
         model: The pretrained model.
@@ -254,7 +254,7 @@ class StudyRecord(RunRecord):
         curves: The scores of each evaluation, with "epoch", "step" and "train_loss".
         method_metrics: What the methods logged: name -> [step, value] pairs.
         predictions: Part of the data -> the classes of its first examples.
-        outputs: What the model answered, as text, on its way to the driver; it is written to a file of its own.
+        outputs: The outputs of the model as text, for transfer to the driver, which writes them to a separate file.
         texts: The first validation texts, for the report.
         explorer: Attention maps of a few examples, for the report.
     """

@@ -1,4 +1,4 @@
-"""The analysis of a study: what its report shows, as dataclasses that can be written as JSON.
+"""The analysis of a study: the content of its report, as dataclasses that can be written as JSON.
 
 `attendrop.lab.studies.analysis` makes it; the terminal, the Markdown, the tables and the page read it.
 """
@@ -28,7 +28,7 @@ class Method:
     Attributes:
         name: Its name, such as `addrop:p=0.3`.
         label: Its name in tables and figures.
-        is_baseline: Whether the others are compared with it.
+        is_baseline: Whether it is the baseline.
         runs: The number of its runs.
         failed: How many of them failed.
         settings: The settings of a run.
@@ -73,7 +73,7 @@ class Curves:
 
 @dataclass
 class Series:
-    """What a method logged by step: its mean over the runs, and the limits of the mean's interval."""
+    """A metric logged by a method at each step: the mean over the runs, and the limits of its interval."""
 
     step: list[int]
     mean: Numbers
@@ -118,7 +118,7 @@ class Ensemble:
         seeds: The number of its members.
         outcomes: Name of the outcome -> its value.
         gain: Its score minus the mean score of its members.
-        sentence: All of this in words.
+        sentence: The sentence with these figures.
         mean: The mean score of its members.
         interval: The interval of the gain.
         verdict: The verdict on the gain.
@@ -139,7 +139,7 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class MethodSummary(TaskSummary):
-    """What all tasks and amounts of data say about an outcome of a method."""
+    """The verdict on an outcome of a method over all tasks and amounts of data."""
 
     method: str
     outcome: str
@@ -177,7 +177,7 @@ class Heatmap:
 
 @dataclass
 class Agreement:
-    """How often two seeds of a method agree, and the share of seeds that are right on each example."""
+    """The agreement of two seeds of a method, and the share of correct seeds on each example."""
 
     method: str
     task: str
@@ -188,7 +188,7 @@ class Agreement:
 
 @dataclass
 class Disagreement:
-    """An example, and the share of the seeds of each method that are right on it."""
+    """An example, and the share of the seeds of each method that predict it correctly."""
 
     task: str
     example: int
@@ -219,7 +219,7 @@ class Sequential:
 
 @dataclass
 class Analysis:
-    """What the report of a study shows.
+    """The content of the report of a study.
 
     Attributes:
         baseline: The name of the method that the others are compared with.
@@ -245,11 +245,11 @@ class Analysis:
         method_metrics: Method -> what it logged, by name.
         heatmaps: The grids of settings.
         tuning: The content of `tuning.json`.
-        agreement: How far the seeds agree on single examples.
+        agreement: The agreement of the seeds on single examples.
         disagreements: The examples on which methods disagree.
         explorer: The attention maps of a few examples, from `attendrop.lab.report.explorer`.
         failures: The runs that failed.
-        notes: What the reader has to know besides.
+        notes: Further notes for the reader.
     """
 
     baseline: str

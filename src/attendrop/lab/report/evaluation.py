@@ -19,10 +19,10 @@ _CARD_CLASSES = 20  # classes in the table of a card
 
 
 def plot_confusion(counts: Sequence[Sequence[int]], labels: Sequence[str], path: str | Path | None = None) -> Figure:
-    """Draw a confusion matrix: colours are shares of each row, numbers are counts.
+    """Draw a confusion matrix: colours show shares of each row, numbers are counts.
 
     Args:
-        counts: One row for each right class, one column for each predicted class.
+        counts: One row for each true class, one column for each predicted class.
         labels: The names of the classes.
         path: The image file to write; None = none.
     """
@@ -53,7 +53,7 @@ def _short(label: str) -> str:
 
 
 def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = None) -> Figure:
-    """Draw a reliability diagram: how often answers of a confidence are right, and how many there are.
+    """Draw a reliability diagram: accuracy and number of examples by confidence bin.
 
     Args:
         calibration: The entry `calibration` of an evaluation.
@@ -64,7 +64,7 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = N
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="perfectly calibrated")
-    lines = [("raw", "as the model gives them", BLUE, "o")]
+    lines = [("raw", "before temperature scaling", BLUE, "o")]
     if calibration["temperature"] != 1:
         lines.append(("scaled", f"temperature {calibration['temperature']:.3g}", VERMILION, "s"))
     for key, name, colour, marker in lines:
@@ -75,9 +75,9 @@ def plot_reliability(calibration: Mapping[str, Any], path: str | Path | None = N
         middles = [(low + high) / 2 for low, high in zip(table["low"], table["high"], strict=True)]
         widths = [high - low for low, high in zip(table["low"], table["high"], strict=True)]
         below.bar(middles, table["examples"], widths, color=colour, alpha=0.5)
-    axes.set(ylabel="share that is right", title="Reliability of the probabilities", xlim=(0, 1), ylim=(-0.03, 1.03))
+    axes.set(ylabel="accuracy", title="Reliability of the probabilities", xlim=(0, 1), ylim=(-0.03, 1.03))
     axes.legend(frameon=False, fontsize=9)
-    below.set(xlabel="probability of the answer", ylabel="answers")
+    below.set(xlabel="confidence", ylabel="answers")
     for panel in (axes, below):
         panel.grid(alpha=0.3)
     return saved(figure, path)
@@ -156,7 +156,7 @@ def scores_in_card(scores: Scores, evaluation: Mapping[str, SplitEvaluation]) ->
     text = "| score | value | 95 % interval | most frequent answer |\n|---|---|---|---|\n"
     text += "".join(f"| {markdown_text(row[0])} | {' | '.join(row[1:])} |\n" for row in score_rows(scores, evaluation))
     answers = [f"{part}: {of_part.baseline}" for part, of_part in evaluation.items() if of_part.baseline]
-    text += "\nIntervals are over the examples (bootstrap); they say nothing about other seeds."
+    text += "\nIntervals are over the examples (bootstrap); they do not cover variation over seeds."
     if answers:
         text += f" The last column is the score of always answering the same ({markdown_text('; '.join(answers))})."
     text += "\n"

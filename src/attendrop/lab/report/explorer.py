@@ -1,4 +1,4 @@
-"""What AD-DROP sees and does in a trained model, for a few short texts: the part of a report that can be explored."""
+"""The attention explorer of a report: attention, attribution and AD-DROP masks of a trained model on a few texts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class SiteMaps:
 def attention_maps(
     model: nn.Module, batch: Mapping[str, Tensor], method: ADDrop, layers: Layers = "all", seed: int = 0
 ) -> Iterator[SiteMaps]:
-    """Yield the maps of each layer: the attention, its attribution, and what AD-DROP would drop.
+    """Yield the maps of each layer: the attention, its attribution, and the positions that AD-DROP would drop.
 
     Args:
-        model: A model with a head. It is in eval mode meanwhile, and otherwise unchanged.
+        model: A model with a head. It is put into eval mode temporarily and otherwise unchanged.
         batch: The inputs of one example, on the device of the model; with labels where the method needs them.
         method: The settings of AD-DROP. Of a schedule, the value at the end of training counts.
         layers: The layers.

@@ -17,7 +17,7 @@ _POINTS = 10  # a training loss is averaged over a tenth of its values, which le
 
 @dataclass(frozen=True)
 class Marks:
-    """What the figure of one run marks besides its curves.
+    """Marks in the figure of one run.
 
     Attributes:
         kept: The epoch whose model was kept; None = no mark.
@@ -39,7 +39,7 @@ def plot_history(
         history: The Trainer's `state.log_history`.
         path: The image file to write; None = none.
         metric: The name of the score, with or without `eval_`.
-        marks: What else is marked in the figure; None = nothing.
+        marks: Further marks in the figure; None = no marks.
 
     Example:
         ```python

@@ -23,7 +23,7 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def saved(figure: Any, path: str | Path | None, dpi: int = 120) -> Any:
-    """Return the figure itself, after it was written to a file.
+    """Return the figure, after writing it to a file if one is given.
 
     Args:
         figure: The matplotlib figure.

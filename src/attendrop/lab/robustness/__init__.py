@@ -1,4 +1,4 @@
-"""How well a model scores while attention positions are dropped at evaluation.
+"""Scores of a model while attention positions are dropped at evaluation.
 
 measure.py      the scores of any model
 run_folder.py   those of a finished run

@@ -1,4 +1,4 @@
-"""A figure of what a trained model depends on: its score against the share of attention positions that is dropped."""
+"""A figure of robustness: the score of a trained model against the share of dropped attention positions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a trained model depends on: its score when attention positions are dropped at evaluation.
+"""Robustness of a trained model: its score when attention positions are dropped at evaluation.
 
 For each layer and each drop rate r, the share r of every row of the attention map is dropped before the softmax: the
-positions with the highest attribution, those with the lowest, or random ones. Each row of n valid positions loses
-n − ⌊n(1−r)⌋ of them, whatever the order (AD-DROP, arXiv 2210.05883, Figures 7 and 8).
+positions with the highest attribution, those with the lowest, or random ones. In each row of n valid positions, n −
+⌊n(1−r)⌋ are dropped in every order (AD-DROP, arXiv 2210.05883, Figures 7 and 8).
 """
 
 from __future__ import annotations
@@ -123,10 +123,10 @@ def measure_robustness(
     compute_metrics: Callable[[EvalPrediction], Mapping[str, float]] | None = None,
     metric: str | None = None,
 ) -> Robustness:
-    """Return the score a model in eval mode while attention positions are dropped, by layer, rate and order.
+    """Return the score of a model in eval mode while attention positions are dropped, by layer, rate and order.
 
     Each layer is measured by itself, in one forward for each rate and order. Random positions depend on the seed, the
-    layer and the place of an example among all examples, and not on the size of the batches. The model is not changed.
+    layer and the index of the example, not on the batch size. The model is not changed.
 
     Args:
         model: A transformers model with a head.
@@ -139,7 +139,7 @@ def measure_robustness(
         together: Whether to drop in all these layers at once as well.
         seed: The seed of the random positions.
         compute_metrics: The function of the same name of a Trainer, called with the logits and labels of all examples.
-            By default the score is the share of labels that is predicted right, averaged over the examples; for a
+            By default the score is the share of correctly predicted labels, averaged over the examples; for a
             regression it is minus the mean absolute error.
         metric: The score to use, a key of what `compute_metrics` returns; by default its first.
 

@@ -1,4 +1,4 @@
-"""What the model of a finished run depends on: its score while attention positions are dropped."""
+"""Robustness of the model of a finished run: its score while attention positions are dropped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def robustness_of_run(
         batch_size=batch_size,
         collate_fn=prepared.collator,
     )
-    # Scores of other kinds need a text that the model generates, or log-likelihoods: they get the share of right tokens
+    # Scores of other kinds need a text that the model generates, or log-likelihoods: their score is token accuracy
     by_tokens = not tasks.kind_of(data.task).is_scored_from_logits
     try:
         return measure_robustness(

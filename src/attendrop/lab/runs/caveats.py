@@ -1,4 +1,4 @@
-"""What a reader of the scores of a run must know about them."""
+"""Caveats about the scores of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def caveats_of(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[s
         config: The configuration of the run.
         regularizers: Its methods.
     """
-    found = [f"{sentence}." for sentence in optimistic_scores(regularizers)]
+    caveats = [f"{sentence}." for sentence in optimistic_scores(regularizers)]
     if config.max_eval_samples is not None:
-        found.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
-    return found
+        caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
+    return caveats
 
 
 def optimistic_scores(regularizers: Sequence[Regularizer]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Load the data of a run, as its configuration asks for them."""
+"""Load the data of a run according to its configuration."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Evaluation:
         name: The name of the file, without its folder.
         scores: Name of the file -> metric -> value.
         results: Everything else.
-        notes: What the user must know about the file, such as rows that were left out.
+        notes: Notes about the file, such as excluded rows.
     """
 
     folder: Path

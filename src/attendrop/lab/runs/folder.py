@@ -1,4 +1,4 @@
-"""The output folder of a run: the names of its files, and the checks that nothing of the user's is overwritten."""
+"""The output folder of a run: the names of its files, and checks against overwriting the user's files."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check_writable(folder: Path, setting: str, value: Path, may_create: bool) ->
 
 
 def _check_checkpoint(config: RunConfig) -> None:
-    """Refuse what has no checkpoint. Its files are verified later, by the Trainer."""
+    """Raise if there is no checkpoint. Its files are verified later, by the Trainer."""
     named = config.training.get("resume_from_checkpoint")
     if named and not Path(named).is_dir():
         raise UserError(f"resume_from_checkpoint is {str(named)!r}, which is not a folder; it must be a checkpoint.")

@@ -1,4 +1,4 @@
-"""The user's token for the Hub: in the environment during a run, and nowhere else."""
+"""The user's token for the Hub: only in the environment, and only during a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends before its last step: with a checkpoint after Ctrl-C, with one sentence on a full disk."""
+"""Early ends of a run: a checkpoint after Ctrl-C, and a one-line error on a full disk."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def merge_adapters(trainer: Any, config: RunConfig, task: tasks.Task) -> None:
 
 
 def merged(model: Any, config: RunConfig, task: tasks.Task) -> Any:
-    """Return an ordinary model with the adapters added to its weights. The given model is of no use afterwards.
+    """Return an ordinary model with the adapters added to its weights. The given model must not be used afterwards.
 
     Args:
         model: The trained model with adapters.

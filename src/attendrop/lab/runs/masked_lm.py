@@ -1,4 +1,4 @@
-"""Masked language modelling in the Trainer: a loss that weighs all masked tokens alike, and new masks each epoch."""
+"""Masked language modelling in the Trainer: a loss that weights all masked tokens equally, and new masks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ...model.objective import IGNORED
 
 
 class MaskedLMTrainer(Trainer):
-    """Averages the loss over all masked tokens of an optimizer step, however they are divided.
+    """Averages the loss over all masked tokens of an optimizer step, independent of micro-batches and processes.
 
     Most of these models average over the batch that they see. A micro-batch, or a process, with few masked tokens would
-    then count as much as one with many, and two processes would not train as one with the double batch does.
+    then count as much as one with many, and two processes would differ from one with twice the batch size.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Memory: a rough estimate before training, and one sentence when it is not enough."""
+"""Memory: a rough estimate before training, and a one-line error when it runs out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(model: Any, arguments: Any, tokens: int) -> MemoryEstimate:
-    """Estimate the memory of plain training. Methods that ask the model twice need more.
+    """Estimate the memory of plain training. Methods with further forward passes need more.
 
     Args:
         model: The model, with adapters if it has any.

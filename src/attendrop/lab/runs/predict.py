@@ -32,7 +32,7 @@ class Predictions:
         path: The file that was written; None = the standard output.
         examples: The number of predictions.
         scores: The scores, if the file has labels.
-        notes: What the user must know about the file, such as rows that were left out.
+        notes: Notes about the file, such as excluded rows.
     """
 
     path: Path | None
@@ -55,7 +55,7 @@ class Predictions:
 
 @dataclass
 class Finished:
-    """What a finished run says about its predictions.
+    """The prediction settings of a finished run.
 
     Attributes:
         folder: Its folder.
@@ -122,7 +122,7 @@ class Outputs:
         )  # fmt: skip
 
     def answers(self) -> Answers | None:
-        """Return the predictions and what is right; None if the file has no labels."""
+        """Return the predictions and the references; None if the file has no labels."""
         split, task = self.data.test, self.run.task
         kind = tasks.kind_of(task)
         if split is None or kind.target(task) not in split.column_names:
@@ -280,7 +280,7 @@ def _output_path(file: str | Path, output: str | Path | None, form: str) -> Path
 
 
 def read_finished(folder: str | Path, temperature: float | None = None) -> Finished:
-    """Read what a finished run says about its predictions.
+    """Read the prediction settings of a finished run.
 
     Args:
         folder: The folder of the run.

@@ -1,4 +1,4 @@
-"""The result of a run, as Python code and notebooks see it."""
+"""The result of a run, for Python code and notebooks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """What was unusual about the data and about the answers of the model."""
+        """Warnings about the data and the predictions of the model."""
         if self.record is None:
             return []
         notes = [note.removeprefix(_WARNING) for note in self.record.notes if note.startswith(_WARNING)]

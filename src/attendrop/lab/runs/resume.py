@@ -1,4 +1,4 @@
-"""Continue a run: which checkpoint, with which changes, and what is refused."""
+"""Resume a run: choose and verify the checkpoint, and check changed settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
     Args:
         config: The configuration of the run.
         trainer: Its Trainer.
-        note: Called with what the user must know about the checkpoint.
+        note: Called with notes about the checkpoint for the user.
     """
     if trainer.args.process_index == 0:
         check_folder(config)  # again: another run may have used the folder until now

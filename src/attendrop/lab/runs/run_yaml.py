@@ -10,7 +10,7 @@ from ...errors import UserError, on_one_line
 from ...utils.secrets import is_secret
 from .settings import RUN_SETTINGS, RunConfig, all_settings
 
-# Settings that belong to one call of a run and not to the run.
+# Settings of one invocation, not of the run.
 INVOCATION_ONLY = ("overwrite", "resume", "resume_changed", "resume_from_checkpoint")
 # Training arguments that are made of the output folder, the machine or the number of processes.
 MACHINE_SPECIFIC = ("logging_dir", "run_name", "local_rank", "ddp_backend", "dataloader_pin_memory")
@@ -77,7 +77,7 @@ def write_yaml(
 
 def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:
     """Return the values of all settings that can be written and read again, those without a value as null."""
-    found = {}
+    values = {}
     for name, setting in all_settings().items():
         if name in (*INVOCATION_ONLY, *MACHINE_SPECIFIC) or is_secret(name):
             continue
@@ -85,7 +85,7 @@ def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:
         value = getattr(value, "value", value)
         try:
             if setting.parse(value) == value:
-                found[name] = value
+                values[name] = value
         except UserError:
             continue  # an object that the library makes of a setting, such as the settings of accelerate
-    return found
+    return values

@@ -64,8 +64,8 @@ class LengthGroupedSampler(Sampler[int]):
     def _order(self, generator: torch.Generator) -> Tensor:
         """Return the examples of an epoch in random order.
 
-        Of each class as many are drawn, and in total as many as there are examples. All examples of a rare class come
-        once before any of them comes again.
+        Every class is drawn equally often, and the epoch has as many draws as examples. All examples of a rare class
+        come once before any of them comes again.
         """
         if self.classes is None:
             return torch.randperm(len(self.lengths), generator=generator)

@@ -1,4 +1,4 @@
-"""How well the probabilities of a classifier fit: log loss, Brier score, calibration error, temperature."""
+"""Calibration of a classifier's probabilities: log loss, Brier score, calibration error, temperature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reliability(NamedTuple):
         high: Largest confidence of the bin.
         examples: Number of examples.
         confidence: Their mean confidence.
-        accuracy: The share that is right.
+        accuracy: The share predicted correctly.
     """
 
     low: list[float]
@@ -45,22 +45,22 @@ def softmax(logits: npt.ArrayLike, temperature: float = 1.0) -> Floats:
 
 
 def log_loss(probabilities: npt.ArrayLike, labels: Labels) -> float:
-    """Return the mean of -log p of the right class; a probability of 0 counts as 1e-15.
+    """Return the mean of -log p of the true class; a probability of 0 counts as 1e-15.
 
     Args:
         probabilities: One row for each example, one column for each class.
-        labels: The right class of each example.
+        labels: The true class of each example.
     """
-    right = np.asarray(probabilities, float)[np.arange(len(labels)), labels]
-    return float(-np.log(np.maximum(right, 1e-15)).mean())
+    of_label = np.asarray(probabilities, float)[np.arange(len(labels)), labels]
+    return float(-np.log(np.maximum(of_label, 1e-15)).mean())
 
 
 def brier_score(probabilities: npt.ArrayLike, labels: Labels) -> float:
-    """Return the mean squared distance from the probabilities to the right answer, summed over classes: 0 to 2.
+    """Return the mean squared distance from the probabilities to the one-hot label, summed over classes: 0 to 2.
 
     Args:
         probabilities: One row for each example, one column for each class.
-        labels: The right class of each example.
+        labels: The true class of each example.
     """
     gaps = np.array(probabilities, float)
     gaps[np.arange(len(labels)), labels] -= 1
@@ -74,7 +74,7 @@ def calibration_error(
 
     Args:
         probabilities: One row for each example, one column for each class.
-        labels: The right class of each example.
+        labels: The true class of each example.
         bins: Number of bins of the confidence, the largest probability of an example.
         equal_mass: Whether bins have the same number of examples, instead of the same width.
     """
@@ -90,12 +90,12 @@ def reliability(
 
     Args:
         probabilities: One row for each example, one column for each class.
-        labels: The right class of each example.
+        labels: The true class of each example.
         bins: Number of bins; those without examples are left out.
         equal_mass: Whether bins have the same number of examples, instead of the same width.
     """
     probabilities = np.asarray(probabilities, float)
-    confidence, right = probabilities.max(-1), probabilities.argmax(-1) == labels
+    confidence, correct = probabilities.max(-1), probabilities.argmax(-1) == labels
     if equal_mass:
         order = np.argsort(confidence, kind="stable")
         members = [part for part in np.array_split(order, bins) if len(part)]
@@ -110,16 +110,16 @@ def reliability(
         high=[float(high) for _, high in edges],
         examples=[len(part) for part in members],
         confidence=[float(confidence[part].mean()) for part in members],
-        accuracy=[float(right[part].mean()) for part in members],
+        accuracy=[float(correct[part].mean()) for part in members],
     )
 
 
 def fit_temperature(logits: npt.ArrayLike, labels: Labels) -> float:
-    """Return the temperature between 0.01 and 100 with the smallest log loss; above 1 if it is overconfident.
+    """Return the temperature between 0.01 and 100 with the smallest log loss; above 1 means overconfidence.
 
     Args:
         logits: One row for each example, one column for each class.
-        labels: The right class of each example.
+        labels: The true class of each example.
     """
     from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
@@ -135,11 +135,11 @@ def fit_temperature(logits: npt.ArrayLike, labels: Labels) -> float:
 def scaled_probabilities(logits: npt.ArrayLike, labels: Labels) -> Floats:
     """Return probabilities after cross-fitted temperature scaling: each half uses the temperature of the other.
 
-    They show what is left of a difference in loss or calibration when every classifier is scaled afterwards.
+    They show which differences in loss or calibration remain after temperature scaling.
 
     Args:
         logits: One row for each example, one column for each class.
-        labels: The right class of each example.
+        labels: The true class of each example.
     """
     logits, labels = np.asarray(logits, float), np.asarray(labels)
     probabilities = softmax(logits)
@@ -153,9 +153,9 @@ def scaled_probabilities(logits: npt.ArrayLike, labels: Labels) -> Floats:
 def score_interval(
     score: Callable[..., float], *columns: npt.ArrayLike, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Return the bootstrap interval of a score over the examples of one evaluation: the variation with other examples.
+    """Return the bootstrap interval of a score over the examples of one evaluation.
 
-    It says nothing about other seeds.
+    It does not cover the variation over seeds.
 
     Args:
         score: Function of the columns, such as `log_loss`.

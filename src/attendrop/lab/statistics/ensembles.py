@@ -1,7 +1,7 @@
 """The gain of an ensemble over its members, with an interval over seeds by the jackknife.
 
 There is one ensemble of all seeds, so its gain is a single number. The jackknife leaves out one seed after the other:
-how much the gain changes shows how much it would differ with other seeds.
+the change of the gain estimates its variance over seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Gain:
 
     Attributes:
         gain: Score of the ensemble minus the mean score of its members.
-        interval: Confidence interval of the gain over seeds, with the examples as they are. None with fewer than five
+        interval: Confidence interval of the gain over seeds, for fixed examples. None with fewer than five
             seeds.
         verdict: "helps", "hurts", "no difference" (beyond delta), "undecided" or "too few seeds".
     """
@@ -38,7 +38,7 @@ def judge_gain(
     question: Question,
     resolution: float = 0.0,
 ) -> Gain:
-    """Judge the gain of an ensemble. It is not corrected for the number of methods or looks.
+    """Judge the gain of an ensemble. The verdict is not corrected for the number of methods or looks.
 
     Args:
         whole: The score of the ensemble of all members.
@@ -61,7 +61,7 @@ def jackknife_values(whole: float, without: Sequence[float], members: Sequence[f
     """Return one value for each member, whose mean is the gain and whose standard error is that of the jackknife.
 
     They are Tukey's pseudo-values, moved so that their mean is the gain itself: the usual jackknife would correct its
-    mean to that of an ensemble without end.
+    mean to that of an infinite ensemble.
 
     Args:
         whole: The score of the ensemble of all members.

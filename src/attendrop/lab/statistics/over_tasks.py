@@ -2,12 +2,12 @@
 
 The mean over tasks of the mean difference, each task with the same weight. Its standard error comes from a
 hierarchical bootstrap, which draws tasks and then seeds within each task, and its interval from Student's t with one
-degree of freedom less than there are tasks: percentiles of the bootstrap are too narrow for a handful of tasks.
+degree of freedom fewer than tasks: percentiles of the bootstrap are too narrow for a handful of tasks.
 
 The means of the tasks differ because the tasks do, and because of the noise of their seeds. Drawing both tasks and
 seeds would count this noise twice (the intervals then cover 99 to 100 %), so the means are first shrunk towards their
-common mean by as much as the noise explains. With fewer than three tasks only seeds are drawn: the summary then says
-nothing about other tasks.
+common mean by as much as the noise explains. With fewer than three tasks only seeds are drawn: the summary then does
+not generalise to other tasks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TaskFigures:
 
 @dataclass(frozen=True)
 class TaskSummary(TaskFigures):
-    """What all tasks together say about a method: the figures and the verdict.
+    """The result of a method over all tasks: the figures and the verdict.
 
     Attributes:
         verdict: "helps", "hurts", "no difference" (beyond delta), "undecided" or "too few seeds".

@@ -1,8 +1,8 @@
-"""The difference of two methods that ran with the same seeds: its interval, tests of it, and the seeds that it needs.
+"""The difference of two methods that ran with the same seeds: its interval, tests, and power.
 
 The standard deviation behind the interval, the t test and the test of equivalence is never taken below half a step of
 the score (`resolution`). An accuracy on 50 examples moves in steps of 0.02, and five equal differences would otherwise
-pass for a difference that is known exactly.
+pass for an exactly known difference.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Pairs:
 
     Attributes:
         differences: Value of the method minus value of the baseline, in the order of the baseline's seeds.
-        failed: Number of seeds that are left out because a run failed, or gave a value that is not finite.
-        unpaired: Number of seeds that are left out because only one of the two has run.
+        failed: Number of seeds excluded because a run failed or gave a non-finite value.
+        unpaired: Number of seeds excluded because only one of the two has run.
         resolution: The step in which the values move, 0 if they do not move in steps.
     """
 
@@ -51,8 +51,8 @@ def make_pairs(values: Values, baseline: Values, resolution: float | None = None
     Args:
         values: Seed -> value of the method. None or a value that is not finite stands for a failed run.
         baseline: The same for the baseline.
-        resolution: The step in which the values move, such as 1/277 for an accuracy on 277 examples. None = it is
-            found from the values.
+        resolution: The step in which the values move, such as 1/277 for an accuracy on 277 examples. None = inferred
+            from the values.
     """
     shared = [seed for seed in baseline if seed in values]
     whole = [seed for seed in shared if _is_finite(values[seed]) and _is_finite(baseline[seed])]
@@ -100,8 +100,8 @@ def deviation_of(differences: Floats, resolution: float = 0.0) -> float:
 def t_interval(differences: Floats, confidence: float = 0.95, resolution: float = 0.0) -> Interval:
     """Return the confidence interval of the mean difference by Student's t.
 
-    It is the interval of the verdicts: of those tried, it alone covers the true difference as often as it says at 5, 10
-    and 20 seeds (docs/statistics.md).
+    It is the interval of the verdicts: it alone of the intervals tried has its nominal coverage at 5, 10 and 20 seeds
+    (docs/statistics.md).
 
     Args:
         differences: At least two differences.
@@ -118,7 +118,7 @@ def _standard_error(differences: Floats, resolution: float) -> float:
 
 
 def t_test(differences: Floats, against: float = 0.0, resolution: float = 0.0) -> float:
-    """Two-sided p of the t test: below 1 - confidence exactly if `t_interval` leaves `against` out.
+    """Two-sided p of the t test: below 1 - confidence if and only if `t_interval` excludes `against`.
 
     Args:
         differences: At least two differences.
@@ -140,7 +140,7 @@ def _tail(distance: float, differences: Floats, resolution: float) -> float:
 
 
 def equivalence_test(differences: Floats, delta: float, resolution: float = 0.0) -> float:
-    """P of the two one-sided t tests (TOST): a small one says that the true difference is within ±delta.
+    """P of the two one-sided t tests (TOST): a small value shows that the true difference is within ±delta.
 
     Args:
         differences: At least two differences.
@@ -153,7 +153,7 @@ def equivalence_test(differences: Floats, delta: float, resolution: float = 0.0)
 def sign_flip_test(differences: Floats, draws: int = 100_000, seed: int = 0) -> float:
     """Two-sided p of the sign-flip test: how many of all 2^n choices of signs give a mean at least as far from 0.
 
-    If the method does nothing, each difference could as well have the other sign, whatever its distribution. The test
+    Without an effect, either sign of each difference is equally likely, whatever its distribution. The test
     is exact up to 40 pairs; the smallest p of n pairs is 2 / 2^n. With more pairs, signs are drawn.
 
     Args:
@@ -164,7 +164,7 @@ def sign_flip_test(differences: Floats, draws: int = 100_000, seed: int = 0) -> 
     return _sign_flip_test(tuple(np.asarray(differences, float).tolist()), draws, seed)
 
 
-@lru_cache(maxsize=4096)  # a study that goes on until it is decided asks for the same looks again and again
+@lru_cache(maxsize=4096)  # a sequential study repeats the same looks
 def _sign_flip_test(differences: tuple[float, ...], draws: int, seed: int) -> float:
     size = np.abs(np.array(differences))
     size = size[size > 0]  # a sign of 0 changes nothing
@@ -215,7 +215,7 @@ def bca_interval(values: Floats, confidence: float = 0.95, resamples: int = 2000
     With few values it is too narrow: 95 % intervals from 5 values cover 83 % (docs/statistics.md).
 
     Args:
-        values: The sample, such as whether each of many examples is right.
+        values: The sample, such as whether each of many examples is predicted correctly.
         confidence: How often the interval contains the true mean.
         resamples: Number of bootstrap samples.
         seed: Seed of the bootstrap.
@@ -233,10 +233,10 @@ def bca_interval(values: Floats, confidence: float = 0.95, resamples: int = 2000
 
 
 def probability_of_improvement(improvements: Floats, confidence: float = 0.95) -> tuple[float, Interval]:
-    """Return the probability that the method is better than the baseline in a new seed, with its Wilson interval.
+    """Return the probability that the method beats the baseline on a new seed, with its Wilson interval.
 
     Args:
-        improvements: By how much the method is better, for each seed. 0 counts as half.
+        improvements: The improvement over the baseline for each seed. 0 counts as half.
         confidence: How often the interval contains the true probability.
     """
     n = len(improvements)
@@ -251,7 +251,7 @@ def probability_of_improvement(improvements: Floats, confidence: float = 0.95) -
 
 
 def power_of(effect: float, deviation: float, pairs: int, alpha: float = 0.05) -> float:
-    """Return the probability that the two-sided t test finds a true difference, by the noncentral t distribution.
+    """Return the power of the two-sided t test, by the noncentral t distribution.
 
     Args:
         effect: The true mean difference.
@@ -283,7 +283,7 @@ def _deviations(degrees: int) -> tuple[Floats, Floats]:
 
 
 def equivalence_power_of(delta: float, deviation: float, pairs: int, alpha: float = 0.05) -> float:
-    """Return the probability that a method without effect is found within ±delta: a lower bound, tight at high power.
+    """Return the power of the equivalence test for a method without effect: a lower bound, tight at high power.
 
     Args:
         delta: The smallest difference that matters.
@@ -296,12 +296,12 @@ def equivalence_power_of(delta: float, deviation: float, pairs: int, alpha: floa
 
 
 def minimum_detectable_effect(deviation: float, pairs: int, power: float = POWER, alpha: float = 0.05) -> float:
-    """Return the true difference that the t test finds with the given power.
+    """Return the true difference that the t test detects with the given power.
 
     Args:
         deviation: Standard deviation of the differences.
         pairs: Number of seeds, at least two.
-        power: Probability of finding it.
+        power: Probability of detecting it.
         alpha: Level of the test.
     """
     if deviation == 0:
@@ -314,14 +314,14 @@ def minimum_detectable_effect(deviation: float, pairs: int, power: float = POWER
 
 
 def seeds_to_detect(effect: float, deviation: float, power: float = POWER, alpha: float = 0.05) -> int | None:
-    """Return the number of seeds with which the t test finds a true difference with the given power.
+    """Return the number of seeds with which the t test detects a true difference with the given power.
 
     None = more than 100,000.
 
     Args:
         effect: The true mean difference.
         deviation: Standard deviation of the differences.
-        power: Probability of finding it.
+        power: Probability of detecting it.
         alpha: Level of the test.
     """
     if effect == 0:
@@ -330,7 +330,7 @@ def seeds_to_detect(effect: float, deviation: float, power: float = POWER, alpha
 
 
 def seeds_for_equivalence(delta: float, deviation: float, power: float = POWER, alpha: float = 0.05) -> int | None:
-    """Return the number of seeds with which a method with no effect is found to be within ±delta.
+    """Return the number of seeds with which a method without effect is shown to be within ±delta.
 
     None = more than 100,000.
 

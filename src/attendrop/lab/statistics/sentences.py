@@ -1,4 +1,4 @@
-"""The sentences that explain a verdict. They use the figures that are shown beside them, and no others."""
+"""The sentences that explain a verdict. They only use the figures that are shown beside them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def explain(
         question: What was asked.
         figures: The figures of the comparison, of at least two pairs.
         verdict: The verdict.
-        more_seeds: About how many more seeds would settle it.
+        more_seeds: The approximate number of further seeds that would settle it.
         methods: Number of methods for which p values are corrected.
         design: The plan of looks, if there is one.
     """
@@ -46,7 +46,7 @@ def explain_too_few(name: str, question: Question, figures: Figures, fewest: int
         name: Name of the method.
         question: What was asked.
         figures: The figures of the comparison.
-        fewest: The number of seeds from which on there is a verdict.
+        fewest: The smallest number of seeds that gives a verdict.
     """
     n, both = figures.pairs, f"both it and {question.baseline}"
     text = f"No verdict on {name}: {both} gave a value in {_count(n, 'seed')}, and at least {fewest} are needed."
@@ -67,7 +67,7 @@ def explain_over_tasks(
         figures: The figures of the summary.
         verdict: The verdict.
         methods: Number of methods for which p values are corrected.
-        is_about_these: Whether it is about other seeds on these tasks alone.
+        is_about_these: Whether it only generalises to other seeds on these tasks.
     """
     if verdict == "too few seeds":
         return f"No verdict on {name}: no task has enough seeds." + _tasks_left_out(figures)
@@ -116,7 +116,7 @@ def _why_undecided(question: Question, figures: Figures | TaskFigures, corrected
     assert figures.interval is not None
     low, high = figures.interval
     if low > 0 or high < 0:
-        return f"The interval leaves 0 out, but p is above {question.alpha:.2g} after {corrected}."
+        return f"The interval excludes 0, but p is above {question.alpha:.2g} after {corrected}."
     if -question.delta < low and high < question.delta:
         return f"The interval is within ±{question.delta:g}, but not after {corrected}."
     beyond = f" and reaches beyond ±{question.delta:g}" if question.delta else ""

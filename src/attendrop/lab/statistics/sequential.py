@@ -1,14 +1,14 @@
-"""Error rates that hold although the data are looked at after every seed (`--until-decided`).
+"""Error rates that hold with interim looks after every seed (`--until-decided`).
 
 With a fixed number of seeds, a t test at 5 % gives a false alarm in 5 % of studies; with a look after each of 5 to 40
-seeds, in about 25 %. Here every look has a smaller level of its own. The levels come from alpha spending (Lan and
+seeds, in about 25 %. Here every look has its own, smaller level. The levels come from alpha spending (Lan and
 DeMets 1983): after n of N seeds, (n/N)^2 of the error rate is spent (the power family of Kim and DeMets 1987, between
 the boundaries of Pocock and of O'Brien and Fleming). The usual boundaries, for values of known deviation, would give
-5.5 % instead of 5 % here; these are those of the t test itself, for normal differences.
+5.5 % instead of 5 % here; the boundaries here are exact for the t test with normal differences.
 
 Intervals at these levels are repeated confidence intervals (Jennison and Turnbull 1989): all of them together contain
-the true difference with the given confidence. So every conclusion that is read from an interval has its error rate at
-whatever look it is drawn, "no difference" included.
+the true difference with the given confidence. So every conclusion from an interval, including "no difference",
+keeps its error rate at any look.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ALPHAS = np.concatenate([np.geomspace(1e-6, 0.05, 12), [0.1, 0.2, 0.4, 0.6, 0.8
 
 @dataclass(frozen=True)
 class SequentialDesign:
-    """A plan of looks: after every seed from the first look on, or less often.
+    """The schedule of looks: after every seed from the first look on, or less often.
 
     Attributes:
         max_seeds: The largest number of seeds.
@@ -48,7 +48,7 @@ class SequentialDesign:
             raise ValueError(f"exponent is {self.exponent}; it must be above 0.")
 
     def level(self, seeds: int, alpha: float = 0.05) -> float:
-        """Level of the two-sided test at one look, so that all looks together have the error rate `alpha`.
+        """Return the level of the two-sided test at one look, for an overall error rate of `alpha`.
 
         Args:
             seeds: Number of pairs at this look.
@@ -57,7 +57,7 @@ class SequentialDesign:
         return float(np.exp(np.interp(math.log(alpha), np.log(_ALPHAS), np.log(self._levels(seeds)))))
 
     def repeated_p(self, p: float, seeds: int) -> float:
-        """Return the smallest error rate of all looks together at which the test of this look is significant.
+        """Return the smallest overall error rate at which the test of this look is significant.
 
         Args:
             p: Two-sided p of the test at this look.
@@ -71,7 +71,7 @@ class SequentialDesign:
         return float(np.exp(np.interp(math.log(p), np.log(levels), np.log(_ALPHAS))))
 
     def power_at_least(self, effect: float, deviation: float, alpha: float = 0.05) -> float:
-        """Return the probability that a true difference is found, at least: that of the last look alone.
+        """Return a lower bound of the power: that of the last look alone.
 
         Args:
             effect: The true mean difference.
@@ -102,7 +102,7 @@ def _levels_of(design: SequentialDesign, alpha: float) -> list[float]:
     """
     levels: list[float] = []
     spent = 0.0
-    places, shares = np.zeros(0), np.zeros(0)  # |u| of the paths that go on, in cells, and their shares
+    places, shares = np.zeros(0), np.zeros(0)  # |u| of the paths that continue, in cells, and their shares
     for n in range(design.first, design.max_seeds + 1):
         target = alpha * (n / design.max_seeds) ** design.exponent
         is_first = n == design.first

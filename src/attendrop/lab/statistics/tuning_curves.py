@@ -1,6 +1,6 @@
 """Tuning curves: the expected best score after k random trials, instead of the best of all trials.
 
-The best of many trials says as much about the number of trials as about the method (Dodge et al. 2019). The estimate is
+The best of many trials depends as much on the number of trials as on the method (Dodge et al. 2019). The estimate is
 unbiased (Tang et al. 2020). The band comes from a simultaneous confidence band of the scores' distribution that is
 equally tight everywhere (Lourie, Cho and He 2024): with the given confidence the whole true curve is inside, whatever
 the distribution. It assumes that the trials are independent draws of the same search space, as in random search.
@@ -49,11 +49,12 @@ def tuning_curve(
     """Return the tuning curve of random trials.
 
     Args:
-        scores: The scores of the trials. A failed trial counts with the score of a useless model; left out, it would
-            make the curve too good.
+        scores: The scores of the trials. A failed trial counts with the score of a useless model; excluding it would
+            bias the curve upwards.
         greater_is_better: Whether a larger score is better.
-        support: The smallest and the largest score that is possible. The upper bound of the band reaches for the best
-            possible score when k comes near the number of trials: no sample excludes settings better than all seen.
+        support: The smallest and the largest score that is possible. The upper bound of the band approaches the best
+            possible score when k approaches the number of trials, because no sample excludes better settings than those
+            seen.
         confidence: Confidence of the band, for all k together.
     """
     values = np.asarray(scores, float)
@@ -90,7 +91,7 @@ def expected_best(scores: Floats) -> Floats:
 
 
 def _log_choose(n: Any, k: Any) -> Floats:
-    k = np.minimum(k, n)  # the other places are not used
+    k = np.minimum(k, n)  # the other entries are not used
     return np.asarray(special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1))
 
 

@@ -1,9 +1,9 @@
 """The verdict on a method: helps, hurts, no difference, undecided, or too few seeds; with a sentence that says why.
 
-It rests on the interval of the mean difference and on the t tests that belong to it, corrected for the number of
-methods and, while seeds are being added, for the number of looks. The exact sign-flip test is shown beside it and
-decides nothing: with five seeds its p is at least 1/16, so that no verdict would ever be possible, and with six to
-eight seeds it finds a difference much less often.
+It is based on the interval of the mean difference and the corresponding t tests, corrected for the number of
+methods and, while seeds are being added, for the number of looks. The exact sign-flip test is shown beside it and does
+not affect the verdict: with five seeds its p is at least 1/16, so that no verdict would ever be possible, and with six
+to eight seeds it has much less power.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ FEWEST_PAIRS = 5
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of all methods of a family.
+    """The question that is tested for all methods of a family.
 
     Attributes:
-        delta: The smallest difference that matters; 0 = every difference does.
+        delta: The smallest difference that matters; 0 = every difference matters.
         greater_is_better: Whether a larger value is better.
         confidence: Confidence of the intervals; 1 - confidence is the error rate of the verdicts.
         outcome: What the values are, for the sentence.
@@ -77,9 +77,9 @@ class Figures:
         p_adjusted: The same after the correction for the number of methods and looks. None with fewer than five pairs.
         p_sign_flip: P of the exact sign-flip test. None without a pair.
         p_equivalence: P of the test that the true difference is within ±delta, corrected in the same way.
-        probability_of_improvement: Probability that the method is the better one in a new seed.
+        probability_of_improvement: Probability that the method beats the baseline on a new seed.
         probability_interval: Its interval.
-        minimum_detectable_effect: The true difference that this number of seeds finds with a power of 80 %.
+        minimum_detectable_effect: The true difference that this number of seeds detects with a power of 80 %.
         pairs: Number of seeds in which both runs gave a value.
         failed: Number of seeds left out because a run failed.
         unpaired: Number of seeds left out because only one of the two has run.
@@ -101,12 +101,13 @@ class Figures:
 
 @dataclass(frozen=True)
 class Comparison(Figures):
-    """What the paired runs say about a method: the figures and the verdict.
+    """The result of comparing a method with the baseline: the figures and the verdict.
 
     Attributes:
         verdict: "helps", "hurts", "no difference" (beyond delta), "undecided" or "too few seeds".
         sentence: The verdict and its reasons in words.
-        seeds_needed: About how many more seeds would settle it. None if it is decided, or no number would do.
+        seeds_needed: Approximate number of further seeds that would settle it. None if it is decided, or no realistic
+            number would.
     """
 
     verdict: Verdict
@@ -148,8 +149,8 @@ def judge(
         delta: The smallest difference that matters; 0 = every difference does.
         greater_is_better: Whether a larger value is better.
         confidence: Confidence of the interval; 1 - confidence is the error rate of the verdict.
-        resolution: The step in which the values move, such as 1/277 for an accuracy on 277 examples. None = it is
-            found from the values.
+        resolution: The step in which the values move, such as 1/277 for an accuracy on 277 examples. None = inferred
+            from the values.
         name: Name of the method, for the sentence.
         outcome: What the values are, for the sentence.
         baseline_name: Name of the baseline, for the sentence.
@@ -171,8 +172,8 @@ def judge_family(
         methods: Name of the method -> seed -> value. None or a value that is not finite stands for a failed run.
         baseline: Seed -> value of the baseline.
         question: What is asked: delta, direction, confidence, and words for the sentences.
-        resolution: The step in which the values move. None = it is found from the values of each pair of methods.
-        design: The plan of looks, where seeds are added until there is a verdict. P values are then corrected for the
+        resolution: The step in which the values move. None = inferred from the values of each pair of methods.
+        design: The schedule of looks of a sequential study. P values are then corrected for the
             looks and by Bonferroni for the methods, instead of by Holm, and the intervals hold for all looks and
             methods together. A verdict other than "undecided" is final: keep it, also if more seeds are run.
     """
@@ -276,7 +277,7 @@ def verdict_of(difference: float, p: float, p_equivalence: float, question: Ques
 
 
 def _more_seeds(figures: Figures, deviation: float, question: Question, alpha: float) -> int | None:
-    """Return how many more seeds show the observed difference, or that a smaller one than delta does not matter."""
+    """Return the number of further seeds that would show the observed difference, or equivalence within delta."""
     assert figures.difference is not None
     if abs(figures.difference) >= question.delta:
         needed = seeds_to_detect(figures.difference, deviation, alpha=alpha)

@@ -1,4 +1,4 @@
-"""`attendrop compare`: which seeds are run, and when there are enough of them."""
+"""`attendrop compare`: fixed or sequential numbers of seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .driver import Study, Watcher
 from .executors import Executor, NextSpec
 from .kept_models import MODELS_FOLDER, check_space
 
-FIRST_LOOK = 5  # seeds after which a study is looked at for the first time
+FIRST_LOOK = 5  # seeds at the first look
 
 
 class FixedSeeds:
@@ -40,7 +40,7 @@ class FixedSeeds:
         return self._waiting.popleft() if self._waiting else None
 
     def add(self, record: StudyRecord) -> None:
-        """Nothing depends on the results."""
+        """No-op: the number of seeds is fixed."""
 
 
 class UntilDecided:
@@ -50,7 +50,7 @@ class UntilDecided:
 
     Args:
         design: The study.
-        looks: The plan of looks, with the largest number of seeds.
+        looks: The schedule of looks, with the largest number of seeds.
         delta: The smallest difference of the score that matters.
         confidence: Confidence of the verdicts.
     """
@@ -84,7 +84,7 @@ class UntilDecided:
         return self._waiting.popleft() if self._waiting else None
 
     def _is_behind(self) -> bool:
-        """Return whether so many runs have not ended that the next look may well make a further seed needless."""
+        """Return whether enough runs are pending that the next look may make a further seed unnecessary."""
         return len(self._missing) > 2 * len(self._design.methods)
 
     def _begin_next_cell(self) -> None:
@@ -92,7 +92,7 @@ class UntilDecided:
         self._seeds, self._missing, self._open = 0, set(), set(self._design.methods[1:])
 
     def add(self, record: StudyRecord) -> None:
-        """Look at the study again with one more record."""
+        """Process a record and take the next look if it is due."""
         self._records.append(record)
         self._missing.discard(record.id)
         if not self._cells or (record.task, record.size) != self._cells[0]:

@@ -24,11 +24,11 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
 
     Args:
         folder: The folder of the study.
-        configuration: What the study is.
+        configuration: The configuration.
         may_grow: Names whose list may get longer, or whose number may grow.
 
     Raises:
-        UserError: The configuration is another. The sentence names the first difference.
+        UserError: The configuration differs. The sentence names the first difference.
     """
     path = folder / STUDY_FILE
     new = _without_secrets(json.loads(json.dumps(dict(configuration), default=str)))

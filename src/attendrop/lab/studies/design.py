@@ -1,4 +1,4 @@
-"""Which runs a study consists of: every method on the same seeds, tasks and amounts of data."""
+"""The design of a comparison: every method on the same seeds, tasks and amounts of data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume",
 
 
 class Contender(NamedTuple):
-    """One of the things that a study compares, as the user wrote it: `addrop:p=0.3,q=0.3+mixout@learning_rate=3e-5`.
+    """A method or combination in a study, as the user wrote it: `addrop:p=0.3,q=0.3+mixout@learning_rate=3e-5`.
 
     Attributes:
         name: The text itself.
@@ -80,7 +80,7 @@ def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender
 
 @dataclass(frozen=True)
 class Design:
-    """What a comparison consists of: every method on the same seeds, tasks and amounts of data.
+    """The design of a comparison: every method on the same seeds, tasks and amounts of data.
 
     Attributes:
         settings: Settings of `attendrop train` that all runs share.
@@ -150,7 +150,7 @@ class Design:
         """Return the design as values that JSON can hold."""
         values = asdict(self)
         if not self.same_head:
-            del values["same_head"]  # studies that were begun before this field existed go on
+            del values["same_head"]  # keeps the configuration of older studies unchanged
         return values
 
 

@@ -1,4 +1,4 @@
-"""What the record of one run of each method holds besides scores: validation texts, and attention maps to explore."""
+"""Details in the record of one run of each method: validation texts and attention maps."""
 
 from __future__ import annotations
 

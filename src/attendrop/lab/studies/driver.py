@@ -1,6 +1,6 @@
 """Runs a study and stores its records. After an interruption, rerun it to continue: finished runs are never repeated.
 
-study.json             what the study is; written at the start
+study.json             the configuration; written at the start
 runs/<id>.json         the record of each run that has ended
 predictions/<id>.npz   the outputs of its model, for ensembles
 models/<id>/           its model, where the user wants to keep it
@@ -58,8 +58,8 @@ class Study:
 
     Args:
         folder: The folder. It is created if it does not exist.
-        configuration: What the study is, as values that JSON can hold. `kind` is "compare" or "tune". Starting again
-            with another configuration is refused.
+        configuration: The configuration, as JSON values. `kind` is "compare" or "tune". Starting again with another
+            configuration is refused.
         may_grow: Names in the configuration whose list may get longer, or whose number may grow.
         retry_failed: Whether to retry failed runs.
         watcher: Observes the study.
@@ -122,9 +122,9 @@ class Study:
         """Yield the record of each run of `next_spec` when it ends. Finished runs are not repeated.
 
         Args:
-            next_spec: Asked for the next run when a worker is free; None = nothing at present. See `Executor.results`.
+            next_spec: Asked for the next run when a worker is free; None = no run for now. See `Executor.results`.
             executor: Runs them.
-            total: How many runs there will be, for the time that is left; None = not known.
+            total: The total number of runs, to estimate the remaining time; None = unknown.
             on_progress: Called with each report of a run, see `Executor.results`; True stops that run.
 
         Raises:
@@ -153,7 +153,7 @@ class Study:
         A method and task that have a result are not checked again.
 
         Args:
-            specs: Runs of each method on each task. If there are several, one that works is enough.
+            specs: Runs of each method on each task. If there are several, one valid run is enough.
             executor: Checks them.
 
         Returns:
@@ -255,7 +255,7 @@ class Study:
     def _full_disk(self) -> str:
         return (
             f"the disk is full, so the study in {str(self.folder)!r} stops with {len(self.records)} runs recorded; "
-            "free some space and start it again, it will go on."
+            "free some space and rerun the command to continue."
         )
 
     @contextmanager
@@ -265,7 +265,7 @@ class Study:
 
         def write(pid: int | None, running: Iterable[Mapping[str, Any]]) -> None:
             content = {"pid": pid, "host": socket.gethostname(), "total": self.total, "running": list(running)}
-            with suppress(OSError):  # a full disk: the study itself says so
+            with suppress(OSError):  # a full disk: the study reports it
                 text = json.dumps({**content, "updated": time.time()}, default=str)
                 write_whole(self.folder / PROGRESS_FILE, text + "\n", flush=False)
 
@@ -318,7 +318,7 @@ def run_study(
 
     Args:
         folder: The folder.
-        configuration: What the study is; see `Study`.
+        configuration: The configuration; see `Study`.
         specs: The runs.
         executor: Runs them. It is closed at the end.
         retry_failed: Whether to retry failed runs.

@@ -1,4 +1,4 @@
-"""The trained models of a study, where the user wants to keep them: `models/<id>/` in its folder."""
+"""The trained models of a study, if kept: `models/<id>/` in its folder."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def size_of(model: Any) -> int:
 
 
 def check_space(folder: Path, size: int, runs: int) -> str:
-    """Refuse to keep models that the disk cannot hold; return how much they take, as a sentence.
+    """Raise if the models do not fit on the disk; return a sentence with their size.
 
     Args:
         folder: The folder of the study.
         size: The bytes of one model.
-        runs: How many models there will be, at most.
+        runs: The largest number of models.
     """
     need, free = size * runs, shutil.disk_usage(folder).free
     amount = f"the models of {runs} runs take about {_bytes(need)} ({_bytes(size)} each)"

@@ -1,7 +1,7 @@
 """The records of a study: one JSON file for each run that has ended, `runs/<id>.json` in the folder of the study.
 
-A record is written whole or not at all. A file that cannot be a record is named and never read as a result, and records
-that do not belong together (other data, another model, other versions) are refused.
+Records are written atomically. A broken file is reported and never read as a result, and records that do not
+belong together (other data, another model, other versions) are refused.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def read_record(path: Path) -> StudyRecord:
 
 
 def _not_whole(path: Path, problem: str) -> UserError:
-    return UserError(f"{str(path)!r} is not a whole record ({problem}); delete it, and its run is repeated.")
+    return UserError(f"{str(path)!r} is not a whole record ({problem}); delete it to repeat its run.")
 
 
 def read_records(folder: str | Path, on_broken: Callable[[str], None] | None = None) -> dict[str, StudyRecord]:
@@ -118,11 +118,11 @@ def remove_unfinished(folder: str | Path) -> None:
 
 
 def describe(spec: RunSpec, status: str, **fields: Any) -> StudyRecord:
-    """Return the record of a run, however it ends. Its settings have no tokens and passwords.
+    """Return the record of a run. Its settings have no tokens and passwords.
 
     Args:
         spec: The run.
-        status: How it has ended.
+        status: The status of the run.
         **fields: Further fields of the record.
     """
     settings = {name: value for name, value in spec.settings.items() if not is_secret(name)}
@@ -137,9 +137,9 @@ def failed_record(spec: RunSpec, kind: str, message: str, *, started: str, worke
     Args:
         spec: The run.
         kind: The type of the error.
-        message: What has happened.
+        message: The error message.
         started: When the run began.
-        worker: Who ran it.
+        worker: The worker that ran it.
         trace: The traceback, if there is one.
     """
     error = RunError(kind, one_line(" ".join(message.split())), trace)
@@ -169,7 +169,7 @@ class SameStudy:
     """Refuses a record that does not belong to the others: other data, another model, other versions.
 
     Args:
-        records: The records that are there already.
+        records: The existing records.
     """
 
     def __init__(self, records: Iterable[StudyRecord] = ()) -> None:

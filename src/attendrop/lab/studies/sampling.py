@@ -1,4 +1,4 @@
-"""Which points of a search space are tried, in which order.
+"""The order in which points of a search space are tried.
 
 `points` lists them for grid, random and QMC search. The point of a trial is a function of its number and the seed
 alone, so that a search that was killed, or that several drivers share, tries the same points as an uninterrupted one.
@@ -17,7 +17,7 @@ import numpy as np
 from .search_space import Space
 
 SAMPLERS = ("auto", "grid", "random", "qmc", "tpe")
-MANY_TRIALS = 30  # from this number on, TPE has enough trials to learn from
+MANY_TRIALS = 30  # the smallest number of trials for TPE
 STARTUP_TRIALS = 10  # points of TPE that are drawn by QMC
 
 Point = dict[str, Any]

@@ -133,7 +133,7 @@ def rounded(number: float) -> float:
 
 
 def parse_dimension(text: str, is_whole: bool = False) -> Dimension:
-    """Return a dimension from what stands behind the equals sign.
+    """Parse the right-hand side of `name=values`.
 
     Args:
         text: `low..high`, `low..high:step`, `log:low..high`, or values separated by commas.
@@ -271,7 +271,7 @@ def _is_whole(name: str, field: str) -> bool:
 def _parse_space(
     text: str, contenders: Sequence[Contender], settings: Mapping[str, Any]
 ) -> list[tuple[str, str, Dimension]]:
-    """Return what one `--space` means: (contender, name of the dimension, dimension) for all that it concerns."""
+    """Parse one `--space`: yield (contender, name of the dimension, dimension) for all affected contenders."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name or not value:
         raise UserError(f"space is {text!r}; it must be written name=values, such as addrop.p=0.1..0.9.")

@@ -1,8 +1,8 @@
 """Model soups: one model whose weights are the average of the runs of one method (Wortsman et al., arXiv 2203.05482).
 
 A uniform soup averages all runs. A greedy soup begins with the run that has the best validation score, tries the others
-in the order of their scores, and keeps a run if the score of the average does not fall. Other parts of the data choose
-nothing; they evaluate the result.
+in the order of their scores, and keeps a run if the score of the average does not fall. Other parts of the data are
+used for evaluation only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Weights = dict[str, Tensor]
 
 @dataclasses.dataclass
 class Soup:
-    """A soup, and how it was made.
+    """The result of `make_soup`.
 
     Attributes:
         folder: The folder with the model.
@@ -52,7 +52,7 @@ class Soup:
         chosen_on: The part of the data that chose the runs; None for a uniform soup.
         scores: Scores of the soup.
         members: Seed -> scores of its run, for all runs.
-        sentences: What the reader must know about it.
+        sentences: Notes for the reader.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ def make_soup(
     size: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Soup:
-    """Return the average the models of one method of a comparison, evaluate the result, and write it as a model folder.
+    """Average the models of one method of a comparison, evaluate the result, and write it as a model folder.
 
     Args:
         study: The folder of the comparison, which was run with `keep_models`.
@@ -133,7 +133,7 @@ def _conclude(run: Run, trainer: Any, soup: Averaged) -> None:
 
 
 def choose_records(study: str | Path, method: str | None, task: str | None, size: str | None) -> list[StudyRecord]:
-    """Return the finished runs of one method, by seed, whose models are there.
+    """Return the finished runs of one method whose models are kept, by seed.
 
     Args:
         study: The folder of the comparison.
@@ -142,7 +142,7 @@ def choose_records(study: str | Path, method: str | None, task: str | None, size
         size: The amount of training data, if there are several.
 
     Raises:
-        UserError: It is not clear which runs are meant, or there are no models of them.
+        UserError: The choice of runs is ambiguous, or their models are missing.
     """
     read_configuration(study)
     finished = [r for r in read_records(study).values() if r.is_finished and r.fold is None]
@@ -193,7 +193,7 @@ class _Averager:
         return members
 
     def uniform(self) -> list[int]:
-        """Return the average all runs, and return their seeds."""
+        """Average all runs, and return their seeds."""
         self._total, self._count = {}, 0
         for seed in self.paths:
             self.add(seed)
@@ -275,7 +275,7 @@ def _sentences(
     scores: Scores,
     has_new_weights: bool,
 ) -> list[str]:
-    """Return what the reader of the scores must know."""
+    """Return notes for the reader of the scores."""
     method, listed = records[0].method, ", ".join(map(str, seeds))
     sentences = [
         f"The weights are the {kind} average (model soup) of {len(seeds)} of {len(records)} runs of {method}: "
@@ -285,7 +285,7 @@ def _sentences(
         part = "a part of the training data that was split off" if chosen_on == SELECTION else chosen_on
         sentences.append(f"The runs were chosen by their scores on {part}; those scores are optimistic.")
         if set(scores) <= {chosen_on}:
-            sentences.append("There is no other part with labels, so nothing independent judges the soup.")
+            sentences.append("There is no other part with labels, so the soup has no independent evaluation.")
     if has_new_weights and records[0].head_seed is None:
         sentences.append(
             "Warning: each run began with a head of its own, and the average of such heads is usually poor; "

@@ -1,4 +1,4 @@
-"""What one run of a study is. Importing this loads neither torch nor transformers."""
+"""The specification of one run of a study. Importing this module loads neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class RunSpec:
     Attributes:
         settings: The settings of `attendrop train`, for `make_config`, without `output_dir`. `method` and `seed` are
             among them.
-        method: What the run is compared by: the method as the user wrote it, or `plain`.
+        method: The contender that the run belongs to: the method as the user wrote it, or `plain`.
         task: The name of the task, or of the training file.
-        size: How much is trained on: "all", "fraction=0.1" or "shots=16".
+        size: The amount of training data: "all", "fraction=0.1" or "shots=16".
         seed: The seed of the head, of the order of examples and of all draws.
         keep: Which epoch is scored: "last"; "split", the best on a part of the training data that is not trained on;
             "dev", the best on the validation data itself, as papers often do.
-        resample: Whether the seed decides too which examples are trained on.
+        resample: Whether the seed also selects the training examples.
         fold: Number of a random stratified split of the training data. The run is then scored on the part that is
             split off, and never sees the validation data. None = no such split.
         head_seed: The seed of the weights that are new, such as the head, if it is not `seed`.
         trial: Number of the trial of a tuning study.
         details: Whether the record holds texts and attention maps too.
-        only_check: Whether the run ends before training, when everything that can be refused has been checked.
+        only_check: Whether to stop before training, after all checks.
         models_folder: Folder in which the trained model is kept, in a folder with the id of the run. None = it is not.
     """
 
@@ -52,9 +52,9 @@ class RunSpec:
 
     @property
     def id(self) -> str:
-        """Name of the run, made of everything that decides its result."""
+        """The name of the run: a hash of everything that determines its result."""
         values = {name: value for name, value in asdict(self).items() if name not in NOT_IN_RUN_ID}
         if self.head_seed is None:
-            del values["head_seed"]  # studies that were begun before this field existed go on
+            del values["head_seed"]  # keeps the ids of older studies unchanged
         text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Which examples the runs of a study are trained and scored on."""
+"""The training and evaluation examples of the runs of a study."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load_split_data(spec: RunSpec, config: RunConfig) -> tasks.Data:
 
 
 def sample_seed(spec: RunSpec) -> int:
-    """Return the seed that decides which examples a run is trained on, where it is trained on some of them."""
+    """Return the seed that samples the training examples of a run on a subset."""
     return spec.seed if spec.resample else DATA_SEED
 
 

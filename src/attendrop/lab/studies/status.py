@@ -29,11 +29,11 @@ class Status:
     Attributes:
         folder: The folder of the study.
         kind: "compare" or "tune".
-        total: How many runs there will be; None if that is not known yet.
+        total: The total number of runs; None if not known yet.
         records: The records of all runs that have ended.
-        running: What runs now: dictionaries with "id", "method", "task", "size", "seed", "worker", "epoch", "epochs",
-            "score" and "since", the time of its start in seconds.
-        is_active: Whether a driver is at work.
+        running: The current runs: dictionaries with "id", "method", "task", "size", "seed", "worker", "epoch",
+            "epochs", "score" and "since", the time of its start in seconds.
+        is_active: Whether a driver is running.
         broken: One sentence for each file that should be a record and is none.
     """
 

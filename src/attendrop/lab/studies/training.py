@@ -1,4 +1,4 @@
-"""Trains one run of a study: follows its evaluations, keeps the epoch that the study asks for, and scores it."""
+"""Trains one run of a study: monitors its evaluations, keeps the epoch selected by the study, and scores it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def named_tensors(model: Any) -> list[tuple[str, Tensor]]:
 
 
 class Training(TrainerCallback):
-    """Trains one run, follows its evaluations, and scores the epoch that the study keeps."""
+    """Trains one run, monitors its evaluations, and scores the kept epoch."""
 
     def __init__(self, spec: RunSpec, run: Run, trainer: Any, scorer: Scorer, progress: Progress | None) -> None:
         self.spec, self.run, self.trainer, self.progress = spec, run, trainer, progress
@@ -41,7 +41,7 @@ class Training(TrainerCallback):
         self.outputs: dict[str, Outputs] = {}  # of the kept epoch, by part
         self.was_stopped = False
         self.kept_epoch: float | None = None
-        self._best: Mapping[str, Any] | None = None  # what the best evaluation gave
+        self._best: Mapping[str, Any] | None = None  # metrics of the best evaluation
         self._reported = time.monotonic()
         self._weights: dict[str, Tensor] = {}  # of the best epoch
         self._validation: list[dict[str, Any]] = []  # scores of each evaluation
@@ -138,7 +138,7 @@ class Training(TrainerCallback):
             self.outputs[part] = scorer.outputs
 
     def kept(self) -> Kept:
-        """Return which epoch the study keeps, by which rule, and what methods chose in it."""
+        """Return the kept epoch, its selection rule, and values chosen by methods."""
         chosen = chosen_at(self.trainer.state.log_history, "epoch", self.kept_epoch)
         return Kept(epoch=self.kept_epoch, rule=self.spec.keep, chosen=chosen)
 
@@ -153,7 +153,7 @@ class Training(TrainerCallback):
         return rows
 
     def method_metrics(self) -> dict[str, list[list[float]]]:
-        """Return what the methods logged: name -> [step, value] pairs."""
+        """Return the metrics that the methods logged: name -> [step, value] pairs."""
         usual = {"loss", "grad_norm", "learning_rate", "epoch", "step"}
         metrics: dict[str, list[list[float]]] = {}
         for entry in self.trainer.state.log_history:
@@ -169,7 +169,7 @@ class Training(TrainerCallback):
         return sum(value for name, value in values if name.startswith("eval_") and name.endswith("_runtime"))
 
     def cost(self, device: torch.device) -> Cost:
-        """Return what the run took so far."""
+        """Return the cost of the run so far."""
         after = self._time_of_evaluations() - self._evaluating  # of the kept epoch, once it is trained
         is_gpu = device.type == "cuda"
         return Cost(

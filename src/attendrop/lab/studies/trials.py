@@ -1,7 +1,7 @@
 """The trials of one method, kept in a storage of Optuna.
 
-The storage is a journal file in the folder of the study, or anything that Optuna can reach. Every trial holds what is
-needed to repeat it: settings, seed, versions, and the names of its runs.
+The storage is a journal file in the folder of the study, or anything that Optuna can reach. Every trial stores
+everything needed to repeat it: settings, seed, versions, and the names of its runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .search_space import Space
 
 JOURNAL_FILE = "trials.journal"
 
-_FORGOTTEN = datetime.timedelta(seconds=60)  # a trial without an owner that is older was abandoned
+_FORGOTTEN = datetime.timedelta(seconds=60)  # an older trial without an owner was abandoned
 
 
 def load_optuna() -> Any:
@@ -69,7 +69,7 @@ def open_storage(folder: Path, url: str | None) -> Any:
 
 
 def without_password(url: str) -> str:
-    """Return a URL that can be shown."""
+    """Return the URL without its password."""
     return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:…@", url)
 
 
@@ -92,7 +92,8 @@ class MethodTrials:
         space: The search space.
         sampler: From `make_sampler`.
         budget: The number of trials.
-        owner: Who asks: the folder of the study. A driver that starts again in that folder continues its trials.
+        owner: The folder of the study, which identifies this driver. A driver that starts again in that folder
+            continues its trials.
         is_shared: Whether other drivers may use the storage at the same time.
     """
 

@@ -1,4 +1,4 @@
-"""The search of `attendrop tune`: which run comes next, and what is learned from those that have ended.
+"""The search of `attendrop tune`: it selects the next run and processes the records of finished runs.
 
 A trial is one point of the search space of one method. It is scored on several random stratified splits of the training
 data. The development set is used once, at the end: for the chosen setting of each method, and for the random setting
@@ -81,10 +81,10 @@ class TuneListener:
 
 
 class Tuner:
-    """Decides which run comes next, and learns from the records of runs that have ended.
+    """Selects the next run and processes the records of finished runs.
 
     Args:
-        config: What is tuned, and how.
+        config: The design of the study.
         storage: From `open_storage`.
         owner: Names the folder of the study, for drivers that share a storage.
         finished: Name of a run -> its record, for runs that an earlier process has finished.
@@ -197,10 +197,10 @@ class Tuner:
         ranked = sorted(drawn, key=lambda trial: (trial.value, -trial.number))
         return ranked[(len(ranked) - 1) // 2] if ranked else None
 
-    # ---- what has ended ----------------------------------------------------------------------------------------
+    # ---- finished runs -----------------------------------------------------------------------------------------
 
     def on_record(self, record: StudyRecord) -> None:
-        """Learn from the record of a run that has ended."""
+        """Process the record of a finished run."""
         self._learn_metric(record.metric, record.greater_is_better)
         if record.is_finished:
             self.finished[record.id] = record
@@ -208,7 +208,7 @@ class Tuner:
             self._take(run, record)
 
     def on_progress(self, report: Mapping[str, Any]) -> bool:
-        """Learn from an evaluation in the middle of a run, and returns whether the run should stop.
+        """Process an intermediate evaluation, and return whether the run should stop.
 
         Args:
             report: What a worker reports: "id" and, after an evaluation, "score", among others.
@@ -264,7 +264,7 @@ class Tuner:
             self._queue.extendleft(reversed(following))
 
     def _is_worse(self, running: _RunningTrial, record: StudyRecord) -> bool:
-        """Return whether the first split is enough to see that a trial is worse than most."""
+        """Return whether the first split already shows that a trial is worse than most."""
         if not self.config.prunes:
             return False
         values = [value for row in record.curves if (value := row.get(str(record.metric))) is not None]
@@ -284,7 +284,7 @@ class Tuner:
         self.listener.trial_ended(running.method, running.trial.number, state, score)
 
     def _facts(self, running: _RunningTrial, error: str | None) -> dict[str, Any]:
-        """Return what is stored with a trial, so that it can be repeated."""
+        """Return the facts that make a trial repeatable."""
         record = next(iter(running.records.values()))
         finished = {number: r for number, r in sorted(running.records.items()) if r.is_finished}
         settings = {name: value for name, value in running.specs[0].settings.items() if name != "seed"}
@@ -311,7 +311,7 @@ def _message(record: StudyRecord) -> str:
 
 
 class _LabelledExecutor:
-    """Writes into each record that its run belongs to a search on the development set."""
+    """Labels each record as part of a search on the development set."""
 
     def __init__(self, executor: Any) -> None:
         self._engine = executor
@@ -327,7 +327,7 @@ class _LabelledExecutor:
 
 @contextmanager
 def _removed_if_refused(folder: Path) -> Iterator[None]:
-    """Remove a new study whose first run shows a mistake in the input, so that the user can correct it."""
+    """Remove a new study that is rejected at its first run, so that the user can correct it."""
     is_new = not (folder / STUDY_FILE).exists()
     with empty_folders_removed(folder):
         try:

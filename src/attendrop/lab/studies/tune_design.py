@@ -1,4 +1,4 @@
-"""What is tuned, and how: the methods with their search spaces, the number of trials, and the runs of each trial."""
+"""The design of a tuning study: methods with their search spaces, number of trials, and runs of each trial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_TUNED = (
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """What is tuned, and how. See `make_tune_config`.
+    """The design of a tuning study. See `make_tune_config`.
 
     Attributes:
         settings: The settings of `attendrop train` that all runs share, without method and seed.
@@ -65,7 +65,7 @@ class TuneConfig:
         return self.sampler == "tpe"
 
     def description(self) -> dict[str, Any]:
-        """Return what the study is, for `study.json`. Methods, trials and final seeds may be added later."""
+        """Return the configuration for `study.json`. Methods, trials and final seeds may be added later."""
         spaces = [f"{method}: {name}={dimension}" for method, s in self.spaces.items() for name, dimension in s.items()]
         return {
             "kind": "tune", "protocol": self.protocol, "settings": dict(self.settings), "methods": list(self.spaces),
@@ -113,7 +113,7 @@ class TuneConfig:
         return [self._spec(method, point, seed + fold, fold=fold, trial=number) for fold in range(self.repeats)]
 
     def examples(self) -> list[RunSpec]:
-        """Return runs of the first trials of each method, to check whether the method works at all."""
+        """Return runs of the first trials of each method, to check that the method works."""
         specs = {}
         for method, space in self.spaces.items():
             for number, point in enumerate(points(space, self.sampler, min(self.trials, _EXAMPLES), self.seed)):
@@ -127,7 +127,7 @@ class TuneConfig:
         Args:
             method: One of the methods.
             point: The point of its search space.
-            role: What the setting is called if it is not the chosen one.
+            role: The role of the setting, if it is not the chosen one.
         """
         first = FIRST_FINAL_SEED + self.seed
         return [self._spec(method, point, seed, role) for seed in range(first, first + self.final_seeds)]

@@ -19,10 +19,10 @@ TUNING_FILE = "tuning.json"
 
 
 def summarize(tuner: Tuner) -> dict[str, Any]:
-    """Everything that a report needs, as values that JSON can hold: the content of `tuning.json`.
+    """Return the content of `tuning.json`: the data of a report, as JSON values.
 
     Args:
-        tuner: The search, which may still be going on.
+        tuner: The search, which may still be running.
     """
     config = tuner.config
     trials = [_trial(tuner, method, trial) for method in tuner.searches for trial in tuner.searches[method].all()]

@@ -16,7 +16,7 @@ RENAMED_KINDS = {"tokens": "token_classification", "choice": "multiple_choice"}
 
 @dataclass(frozen=True)
 class Task:
-    """A data set and what a model learns from it.
+    """A data set and its learning task.
 
     Attributes:
         name: The name in the catalogue, such as `glue/rte`, or the name of the user's file.
@@ -38,8 +38,8 @@ class Task:
         folders: Possible folders of the Parquet files, relative to the data folder.
         synonyms: Label of another task -> label of this one, to score a model that was trained on that task.
         max_length: The default maximum length of an example: of a text in tokens, of a sound in seconds.
-        label_separator: The sign between the labels of one example of kind `multilabel`; None = they are lists.
-        modality: What the examples are: `text`, `image` or `audio`. The text column of the last two holds paths.
+        label_separator: The delimiter between the labels of one `multilabel` example; None = labels are lists.
+        modality: The type of the examples: `text`, `image` or `audio`. The text column of the last two holds paths.
         is_encoded_apart: Whether the model encodes each of two texts by itself.
     """
 

@@ -1,7 +1,6 @@
 """Find the text and label columns of a user's file, and the kind of task.
 
-An obvious choice is made and noted. Where the choice is not obvious, the error asks for --text, --text-pair, --label or
---kind.
+Unambiguous columns are chosen and noted. Otherwise the error asks for --text, --text-pair, --label or --kind.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ LABEL_NAMES = (
     "pos_tags",
 )
 
-# What the context of a multiple choice is called besides, and the columns of its endings: ending0, choice_a, Option 1.
+# Further names of the context of a multiple choice, and of the columns of its endings: ending0, choice_a, Option 1.
 CONTEXT_NAMES = ("context", "question", "prompt", "premise", "startphrase", *TEXT_NAMES)
 _CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])", re.IGNORECASE)
 
@@ -89,7 +88,7 @@ def _one_column(table: Table) -> str:
     """Return the error for a file without a label column; its header may be several names that were not split."""
     (name,) = table.columns
     may_be_several = table.has_header and re.search(r"\w[^\w]+\w", name)
-    hint = "; if it holds several columns, name the sign between them with --separator" if may_be_several else ""
+    hint = "; if it holds several columns, name the delimiter with --separator" if may_be_several else ""
     return f"{table.path} has one column, {shortened(name)!r}, and the label must be in another one{hint}."
 
 
@@ -248,7 +247,7 @@ def _guess_label(table: Table, texts: Sequence[str]) -> str:
 
 
 def _missing_columns(table: Table, texts: Sequence[str]) -> str:
-    """Return what the user has to name, the flags for it, and the columns that it may be."""
+    """Return the missing columns, their flags, and the candidates."""
     if not texts and _has_choices(table.columns):
         return "the label; use --kind multiple_choice if they are answers to choose from, or name it with --label"
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
@@ -298,7 +297,7 @@ def guess_kind(table: Table, texts: Sequence[str], label: str, label_separator: 
         table: The training file.
         texts: The text columns.
         label: The label column.
-        label_separator: The sign between the labels of one example that the user named, or None.
+        label_separator: The user's delimiter between the labels of one example, or None.
     """
     if label_separator is not None:
         return "multilabel"
@@ -322,7 +321,7 @@ _DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 
 
 def _refuse_decimal_commas(table: Table, label: str, values: list[Any]) -> None:
-    """Numbers with decimal commas would be taken as names of classes."""
+    """Raise if labels have decimal commas, which would make them class names."""
     written = [value for value in values if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())]
     if not written or any(as_number(value) is None for value in values if value not in written):
         return

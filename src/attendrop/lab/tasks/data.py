@@ -30,7 +30,7 @@ class Data:
         validation: The validation split; None if there is none yet (see `split_validation`).
         test: The test split. A split without labels has no label column.
         others: All other splits, by name.
-        notes: What was guessed, split off or left out, as sentences for the user.
+        notes: Sentences for the user about guesses, splits and excluded rows.
     """
 
     task: Task
@@ -54,7 +54,7 @@ class Data:
 
 
 def make_data(task: Task, splits: dict[str, Dataset], notes: list[str]) -> Data:
-    """Put splits by name into their places."""
+    """Return `Data` with these splits."""
     main = {name: splits.get(name) for name in ("train", "validation", "test")}
     others = {name: split for name, split in splits.items() if name not in main}
     return Data(task, others=others, notes=notes, **main)

@@ -50,7 +50,7 @@ class Description:
         balance: Split -> label -> number of occurrences; empty if the label is not a class or a tag.
         lengths: Split -> lengths; empty without a processor. For a translation, the longer text of each example counts.
         max_length: The maximum length.
-        unit: The unit of lengths: tokens, or seconds for sounds; None if there are none, for images.
+        unit: The unit of lengths: tokens, or seconds for sounds; None for images.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""What was found in the user's data: errors that stop a run, warnings, and notes."""
+"""Findings about the user's data: errors that stop a run, warnings, and notes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Finding:
     """One sentence about the data.
 
     Attributes:
-        level: "error": the result would be wrong, so that a run stops; "warning": worth a look; "note": what was
-            chosen.
+        level: "error": the result would be wrong, so a run stops; "warning": should be checked; "note": a choice
+            that was made.
         text: The sentence, without its full stop.
     """
 
@@ -28,7 +28,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def listed(items: Iterable[object], most: int = 5) -> str:
-    """Join the first items by commas, and say how many more there are."""
+    """Join the first items with commas, followed by the number of the others."""
     shown = [str(item) for item in items]
     rest = f" and {len(shown) - most:,} more" if len(shown) > most else ""
     return ", ".join(shown[:most]) + rest

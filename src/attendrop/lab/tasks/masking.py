@@ -1,4 +1,4 @@
-"""Masked language modelling: which words of a text are hidden from the model, and what it sees instead.
+"""Masked language modelling: masks of words and their replacements.
 
 Whole words are hidden (Devlin et al., arXiv 1810.04805, and the whole-word masking of the authors' code): of a text
 with n words, max(1, ⌊share · n + 1/2⌋) are chosen. Of their tokens 80 % become the mask token, 10 % a random token,
@@ -38,7 +38,7 @@ def mask_words(
     Args:
         ids: The token ids, `[B, L]`.
         words: The number of the word of each token, counted from 0 in each text; -1 for special tokens and padding.
-        draws: Numbers in [0, 1), `[B, 3, L]`: one for each word, then two for each token.
+        draws: Random numbers in [0, 1), `[B, 3, L]`: one per word, then two per token.
         share: The share of the words that is hidden.
         mask_id: The id of the mask token.
         vocabulary: The number of tokens from which a random one is drawn.
@@ -97,7 +97,7 @@ class MaskingCollator:
         return batch
 
     def fix(self, split: Dataset) -> Dataset:
-        """Hide words of a split that is evaluated, once and for all seeds.
+        """Mask words of an evaluation split; the masks are the same for all seeds.
 
         Args:
             split: Examples with the columns `input_ids`, `words` and `example`.

@@ -35,7 +35,7 @@ Counted = Callable[[Any, Any], tuple[Statistic, list[np.ndarray]]]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: what it computes, of which predictions, and how its bootstrap interval is computed.
+    """A metric: its function, the predictions that it takes, and its bootstrap interval.
 
     Attributes:
         name: Its name in tasks, records and files.
@@ -47,7 +47,7 @@ class Metric:
         hub_name: Its name on the Hugging Face Hub; None = `name`.
         counted: Returns an equal, faster function, and the columns with one row for each example that it takes; None =
             the bootstrap calls `function`.
-        is_share: Whether it is the share of examples that are right, so that it moves in steps of 1/n.
+        is_share: Whether it is the share of correct examples, which moves in steps of 1/n.
     """
 
     name: str
@@ -185,13 +185,13 @@ def _perplexity(predictions: Sequence[Any], references: Sequence[Any]) -> float:
 # ---- the same from counts, for the bootstrap ---------------------------------------------------------------------
 
 
-def _share_of_right(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
-    right = np.asarray(predictions) == np.asarray(references)
-    return np.mean, [(right.all(-1) if right.ndim == 2 else right).astype(float)]
+def _share_of_correct(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
+    correct = np.asarray(predictions) == np.asarray(references)
+    return np.mean, [(correct.all(-1) if correct.ndim == 2 else correct).astype(float)]
 
 
 def _of_confusion(score: Callable[[np.ndarray], float]) -> Counted:
-    """`score` of the confusion matrix, whose rows are the right classes."""
+    """`score` of the confusion matrix, whose rows are the true classes."""
 
     def counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
         size = 1 + int(max(np.max(predictions), np.max(references), 1))
@@ -211,9 +211,9 @@ def _macro_f1_of_confusion(counts: np.ndarray) -> float:
 
 
 def _mcc_of_confusion(counts: np.ndarray) -> float:
-    right, predicted, gold, total = np.diag(counts), counts.sum(0), counts.sum(1), counts.sum()
-    covariance = right.sum() * total - float(predicted @ gold)
-    spread = (float(total) ** 2 - float(predicted @ predicted)) * (float(total) ** 2 - float(gold @ gold))
+    true_positives, predicted, support, total = np.diag(counts), counts.sum(0), counts.sum(1), counts.sum()
+    covariance = true_positives.sum() * total - float(predicted @ support)
+    spread = (float(total) ** 2 - float(predicted @ predicted)) * (float(total) ** 2 - float(support @ support))
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
@@ -249,15 +249,15 @@ def _words(predicted: Any, gold: Any) -> tuple[int, int, int]:
 def _entities(predicted: Any, gold: Any) -> tuple[int, int, int]:
     from seqeval.metrics.sequence_labeling import get_entities
 
-    mine, right = set(get_entities(predicted)), set(get_entities(gold))
-    return len(mine & right), len(mine), len(right)
+    predictions, references = set(get_entities(predicted)), set(get_entities(gold))
+    return len(predictions & references), len(predictions), len(references)
 
 
 def _bleu_counted(predictions: Any, references: Any) -> tuple[Statistic, list[np.ndarray]]:
     from sacrebleu.metrics import BLEU
 
     bleu = BLEU(effective_order=True)
-    parts = [bleu.sentence_score(text, [right]) for text, right in zip(predictions, references, strict=True)]
+    parts = [bleu.sentence_score(text, [reference]) for text, reference in zip(predictions, references, strict=True)]
     table = np.array([[*part.counts, *part.totals, part.sys_len, part.ref_len] for part in parts], float)
     order = (table.shape[1] - 2) // 2
 
@@ -272,12 +272,12 @@ def _bleu_counted(predictions: Any, references: Any) -> tuple[Statistic, list[np
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", _accuracy, ("classes",), counted=_share_of_right, is_share=True),
+        Metric("accuracy", _accuracy, ("classes",), counted=_share_of_correct, is_share=True),
         Metric("f1", _f1, ("classes",), counted=_of_confusion(_f1_of_confusion)),
         Metric("macro_f1", _macro_f1, ("classes", "labels"), hub_name="f1", counted=_macro_f1_counted),
         Metric("micro_f1", _micro_f1, ("labels",), hub_name="f1", counted=_of_labels((0, 2))),
-        # scikit-learn counts an example as right if all its labels are
-        Metric("exact_match", _accuracy, ("labels",), counted=_share_of_right),
+        # scikit-learn counts an example as correct if all its labels are
+        Metric("exact_match", _accuracy, ("labels",), counted=_share_of_correct),
         Metric("mcc", _mcc, ("classes",), hub_name="matthews_correlation", counted=_of_confusion(_mcc_of_confusion)),
         Metric("pearson", _correlation("pearsonr"), ("numbers",), hub_name="pearsonr"),
         Metric("spearman", _correlation("spearmanr"), ("numbers",), hub_name="spearmanr"),

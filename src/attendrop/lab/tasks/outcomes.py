@@ -1,4 +1,4 @@
-"""The outcomes that a study compares methods on: how each is measured, read from a record, named and shown.
+"""The outcomes that a study compares methods on: their measurement, location in a record, name and presentation.
 
 A new outcome is one entry of `OUTCOMES`, in the order in which they are shown. With a `measure`, every evaluation of a
 classifier computes it; the terminal, the Markdown, the tables and the page then show it.
@@ -21,25 +21,26 @@ Read = Callable[[StudyRecord, str], float | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One of the numbers that methods are compared on.
+    """A number on which methods are compared.
 
     Attributes:
         name: Its name in scores, records and files, and the title of its column in the terminal.
         label: Its name in tables and on pages. The score is called after its metric instead.
         delta: The smallest difference that matters, unless the user gives another.
-        measure: Computes it from the probabilities of the classes and the right classes; None = something else does.
+        measure: Computes it from the probabilities of the classes and the true classes; None = it is computed
+            elsewhere.
         is_scaled: Whether the probabilities are those after temperature scaling.
         reads: Reads it from the record of a run, for a part of the data; None = it is the score called `name`.
         greater_is_better: None = as it is for the metric of the task.
         family: The options that give its smallest difference: "score" (--delta), "loss" (--delta-loss) or
             "calibration" (--delta-calibration); "" = no option does.
         phrase: Its name in the sentence of a comparison; None = its label.
-        short: Its name where several are listed in one sentence; None = its label.
+        short: Its name in lists of several outcomes; None = its label.
         verdicts: Words for verdicts, where they are not the verdict itself.
         is_relative: Whether it is shown as a multiple of the baseline's mean.
         is_compared: Whether studies compare it; otherwise it is only stored.
         is_in_terminal: Whether it has a column in the terminal, where about five fit.
-        is_in_headline: Whether the report says in its first lines which methods change it.
+        is_in_headline: Whether it appears in the headline of the report.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Outcome:
 
     @property
     def verbs(self) -> dict[str, str]:
-        """What a method does to it that helps or hurts."""
+        """Verbs for its verdicts, such as "improves"."""
         if self.greater_is_better is None:
             return {"helps": "improve", "hurts": "worsen"}
         return dict(zip(("helps", "hurts"), ("raise", "lower")[:: 1 if self.greater_is_better else -1], strict=True))
@@ -126,7 +127,7 @@ def measured_outcomes(probabilities: np.ndarray, gold: np.ndarray, is_scaled: bo
 
     Args:
         probabilities: The probability of each class of each example.
-        gold: The right classes.
+        gold: The true classes.
         is_scaled: Whether the probabilities are those after temperature scaling.
     """
     of = [outcome for outcome in OUTCOMES.values() if outcome.measure and outcome.is_scaled is is_scaled]

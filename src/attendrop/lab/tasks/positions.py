@@ -1,4 +1,4 @@
-"""How many tokens a model has positions for."""
+"""The number of tokens that a model has positions for."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def note_length(model: Any, max_length: int) -> None:
 
 
 def _most_tokens(model: Any, tokenizer: Any, task: Task, length: int) -> int:
-    """`length` if the model takes so many tokens, otherwise the largest number that it takes.
+    """Return `length` if the model accepts it, otherwise the largest accepted number of tokens.
 
-    The configuration alone does not tell, so the model is asked with one example if the number is close to the limit.
+    The configuration is not conclusive, so close to the limit one example is run through the model.
     """
     positions = getattr(model.config, "max_position_embeddings", None)
     if not isinstance(positions, int) or length <= positions - _RESERVED:

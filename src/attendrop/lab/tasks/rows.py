@@ -1,4 +1,4 @@
-"""The rows of a user's file: which cannot be used, and the labels of the others."""
+"""The rows of a user's file: unusable rows, and the labels of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .modalities import modality_of
 
 
 def row_problems(table: Table, task: Task, with_labels: bool) -> dict[int, Problem]:
-    """Find the rows that cannot be used: row -> why.
+    """Return the unusable rows: row -> problem.
 
     Args:
         table: The file.

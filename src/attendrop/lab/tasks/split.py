@@ -105,7 +105,7 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
 
 
 def _texts(data: Data, train: Dataset) -> list[tuple[Hashable, ...]]:
-    """Return what each example is known by: its texts, or its file."""
+    """Return the key of each example: its texts, or its file."""
     modality = modality_of(data.task)
     return list(zip(*(modality.keys(data.task, train[name][:]) for name in data.task.text), strict=True))
 

@@ -1,4 +1,4 @@
-"""Load the user's own files: find the columns and the kind of task, look at the data, and make splits of them."""
+"""Load the user's own files: detect the columns and the kind of task, inspect the data, and make splits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Inspection:
-    """What `inspect_files` found.
+    """The result of `inspect_files`.
 
     Attributes:
         data: The data without bad rows; None if they cannot be read at all.
-        findings: What was found, the errors first.
+        findings: The findings, errors first.
         rows: Split -> number of rows that were read, bad rows not counted.
     """
 
@@ -50,14 +50,14 @@ def load_files(
     options: ReadOptions | None = None,
     **columns: Any,
 ) -> Data:
-    """Load the user's own files, in the format of their suffixes. What would make the result wrong is a `UserError`.
+    """Load the user's own files, in the format of their suffixes. Raises `UserError` for errors in the data.
 
     Args:
         train: The training file.
         validation: The validation file; without it `Data.validation` is None (see `split_validation`).
         test: The test file, which need not have labels.
         options: The encoding, the separator, and whether bad rows are left out; see `ReadOptions`.
-        **columns: What the columns are; see `inspect_files`.
+        **columns: The columns; see `inspect_files`.
 
     Example:
         ```python
@@ -86,7 +86,7 @@ def inspect_files(
     choices: Sequence[str] = (),
     options: ReadOptions | None = None,
 ) -> Inspection:
-    """Read the user's own files and say everything that is wrong or unusual about them.
+    """Read the user's own files and report all problems and unusual values.
 
     Args:
         train: The training file, or a folder of images or sounds with one sub-folder for each class.
@@ -124,7 +124,9 @@ class _Inspector:
         findings = sorted(self.findings, key=lambda finding: order.index(finding.level))
         if self.data is not None:
             prefixes = {WARNING: "warning: ", NOTE: ""}
-            self.data.notes += [prefixes[found.level] + found.text for found in findings if found.level != ERROR]
+            self.data.notes += [
+                prefixes[finding.level] + finding.text for finding in findings if finding.level != ERROR
+            ]
         return Inspection(self.data, findings, {name: len(table) for name, table in self.tables.items()})
 
     def inspect(self, paths: dict[str, str | Path]) -> None:
@@ -164,7 +166,7 @@ class _Inspector:
                 self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
 
     def _remove_bad_rows(self, task: Task) -> bool:
-        """Leave bad rows out, and say so; return whether every file has other rows."""
+        """Exclude bad rows and report them; return whether every file has other rows."""
         for name, table in self.tables.items():
             check_columns(task, table, name != "test")
             problems = row_problems(table, _present(task, table), _labels_count(task, table, name != "test"))
@@ -205,18 +207,18 @@ def _check_kind(kind: str | None) -> None:
 
 def plan_task(table: Table, request: Request) -> tuple[Task, list[str]]:
     """Return the task of a training file, without its labels, and a note for each guess."""
-    found_media = find_media(table, request.text, request.kind)
+    media_column = find_media(table, request.text, request.kind)
     reading = _reading_of(request.kind)
     reading.check_request(request)
-    if found_media is not None:
-        return _plan_media(table, request, *found_media)
-    found = reading.find_columns(table, request)
-    texts, label, notes = found
+    if media_column is not None:
+        return _plan_media(table, request, *media_column)
+    chosen = reading.find_columns(table, request)
+    texts, label, notes = chosen
     kind = request.kind
     if kind is None:
         kind = columns.guess_kind(table, texts, str(label), request.label_separator)
         notes.append(f"treating the task as {KINDS[kind].spoken or kind}")
-    return KINDS[kind].reading.task(kind, table.path.name, found, request), notes
+    return KINDS[kind].reading.task(kind, table.path.name, chosen, request), notes
 
 
 def _reading_of(kind: str | None) -> Reading:
@@ -267,7 +269,7 @@ def load_rows(
         path: The file, with the columns of the task; or a name for `content`, whose suffix selects the format.
         task: The task of the trained model.
         options: How the file is read.
-        content: What is read instead of the file.
+        content: Content to read instead of the file.
 
     Returns:
         The data, as `Data.test`, and every column of the file with the values of the same rows.
@@ -309,8 +311,8 @@ def check_columns(task: Task, table: Table, needs_labels: bool) -> None:
     for name in (*texts, *([task.label] if task.label and needs_labels else [])):
         if name not in table.columns:
             hint = "; if its first line is data, name the columns with --columns" if table.has_header else ""
-            found = ", ".join(map(shortened, table.columns))
-            raise UserError(f"{table.path} has no column {name!r}; it has {found}{hint}.")
+            known = ", ".join(map(shortened, table.columns))
+            raise UserError(f"{table.path} has no column {name!r}; it has {known}{hint}.")
 
 
 def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dataset:
@@ -319,16 +321,16 @@ def split_from_table(task: Task, table: Table, needs_labels: bool = True) -> Dat
 
     kind = kind_of(task)
     texts = _present(task, table).text
-    found: dict[str, list[Any]] = {
+    contents: dict[str, list[Any]] = {
         name: [values.words_of(value) for value in table.columns[name]] if kind.is_per_word else table.columns[name]
         for name in texts
     }
     features = {name: List(Value("string")) if kind.is_per_word else Value("string") for name in texts}
     if task.label is not None and _labels_count(task, table, needs_labels):
-        found[task.label] = _read_labels(task, task.label, table)
+        contents[task.label] = _read_labels(task, task.label, table)
         number = Value(kind.reading.label_feature)
         features[task.label] = List(number) if kind.labels_are_lists else number
-    return Dataset.from_dict(found, features=Features(features))
+    return Dataset.from_dict(contents, features=Features(features))
 
 
 def _read_labels(task: Task, column: str, table: Table) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The values of text and label columns: which rows cannot be used, and the labels of the others."""
+"""The values of text and label columns: unusable rows, and the labels of the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import UserError
 from .catalogue import Task
 from .files import Problem, Table
 
-FEW_CLASSES = 20  # up to so many different whole numbers are classes without asking
+FEW_CLASSES = 20  # the most different whole numbers that are taken as classes
 MOST_CLASSES = 1000
 
 
@@ -97,7 +97,7 @@ def words_of(value: Any) -> Any:
 
 
 def declared_name(names: Sequence[str], value: Any) -> str | None:
-    """Return the name of a label that a file declares by number; None where there is none."""
+    """Return the declared name of a numeric label; None without one."""
     return names[value] if isinstance(value, int) and 0 <= value < len(names) else None
 
 
@@ -129,7 +129,7 @@ def check_classes(table: Table, column: str, names: Sequence[str]) -> None:
 
 
 def choice_names(table: Table, column: str, names: set[str], count: int) -> tuple[tuple[str, ...], str]:
-    """Return what the answers of a multiple choice are called in the label column: their names, in order, and a note.
+    """Return the names of the answers of a multiple choice in the label column, in order, and a note.
 
     They are counted from 0 or from 1, or called A, B, C and so on, in upper or lower case.
     """

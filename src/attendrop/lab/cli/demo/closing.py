@@ -1,4 +1,4 @@
-"""The closing text of the demo: what one seed can and cannot show, and commands to try next."""
+"""The closing text of the demo: the limits of one seed, and commands to try next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .options import RUNS, DemoOptions
 
 
 def print_conclusions(options: DemoOptions, results: dict[str, Result], dev_reviews: Reviews) -> None:
-    """Compare the accuracies with their standard error, and say what the comparison leaves open."""
+    """Compare the accuracies with their standard error, and state what remains uncertain."""
     accuracy = {name: result.scores["validation"]["accuracy"] for name, result in results.items()}
     plain, count = accuracy["plain"], len(dev_reviews)
     error = 100 * standard_error(plain, count)

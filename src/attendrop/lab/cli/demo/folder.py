@@ -1,4 +1,4 @@
-"""The output folder of a demo: what it writes there, and that nothing else in the folder is changed."""
+"""The output folder of a demo: the files that it writes; nothing else in the folder is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page itself: one HTML document with its styles, scripts and data inside, which needs no network."""
+"""The page: one self-contained HTML document with inline styles, scripts and data."""
 
 from __future__ import annotations
 

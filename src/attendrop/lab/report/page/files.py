@@ -1,4 +1,4 @@
-"""Writes the files of a report, each whole or not at all, and never over a file that is not a report's."""
+"""Writes the files of a report, atomically, and never over a file that no report wrote."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .markdown import MARK as MARKDOWN_MARK
 from .markdown import render_markdown
 from .tables import COMPARISON_COLUMNS, RUN_COLUMNS, comparisons_csv, runs_csv
 
-# Each file, how it is made, and what its first lines contain if a report wrote it.
+# Each file, its renderer, and the marker in its first lines.
 _FILES = {
     "report.html": (render_page, HTML_MARK),
     "report.md": (render_markdown, MARKDOWN_MARK),

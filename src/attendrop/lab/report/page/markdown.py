@@ -46,7 +46,7 @@ def render_markdown(analysis: Analysis) -> str:
     if others := other_outcomes(analysis):
         parts.append(markdown_text(others))
     if analysis.protocol == "paper":
-        parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and judged.")
+        parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and scored.")
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
         parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")
@@ -58,7 +58,7 @@ def render_markdown(analysis: Analysis) -> str:
 
 
 def card_section(analysis: Analysis) -> str:
-    """Return a Markdown section for a model card: what the comparison of methods found.
+    """Return a Markdown section for a model card: the results of the comparison of methods.
 
     Args:
         analysis: The analysis of a study.

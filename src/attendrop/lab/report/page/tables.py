@@ -74,5 +74,5 @@ def _csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _safe(value: Any) -> Any:
-    """Return a text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """Prefix a text that a spreadsheet would run as a formula with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@") else value

@@ -170,14 +170,14 @@ def _key(analysis: Analysis, results: Entries) -> str:
     comparisons = [comparison for result in results.values() for _, comparison in result.values()]
     holm = any(comparison and comparison.p_adjusted is not None for comparison in comparisons)
     parts = [
-        f"Differences are paired by seed, against {labels_of(analysis)[analysis.baseline]}. Brackets hold the "
-        f"{100 * analysis.confidence:.0f} % interval{'; Holm p allows for the number of methods' if holm else ''}."
+        f"Differences are paired by seed, against {labels_of(analysis)[analysis.baseline]}. Brackets show the "
+        f"{100 * analysis.confidence:.0f} % interval{'; Holm p corrects for the number of methods' if holm else ''}."
     ]
     if delta:
-        parts.append(f"The shaded band is ±{number(delta)}: differences that are too small to matter.")
+        parts.append(f"The shaded band is ±{number(delta)}: differences too small to matter.")
     if analysis.sequential:
         parts.append(
-            "Seeds were added until the comparisons were decided; the error rates allow for the repeated looks."
+            "Seeds were added until the comparisons were decided; the error rates are corrected for repeated looks."
         )
     return f'<p class="key">{escape(" ".join(parts))}</p>'
 
@@ -188,7 +188,7 @@ def _sentences(
     outcomes: list[str],
     ensembles: Mapping[str, Ensemble],
 ) -> Iterator[str]:
-    """Yield the verdicts as sentences: those on the score in sight, the others below a line that opens."""
+    """Yield the verdicts as sentences: those on the score are visible, the others are in a collapsed section."""
     lines: dict[str, list[str]] = {"score": [], "other": []}
     for result in results.values():
         for outcome in outcomes:
@@ -209,12 +209,12 @@ def _sentences(
 
 
 def _power(outcome: str, comparison: Verdicts) -> str:
-    """Return what the comparison could have found, for readers who wonder about the number of seeds."""
+    """Return the power of the comparison: its smallest detectable effect and probability of improvement."""
     if not isinstance(comparison, Comparison):
         return ""
     parts = []
-    if (chance := comparison.probability_of_improvement) is not None:
-        parts.append(f"Probability of improvement {chance:.2f}")
+    if (probability := comparison.probability_of_improvement) is not None:
+        parts.append(f"Probability of improvement {probability:.2f}")
     if (effect := comparison.minimum_detectable_effect) is not None:
         parts.append(f"smallest detectable effect {difference(outcome, effect).lstrip('+')}")
     return f' <span class="power">{escape("; ".join(parts))}.</span>' if parts else ""

@@ -1,4 +1,4 @@
-"""What the page, the Markdown and the tables say in the same words: verdicts, numbers, the headline."""
+"""Wording shared by the page, the Markdown and the tables: verdicts, numbers, the headline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Setting = tuple[str, str, str]  # task, size and part
 PAPER_LABEL = "paper protocol: selected on the development set"
 
 VERDICT_SIGNS = {"helps": "▲", "hurts": "▼", "no difference": "=", "undecided": "?", "too few seeds": "…"}
-_TOO_FEW = "Fewer than 5 seeds are too few to estimate run-to-run noise: there are figures, but no verdict."
+_TOO_FEW = "Fewer than 5 seeds are too few to estimate run-to-run noise: figures are shown without a verdict."
 
 
 def protocol_label(analysis: Analysis) -> str:
-    """Return how settings and epochs were chosen, in words."""
+    """Return the name of the selection protocol."""
     honest = "honest: the examples that give the scores chose neither the settings nor the epoch"
     return PAPER_LABEL if analysis.protocol == "paper" else honest
 
@@ -63,7 +63,7 @@ def interval(outcome: str, bounds: Sequence[Any] | None) -> str:
 
 
 def p_value(value: Any) -> str:
-    """Return a p value with three decimals, or that it is smaller than they can show."""
+    """Return a p value with three decimals, or `< 0.001`."""
     if not isinstance(value, int | float):
         return "–"
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -107,7 +107,7 @@ def has_summary(analysis: Analysis) -> bool:
 
 
 def summary_title(analysis: Analysis) -> str:
-    """Return what the verdicts over several tasks or amounts of data are about."""
+    """Return the title of the verdicts over several tasks or amounts of data."""
     tasks, sizes = ({getattr(cell, axis) for cell in analysis.cells} for axis in ("task", "size"))
     parts = [f"{len(tasks)} tasks"] if len(tasks) > 1 else []
     parts += [f"{len(sizes)} amounts of data"] if len(sizes) > 1 else []
@@ -130,7 +130,7 @@ def _comparison(cells: Mapping[str, Cell], method: str, outcome: str) -> Compari
 
 
 def headline(analysis: Analysis) -> str:
-    """Return the answer in one or two sentences: which methods help, which hurt, and about which nothing can be said.
+    """Return the answer in one or two sentences: which methods help, hurt, or are undecided.
 
     Args:
         analysis: A checked analysis.
@@ -141,7 +141,7 @@ def headline(analysis: Analysis) -> str:
         groups.setdefault(result.verdict, []).append(name)
     if set(groups) == {"too few seeds"}:
         seeds = seeds_of(analysis)
-        return f"No verdict: {seeds} {'seed is' if seeds == 1 else 'seeds are'} too few to tell a method from chance."
+        return f"No verdict: {seeds} {'seed is' if seeds == 1 else 'seeds are'} too few to estimate run-to-run noise."
     parts = []
     for verdict, (one, many) in _PHRASES.items():
         if names := groups.get(verdict):
@@ -177,7 +177,7 @@ def other_outcomes(analysis: Analysis) -> str:
 
 
 def _on_each_task(analysis: Analysis) -> list[str]:
-    """Return what is undecided about other tasks, and the same on each task by itself; one sentence or none."""
+    """Return one sentence on methods that are undecided over all tasks but have the same verdict on each, or none."""
     if not has_summary(analysis):
         return []
     labels = labels_of(analysis)
@@ -199,7 +199,7 @@ def _in_headline() -> list[Outcome]:
 
 
 def _named(labels: Mapping[str, str], names: Sequence[str]) -> str:
-    """Return the labels of methods, or how many they are if there are more than a sentence can hold."""
+    """Return the labels of methods, or their number if there are too many for a sentence."""
     if len(names) > MOST_NAMED:
         return f"{len(names)} methods"
     return _listed([labels.get(name, name) for name in names])

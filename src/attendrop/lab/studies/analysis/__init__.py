@@ -1,4 +1,4 @@
-"""From the records of a study to what its report says: verdicts, figures and tables, as one `Analysis`."""
+"""Turn the records of a study into the content of its report: verdicts, figures and tables, as one `Analysis`."""
 
 from .build import analyse, analyse_records
 

@@ -1,4 +1,4 @@
-"""Put the analysis of a study together."""
+"""Build the analysis of a study."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def analyse(folder: str | Path) -> Analysis:
 def analyse_records(
     records: Sequence[StudyRecord], study: Mapping[str, Any], folder: str | Path | None = None
 ) -> Analysis:
-    """Compare the methods of a study and collect what its report shows.
+    """Compare the methods of a study and collect the content of its report.
 
     Args:
         records: The records of its runs.
@@ -254,7 +254,7 @@ def _run(record: StudyRecord) -> Run:
 
 
 def _notes(records: Sequence[StudyRecord]) -> list[str]:
-    """Return the notes of all runs. Those that differ in the number of the seed alone are one."""
+    """Return the notes of all runs; notes that only differ in the seed are merged."""
     notes = (note for record in records for note in record.notes)
     return list(dict.fromkeys(re.sub(r",? seed \d+$", "", note) for note in notes))
 

@@ -1,4 +1,4 @@
-"""Means over seeds with bands: scores and losses by epoch, what methods log by step."""
+"""Means over seeds with bands: scores and losses by epoch, metrics logged by methods by step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def curves_of(group: Group, method: str, confidence: float) -> Curves:
 
 
 def method_metrics_of(records: Iterable[StudyRecord], confidence: float) -> dict[str, Series]:
-    """Return what a method logged, by name: step, mean, and the limits of the mean's interval over its runs."""
+    """Return the metrics that a method logged, by name: step, mean over its runs, and the mean's interval."""
     series: dict[str, dict[int, list[float]]] = {}
     for record in records:
         for name, points in record.method_metrics.items():

@@ -1,7 +1,7 @@
 """The ensemble of all seeds of a method: the mean of their predictions, scored as one model.
 
-It is reported beside the mean of the seeds, as what the same runs can give together, and is no part of the tests: all
-other figures are about one model, and an ensemble costs as many forward passes as it has members.
+It is reported beside the mean of the seeds and is not part of the tests: all other figures are
+about one model, and an ensemble costs as many forward passes as it has members.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ...tasks.outcomes import OUTCOMES
 from .outcomes import Group
 
 Array = npt.NDArray[Any]
-Read = Callable[[str], Mapping[str, Outputs]]  # id of a run -> what its model answered, by part
+Read = Callable[[str], Mapping[str, Outputs]]  # id of a run -> outputs of its model, by part
 
 
 def evidence(outputs: Outputs, place: int = 0) -> Array:
-    """Return what one member adds to the ensemble: probabilities, a vote for the class of each word, or numbers.
+    """Return the contribution of one member: probabilities, a vote for the class of each word, or numbers.
 
     Args:
-        outputs: What the member predicted.
-        place: Its number among the members; earlier ones decide where votes are equal.
+        outputs: The outputs of the member.
+        place: Its number among the members; ties are broken in favour of earlier ones.
     """
     return _members(outputs).evidence(outputs, outputs.values.astype(float), place)
 
@@ -41,7 +41,7 @@ def score_of(mean: Array, outputs: Outputs, metric: str) -> float:
 
     Args:
         mean: The mean evidence of its members.
-        outputs: What one of them predicted, with what is right.
+        outputs: The outputs and references of one of them.
         metric: The name of the metric.
     """
     return METRICS[metric](*_members(outputs).predicted(mean, outputs))
@@ -52,7 +52,7 @@ def other_outcomes(mean: Array, outputs: Outputs) -> dict[str, float]:
 
     Args:
         mean: The mean evidence of its members.
-        outputs: What one of them predicted, with what is right.
+        outputs: The outputs and references of one of them.
     """
     return _members(outputs).outcomes(mean, outputs.gold)
 
@@ -68,7 +68,7 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
 
     Args:
         group: The runs.
-        read: Reads what the models answered.
+        read: Reads the outputs of the models.
         delta: The smallest difference of the score that matters.
         confidence: Confidence of the interval of the gain.
     """
@@ -128,14 +128,14 @@ def _ensemble(
 
 
 def _sentence(made: Ensemble, metric: str, confidence: float) -> str:
-    """Return the ensemble in words: what it has, what it gains, and what it costs."""
+    """Return a sentence with the scores, gain and cost of the ensemble."""
     names = {name: OUTCOMES[name].short or OUTCOMES[name].title(metric) for name in made.outcomes}
     figures = ", ".join(f"{names[name]} {value:.4f}" for name, value in made.outcomes.items())
     verdict = {
         "helps": "better than one model",
         "hurts": "worse than one model",
         "no difference": "no different from one model, beyond what matters",
-        "undecided": "whether that is more than chance is undecided",
+        "undecided": "whether this is more than noise is undecided",
         "too few seeds": "fewer than 5 seeds give no verdict on that",
     }[made.verdict]
     interval = ""

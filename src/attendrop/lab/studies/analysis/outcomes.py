@@ -1,4 +1,4 @@
-"""Outcomes of a study: what is compared of each run, and the comparison of every method with the baseline."""
+"""Outcomes of a study: the compared values of each run, and the comparison of every method with the baseline."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def compare(
         group: The runs.
         part: The part of the data.
         outcome: The outcome.
-        baseline: The method that the others are compared with.
+        baseline: The baseline.
         delta: The smallest difference that matters.
         confidence: Confidence of the intervals.
         looks: The plan of looks, if seeds were added until the methods were decided.
@@ -148,7 +148,7 @@ def _judge(
 
 
 def is_decided(verdict: str) -> bool:
-    """Return whether more seeds are not needed."""
+    """Return whether no more seeds are needed."""
     return verdict in ("helps", "hurts", "no difference")
 
 

@@ -25,10 +25,10 @@ class Executor(Protocol):
         """Yield the record of each run when it ends.
 
         Args:
-            next_spec: Asked for the next run whenever a worker is free. None means nothing at present: it is asked
-                again after the next result. The iterator ends when there is nothing and nothing is running.
-            on_progress: Called with the report of a run after each of its evaluations, and in between without a
-                score, as a sign of progress. True stops that run.
+            next_spec: Asked for the next run whenever a worker is free. None means no run for now: it is called again
+                after the next result. The iterator ends when there is no next run and none is running.
+            on_progress: Called with the report of a run after each of its evaluations, and as a heartbeat, without a
+                score, in between. True stops that run.
         """
         ...
 
@@ -58,9 +58,9 @@ def make_executor(
         gpus_per_worker: The share of a GPU that a Ray worker reserves, such as 0.25; at most 1. None = one GPU if the
             cluster has any, otherwise none.
         cpus_per_worker: How many processors a Ray worker reserves.
-        make_worker: Where the class of the workers is, written `module:name`.
-        patience: Seconds after which a worker that shows no progress (no training step, no evaluation) is ended, and
-            its run has failed; None = never. A run in this process (`workers=0`) is never ended.
+        make_worker: The import path of the worker class, `module:name`.
+        patience: Seconds after which a worker that shows no progress (no training step, no evaluation) is killed, and
+            its run has failed; None = never. A run in this process (`workers=0`) is never killed.
 
     Example:
         ```python

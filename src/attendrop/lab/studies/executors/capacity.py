@@ -10,7 +10,7 @@ from typing import Any
 from ....errors import UserError
 from ....utils.processes import cpu_count
 
-_MOST_ON_ONE_GPU = 12  # more would only wait for each other
+_MOST_ON_ONE_GPU = 12  # more workers would contend for it
 _MOST_ON_CPU = 8
 _CPU_WORKER = 2 << 30  # bytes of memory that a worker with a small model needs
 _GPU_CONTEXT = 1 << 30  # bytes on a GPU beside torch's own memory: the context, kernels, captured graphs
@@ -52,7 +52,7 @@ class Device:
         """
         if memory is None or not self.is_measured:
             return
-        if self.foreign is None:  # the first run has the GPU for itself
+        if self.foreign is None:  # the first run uses the GPU alone
             used = memory["total"] - memory["free"]
             self.foreign = max(0, used - memory["reserved"] - _GPU_CONTEXT)
         self.footprint = max(self.footprint, memory["peak"] + _GPU_CONTEXT)
@@ -116,7 +116,7 @@ def _cpu_workers(cores: int) -> int:
 
 
 def available_memory() -> int:
-    """Bytes of memory that programs can have; as many as all workers want where the system does not tell."""
+    """Bytes of available memory; enough for all workers where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
@@ -129,6 +129,6 @@ def _threads(cores: int, workers: int) -> int:
 
 
 def _given_threads(default: int) -> int:
-    """Return what the user set with OMP_NUM_THREADS."""
+    """Return the user's OMP_NUM_THREADS."""
     given: Any = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) > 0 else default

@@ -145,7 +145,7 @@ class Pool(ABC):
             # Messages that are already queued come first.
             if self.events.empty() and (silent := self._silent_worker(self.patience)) is not None:
                 span = f"{self.patience / 60:.3g} minutes"
-                return silent, {"lost": f"the worker showed no progress for {span} and was ended", "hung": True}
+                return silent, {"lost": f"the worker showed no progress for {span} and was killed", "hung": True}
             with suppress(queue.Empty):
                 return self.events.get(timeout=self.patience / 10)
 

@@ -1,7 +1,7 @@
-"""Workers as actors of a Ray cluster, with shares of GPUs. A run whose actor or node is lost goes to another actor.
+"""Workers as actors of a Ray cluster, with fractional GPUs. A run whose actor or node is lost is reassigned.
 
 attendrop must be installed on all nodes, in the same version, and data and models must have the same paths there. Only
-specifications and records travel.
+specifications and records are transferred.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _check_address(address: str) -> None:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as connection:
             connection.sendall(_GREETING)
             answer = connection.recv(len(_GREETING))
-        # Behind the length, of three bytes, a frame has its type. A cluster with certificates speaks TLS instead.
+        # The type of a frame follows its three-byte length. A cluster with certificates uses TLS instead.
         reason = None if answer[3:4] == b"\x04" or os.environ.get("RAY_USE_TLS") else "it is another program's port"
     except OSError as error:
         reason = error.strerror or on_one_line(error)

@@ -45,7 +45,7 @@ _READERS: dict[str, Callable[[Source], Table]] = {
 _BINARY = (".parquet", ".xlsx")
 _SEPARATED = (".csv", ".tsv", ".txt")
 
-# suffix -> what to do with a file that is common but not read
+# suffix -> advice for common formats that are not supported
 _ADVICE = {
     **dict.fromkeys((".xls", ".xlsm", ".ods"), "is an old or other spreadsheet; save it as .xlsx or CSV (UTF-8)"),
     **dict.fromkeys((".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"), "is compressed; unpack it first"),
@@ -71,7 +71,7 @@ def read_table(
         options: How it is read.
         has_plain_texts: Whether a .txt file has one text on each line, instead of a table or the columns of a CoNLL
             file.
-        content: What is read instead of the file, such as the standard input; `path` is then only a name for it.
+        content: Content to read instead of the file, such as standard input; `path` is then only a name for it.
     """
     path = Path(path).expanduser()
     options = options or ReadOptions()
@@ -104,7 +104,7 @@ def read_table(
 
 
 def _recognised(path: Path, raw: bytes) -> str:
-    """Return the suffix of the format that a content has, for a file whose name does not say it.
+    """Detect the format of a file without a known suffix, and return the format's suffix.
 
     Args:
         path: The file, for the error message.

@@ -1,7 +1,7 @@
-"""From the bytes of a file to text: encodings and byte order marks.
+"""Decode the bytes of a file: encodings and byte order marks.
 
-UTF-8 is the default, and a byte order mark is believed. Another encoding is never guessed, because a wrong guess
-changes letters without an error: the sentence that refuses the file names the likely one.
+UTF-8 is the default, and a byte order mark takes precedence. Other encodings are never guessed, because a wrong guess
+silently changes letters; the error names the likely one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARKS = (
 
 
 def decode(source: Source) -> str:
-    """Return the text of a file, and add to its findings what is unusual about its encoding."""
+    """Decode a file, and add findings about unusual encodings."""
     path, raw = source.path, source.raw
     mark = next(((name, codec) for sign, name, codec in _MARKS if raw.startswith(sign)), None)
     if source.options.encoding is not None:

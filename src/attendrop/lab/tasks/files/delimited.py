@@ -16,7 +16,7 @@ from .decoding import decode
 from .table import Problem, Source, Table
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-_LOOKED_AT = 50  # lines that decide on the separator
+_LOOKED_AT = 50  # lines used to detect the separator
 
 Row = tuple[int, list[str]]
 
@@ -89,7 +89,7 @@ def _quoted_rows(source: Source, text: str, delimiter: str) -> Iterator[Row]:
 
 
 def _share_alike(text: str, separator: str) -> float:
-    """Return the share of the first rows that have as many fields as the first one; 0 if that has one field only."""
+    """Return the share of first rows with as many fields as the first; 0 if that has only one."""
     with _allow_long_fields():
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         widths = [len(row) for row in islice(reader, _LOOKED_AT) if row]
@@ -97,14 +97,14 @@ def _share_alike(text: str, separator: str) -> float:
 
 
 def _find_separator(text: str) -> str:
-    """Return the separator with which the first rows are most alike; a comma if there is none."""
+    """Return the separator that gives the most consistent number of fields; a comma if none does."""
     first = text.lstrip("\r\n").split("\n", 1)[0]
     candidates = [sign for sign in SEPARATORS if sign in first]
     return max(candidates, key=lambda sign: _share_alike(text, sign), default=",")
 
 
 def read_csv(source: Source) -> Table:
-    """Read a table whose columns are separated by a comma, a semicolon, a tab or another sign."""
+    """Read a table whose columns are separated by a comma, a semicolon, a tab or another delimiter."""
     text = decode(source)
     separator = source.options.separator or _find_separator(text)
     if separator != "," and source.options.separator is None:

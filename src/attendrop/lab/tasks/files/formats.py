@@ -1,4 +1,4 @@
-"""Read the formats that are no tables with a separator: JSON, Parquet, Excel, CoNLL, and plain texts."""
+"""Read the formats without a separator: JSON, Parquet, Excel, CoNLL, and plain texts."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def looks_structured(raw: bytes) -> bool:
     UTF-16 counts as one.
     """
     if b"\0" in raw[:1000]:
-        return True  # what it is, the decoder says
+        return True  # reported by the decoder
     text = raw[:100_000].decode("utf-8", "replace")
     if table_separator(text) or _has_tagged_words(text):
         return True

@@ -17,11 +17,11 @@ class ReadOptions:
 
     Attributes:
         encoding: The encoding of text files; None = UTF-8, or UTF-16 if the file says so.
-        separator: The sign between the columns of a table, or one of the names tab, comma, semicolon, pipe and space;
-            None = find it.
+        separator: The delimiter between the columns of a table, or one of the names tab, comma, semicolon, pipe and
+            space; None = detect it.
         drop_bad_rows: Whether rows that cannot be used are left out and counted. Otherwise they are an error of
             `load_files`.
-        label_separator: The sign between the labels of one example; None = a label is one name, or a list.
+        label_separator: The delimiter between the labels of one example; None = a label is one name, or a list.
         columns: The names of the columns of a table that has no header line; an item may hold several, with commas
             between them. Empty = the first line has the names.
     """
@@ -51,7 +51,7 @@ def _names_of(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _check_encoding(name: str) -> None:
-    """Raise a `UserError` if Python does not know the encoding, or if it is none of text."""
+    """Raise a `UserError` if Python does not know the encoding, or if it is no text encoding."""
     try:
         is_text = codecs.lookup(name)._is_text_encoding
     except (LookupError, ValueError):
@@ -64,7 +64,7 @@ def _check_encoding(name: str) -> None:
 
 
 def _separator_of(name: str) -> str:
-    """Return the sign that `--separator` means: itself, or one of the names tab, comma, semicolon, pipe and space."""
+    """Return the delimiter for `--separator`: itself, or one of the names tab, comma, semicolon, pipe and space."""
     sign = _NAMED.get(name.lower(), name)
     if len(sign) != 1 or sign in '\r\n"\0':
         raise UserError(f"separator is {name!r}; it must be one sign, or one of {', '.join(_NAMED)}.")

@@ -40,7 +40,7 @@ class Table:
         columns: Column name -> values.
         lines: The line on which each row begins; None for a format without lines.
         names: Column name -> the label names that the file declares for its numbers (Parquet files of `datasets`).
-        findings: What was found while the file was read.
+        findings: Findings from reading the file.
         dropped: The place of each row that was left out -> why.
         has_header: Whether the names of the columns are the first line of the file.
         has_word_lines: Whether each word has a line of its own (CoNLL).
@@ -81,7 +81,7 @@ class Table:
         )
 
     def dropped_sentence(self) -> str | None:
-        """Return how many rows were left out, where they are and why; None if there are none."""
+        """Return a sentence on the excluded rows: number, places and reasons; None without any."""
         if not self.dropped:
             return None
         places = listed(f"{place} {problem.text}" for place, problem in self.dropped.items())
@@ -89,7 +89,7 @@ class Table:
 
 
 def refusals(path: Path, problems: Mapping[str, Problem], can_drop: bool = True) -> list[str]:
-    """Return one sentence for each kind of problem, without its full stop: the first such row, and how many there are.
+    """Return one sentence per kind of problem, without its full stop: the first such row, and the number of rows.
 
     Args:
         path: The file.
@@ -117,7 +117,7 @@ class Source:
         suffix: The suffix that selects the format, without .gz.
         raw: The content, uncompressed.
         options: How it is read.
-        findings: What was found so far.
+        findings: The findings so far.
         dropped: The place of each row that was left out so far -> why.
     """
 

@@ -1,4 +1,4 @@
-"""What the examples of a task are: texts, images or sounds. Each modality is a module; the rest knows none by name."""
+"""Modalities of tasks: texts, images or sounds. Each is a module; other code does not refer to them by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEDIA_KINDS: dict[str, Media] = {f"{media.name}_classification": media for media
 
 
 def file_kinds() -> tuple[str, ...]:
-    """Return what --kind may be for the user's own files."""
+    """Return the valid values of --kind for the user's own files."""
     return (*KINDS, *MEDIA_KINDS)
 
 
@@ -45,7 +45,7 @@ def read_source(
         path: The file or the folder.
         options: How a file is read.
         has_plain_texts: Whether a .txt file has one text on each line.
-        content: What is read instead of the file.
+        content: Content to read instead of the file.
     """
     place = Path(path).expanduser()
     if content is None and place.is_dir():
@@ -70,18 +70,18 @@ def find_media(table: Table, column: str | None, kind: str | None) -> tuple[Medi
             )
         return None
     names = [column] if column is not None else list(table.columns)
-    found = [
+    candidates = [
         (media, name)
         for media in ([wanted] if wanted else _MEDIA)
         for name in names
         if _are_paths(table.columns.get(name, ()), media.suffixes)
     ]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         raise UserError(
-            f"{table.path} has paths of files in the columns {' and '.join(name for _, name in found)}; name the one "
-            "to learn from with --text."
+            f"{table.path} has paths of files in the columns {' and '.join(name for _, name in candidates)}; name the "
+            "one to learn from with --text."
         )
     if wanted is not None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a modality must know, so that the rest of the package does not ask whether it reads texts, images or sounds."""
+"""The interface of a modality, so that other code need not distinguish texts, images and sounds."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ class Modality(ABC):
 
     @abstractmethod
     def keys(self, task: Task, values: Sequence[Any]) -> list[Hashable]:
-        """Return what makes an example the same as another one."""
+        """Return the keys by which duplicate examples are recognised."""
 
     def located(self, table: Table, columns: Sequence[str]) -> Table:
         """Return the table with paths that can be opened from the current folder, where the columns hold paths."""
         return table
 
     def examine(self, task: Task, tables: Mapping[str, Table]) -> list[Finding]:
-        """Return what is unusual about the examples, besides repetitions."""
+        """Return findings about unusual examples, other than duplicates."""
         return []

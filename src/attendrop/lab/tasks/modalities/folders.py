@@ -32,13 +32,13 @@ def read_folder(path: Path, media: tuple[Media, ...]) -> Table:
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     kinds = {medium: [file for file in files if file.suffix.lower() in medium.suffixes] for medium in media}
-    found = [medium for medium, of_it in kinds.items() if of_it]
-    if not found:
+    present = [medium for medium, of_it in kinds.items() if of_it]
+    if not present:
         raise UserError(f"{path} is a folder; give the file itself, or a folder of images or sounds.")
-    if len(found) > 1:
-        counts = " and ".join(plural(len(kinds[medium]), medium.noun) for medium in found)
+    if len(present) > 1:
+        counts = " and ".join(plural(len(kinds[medium]), medium.noun) for medium in present)
         raise UserError(f"{path} is a folder with {counts}; it must have either images or sounds.")
-    return _table(path, kinds[found[0]], len(files))
+    return _table(path, kinds[present[0]], len(files))
 
 
 def _table(path: Path, files: list[Path], count: int) -> Table:

@@ -1,4 +1,4 @@
-"""What images and sounds share: examples are files, which a column of paths or a folder of classes names.
+"""The common part of images and sounds: examples are files, which a column of paths or a folder of classes names.
 
 Every file is read once before training, so that a file that cannot be read is named with its row. Batches are made of
 the files when they are needed: all of them would not fit into the memory.
@@ -26,7 +26,7 @@ FILE = "file"  # the column of paths, of a folder and of encoded examples
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about a file that was read.
+    """Facts about a file.
 
     Attributes:
         digest: A checksum of its content.
@@ -128,17 +128,17 @@ class Media(Modality):
     def located(self, table: Table, columns: Sequence[str]) -> Table:
         """Resolve paths in a table, relative to the folder of the table."""
         folder = table.path.parent
-        found = {
+        resolved = {
             name: [
                 str(folder / value.strip()) if isinstance(value, str) and value.strip() else value for value in paths
             ]
             for name, paths in table.columns.items()
             if name in columns
         }
-        return replace(table, columns={**table.columns, **found})
+        return replace(table, columns={**table.columns, **resolved})
 
     def check_column(self, table: Table, task: Task, column: str) -> None:
-        """Read all files, several at a time; `facts_of` keeps what was found."""
+        """Read all files in parallel; `facts_of` caches the results."""
         paths = [value for value in table.columns[column] if isinstance(value, str) and value.strip()]
         with ThreadPoolExecutor() as pool:
             for _ in pool.map(self.facts_of, paths):
@@ -159,7 +159,7 @@ class Media(Modality):
         return [self.facts_of(value).digest for value in values]
 
     def facts_of(self, path: str) -> Facts:
-        """Return what is known about a file. It is read again only if it has changed."""
+        """Return facts about a file, which is only read again if it has changed."""
         try:
             status = Path(path).stat()
         except OSError as error:

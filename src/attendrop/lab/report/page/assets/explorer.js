@@ -159,7 +159,7 @@ function explorer() {
   ];
   const drawMatrix = addFigure({
     id: "explorer", nav: "Explorer", title: "Attention explorer", hasLegend: false, controls, draw,
-    about: "A row of the matrix is a token that attends, a column a token that is attended to. Attribution says how much the prediction depends on a position (blue: it supports the prediction, orange: it speaks against it). The positions with the highest attribution in each row are the candidates; one draw of AD-DROP drops some of them.",
+    about: "A row of the matrix is a token that attends, a column a token that is attended to. Attribution says how much the prediction depends on a position (blue: it supports the prediction, orange: it opposes it). The positions with the highest attribution in each row are the candidates; one draw of AD-DROP drops some of them.",
     table: () => {
       const map = current(), names = example().tokens, n = names.length;
       return { columns: ["layer", "head", "from", "to", "attention", "attribution", "candidate", "dropped"], rows: map ? d3.range(n * n).map((i) =>

@@ -42,8 +42,8 @@ function tuningFigure() {
   const rows = Object.entries(A.tuning.dev ?? {}).flatMap(([method, roles]) => Object.entries(roles ?? {}).map(([role, r]) =>
     [labelOf(method), role, fmt(r?.mean), Object.keys(r?.values ?? {}).length, points(r?.point)]));
   addFigure({
-    id: "tuning", nav: "Tuning", title: "What a search budget buys",
-    about: "The expected best score after k random trials, with its band. At equal k the methods had equal chances; a maximum alone rewards the method that was tried more often.",
+    id: "tuning", nav: "Tuning", title: "Score against search budget",
+    about: "The expected best score after k random trials, with its band. Compare methods at equal k: the maximum alone favours the method with more trials.",
     draw: (width) => lineChart(width, seriesOf(), { x: "trials", y: `expected best ${OUTCOMES.score.label}` }),
     extra: rows.length ? el("div", {}, el("h3", {}, IS_PAPER ? "On the development set" : "On the development set, which the search never saw"),
       dataTable(["method", "setting", OUTCOMES.score.label, "seeds", "values"], rows, "Scores of the chosen settings")) : null,
@@ -100,7 +100,7 @@ function metricFigures() {
   const groups = metricGroups(), isLearned = (g) => /drop_probability$/.test(g.stem);
   metricFigure(groups.filter(isLearned), { id: "learned", nav: "Learned dropout", title: "Learned drop probability per layer",
     about: "The probability with which AttendOut's generator drops an attention position, for each layer, as training goes on." });
-  metricFigure(groups.filter((g) => !isLearned(g)), { id: "rates", nav: "Drop rates", title: "What the methods did",
+  metricFigure(groups.filter((g) => !isLearned(g)), { id: "rates", nav: "Drop rates", title: "Metrics logged by the methods",
     about: "The values that the methods log: shares of candidates, of dropped positions, of the attention that went with them, and others." });
 }
 
@@ -117,7 +117,7 @@ function agreementFigure() {
     .filter((r) => r.entry).map((r) => ({ ...r, bins: bins(r.entry.per_example.filter(isNumber)) }));
   addFigure({
     id: "agreement", nav: "Agreement", title: "Do the seeds agree on single examples?",
-    about: "For each example of the development set: in what share of the seeds is it predicted correctly? Bars at 0 % and 100 % are examples on which all seeds agree; bars between are a matter of chance.",
+    about: "For each example of the development set: in what share of the seeds is it predicted correctly? Bars at 0 % and 100 % are examples on which all seeds agree; bars between depend on the seed.",
     draw(width) {
       const shown = here();
       if (!shown.length) return null;
@@ -125,13 +125,13 @@ function agreementFigure() {
       const top = d3.max(rows, (r) => r.n), room = 0.34;
       return Plot.plot({
         ...BASE, width, height: 84 * shown.length + 44, marginLeft: 14, marginRight: 14, marginBottom: 40, marginTop: 4,
-        x: { domain: [-0.5 / steps, 1 + 0.5 / steps], label: "share of the seeds that are right", labelArrow: "none", tickFormat: (v) => `${Math.round(100 * v)} %`, ticks: 5 },
+        x: { domain: [-0.5 / steps, 1 + 0.5 / steps], label: "share of seeds that are correct", labelArrow: "none", tickFormat: (v) => `${Math.round(100 * v)} %`, ticks: 5 },
         y: { axis: null, domain: [shown.length, 0] },
         marks: [
           ...shown.map(({ method }, k) => Plot.rect(rows.filter((r) => r.k === k), { x1: (r) => r.x - 0.44 / steps, x2: (r) => r.x + 0.44 / steps, y1: k + 0.98, y2: (r) => k + 0.98 - (0.98 - room) * r.n / top, fill: method.color })),
           Plot.ruleY(shown, { y: (_, k) => k + 0.98, stroke: "var(--line)" }),
           Plot.text(shown, { frameAnchor: "left", y: (_, k) => k + 0.16, textAnchor: "start", fontWeight: 600, text: (r) => short(`${r.method.label} · ${percent(r.entry.agreement)} agreement`, width), fill: "var(--ink)" }),
-          tipOf(rows, { x: "x", y: (r) => r.k + 0.98 - (0.98 - room) * r.n / top, title: (r) => `${r.method.label}\nright in ${Math.round(100 * r.x)} % of the seeds:\n${(100 * r.n).toFixed(1)} % of the examples` }),
+          tipOf(rows, { x: "x", y: (r) => r.k + 0.98 - (0.98 - room) * r.n / top, title: (r) => `${r.method.label}\ncorrect in ${Math.round(100 * r.x)} % of the seeds:\n${(100 * r.n).toFixed(1)} % of the examples` }),
         ],
       });
     },
