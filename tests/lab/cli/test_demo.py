@@ -10,8 +10,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForSequenceClassification
 
+from attendrop import load_classifier
 from attendrop.lab.cli.app import run
 from attendrop.lab.cli.demo import run as demo
 from attendrop.lab.cli.demo.options import RUNS, DemoOptions, P
@@ -64,7 +64,7 @@ def test_demo_from_download_to_summary(
         regularizers = json.loads((folder / name / "record.json").read_text())["regularizers"]
         assert [r["method"] for r in regularizers] == ([method] if method else [])
         assert not list((folder / name).glob("checkpoint-*"))
-        AutoModelForSequenceClassification.from_pretrained(folder / name)
+        load_classifier(folder / name)
         assert f"dev accuracy {metrics['validation/accuracy']:.3f}" in out
     accuracy = scores["plain"]["validation/accuracy"]
     error = 100 * (accuracy * (1 - accuracy) / 40) ** 0.5

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoTokenizer
 
+from attendrop import load_classifier
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.runs.predict import predict_texts
@@ -62,7 +63,7 @@ def kept(study: Path, method: str) -> dict[int, dict[str, torch.Tensor]]:
 
 def literal_scores(study: Path, weights: Sequence[dict[str, torch.Tensor]], file: str) -> tuple[float, float]:
     """Accuracy and loss of the average of weights, text by text, without anything of the package."""
-    model = AutoModelForSequenceClassification.from_pretrained(next((study / "models").iterdir()))
+    model = load_classifier(next((study / "models").iterdir()))
     average = {name: sum(of[name].double() for of in weights) / len(weights) for name in weights[0]}
     model.load_state_dict(average, strict=False)
     tokenizer = AutoTokenizer.from_pretrained(study.parent / "model")
@@ -114,9 +115,9 @@ def test_soups_are_those_of_a_literal_version(study: Path, tmp_path: Path, capsy
     # The folder is that of any model.
     text, label = next(iter(predict_texts(tmp_path / "greedy", ["a good film"])))
     assert (text, label in ("good", "bad")) == ("a good film", True)
-    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "greedy")
+    loaded = load_classifier(tmp_path / "greedy")
     assert torch.equal(
-        loaded.classifier.weight, load_file(tmp_path / "greedy" / "model.safetensors")["classifier.weight"]
+        loaded.pooled_head.weight, load_file(tmp_path / "greedy" / "model.safetensors")["pooled_head.weight"]
     )
     assert "model soup" in (tmp_path / "greedy" / "README.md").read_text()
     with pytest.raises(UserError, match="not empty"):
@@ -133,7 +134,7 @@ def changed(study: Path, copy: Path, change: Any) -> Path:
 def another_architecture(study: Path, ids: list[str]) -> None:
     path = study / "models" / ids[1] / "config.json"
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] + 1}))
+    path.write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] - 1}))
 
 
 def one_run(study: Path, ids: list[str]) -> None:

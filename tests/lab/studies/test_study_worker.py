@@ -145,7 +145,7 @@ def test_runs_can_share_the_new_head_and_differ_in_everything_else(
     for seed, head_seed in ((3, None), (4, None), (4, 3)):
         spec = spec_of(short, seed=seed, head_seed=head_seed, models_folder=str(tmp_path))
         losses = [row["train_loss"] for row in worker.run(spec).curves]
-        heads.append((load_file(tmp_path / spec.id / "model.safetensors")["classifier.weight"], losses))
+        heads.append((load_file(tmp_path / spec.id / "model.safetensors")["pooled_head.weight"], losses))
     assert torch.allclose(heads[0][0], heads[2][0], atol=1e-6)
     assert not torch.allclose(heads[0][0], heads[1][0], atol=1e-6)
     assert heads[0][1] != heads[2][1]  # another order and other dropout
