@@ -20,6 +20,9 @@ FROZEN = FOLDER / "frozen.yaml"
 TUNE, DEFAULTS = "tune", "defaults"  # the stages on development tasks
 RATE_FACTOR = 1.5  # see `matched_plain`
 
+# What the runs were trained with before the head of a run became what it is now. It is no part of the id of a run.
+FIRST_RECIPE = {"pooling": "model", "pairs": "joint", "head_start": "random", "class_weights": ["none"]}
+
 
 class Setting(NamedTuple):
     """One setting of a method.
@@ -160,7 +163,7 @@ def _run(setting: Setting, task: str, size: str, seed: int, shared: dict[str, An
     of_task = dict(PLAN["tasks"][task])
     classes = of_task.pop("classes", 2)
     files = {n: v.format(data=shared["data_dir"]) for n, v in of_task.items() if n.endswith("_file")}
-    own = {**shared, **of_task, **files, **setting.training, "seed": seed}
+    own = {**shared, **FIRST_RECIPE, **of_task, **files, **setting.training, "seed": seed}
     if files:
         del own["data_dir"]  # which is for tasks that are known by name
     own["method"] = setting.text.split(" + ") if setting.text else []

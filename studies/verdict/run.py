@@ -14,7 +14,7 @@ from attendrop.lab.records import StudyRecord
 from attendrop.lab.studies.spec import RunSpec
 
 from .lines import make_parser, run_parts
-from .plan import PLAN, runs
+from .plan import FIRST_RECIPE, PLAN, runs
 
 SCORES = ("accuracy", "mcc", "pearson", "macro_f1", "loss", "brier", "ece", "scaled_loss", "scaled_ece")
 COLUMNS = (
@@ -28,7 +28,7 @@ def portable_id(run: RunSpec) -> str:
     settings = {
         name: value
         for name, value in run.settings.items()
-        if name not in ("model", "data_dir") and not name.endswith("_file")
+        if name not in ("model", "data_dir", *FIRST_RECIPE) and not name.endswith("_file")
     }
     return dataclasses.replace(run, settings=settings).id
 

@@ -14,6 +14,7 @@ from attendrop.lab.studies.sampling import points
 from attendrop.lab.studies.search_space import Range
 from attendrop.lab.studies.spec import RunSpec
 
+from ..plan import FIRST_RECIPE
 from .files import Files
 
 DEVELOPMENT, CONFIRMATION = ("glue/sst2", "glue/qnli"), ("imdb", "glue/qqp")
@@ -220,7 +221,7 @@ def runs(
     """
     return [
         RunSpec(
-            {**SETTINGS, **recipe, **files.settings(task), "model": model, "seed": seed, **(settings or {})}
+            {**SETTINGS, **FIRST_RECIPE, **recipe, **files.settings(task), "model": model, "seed": seed, **(settings or {})}
             | {"method": [contender.text] if contender.text else []},
             contender.name,
             task,
