@@ -221,7 +221,15 @@ def runs(
     """
     return [
         RunSpec(
-            {**SETTINGS, **FIRST_RECIPE, **recipe, **files.settings(task), "model": model, "seed": seed, **(settings or {})}
+            {
+                **SETTINGS,
+                **FIRST_RECIPE,
+                **recipe,
+                **files.settings(task),
+                "model": model,
+                "seed": seed,
+                **(settings or {}),
+            }
             | {"method": [contender.text] if contender.text else []},
             contender.name,
             task,

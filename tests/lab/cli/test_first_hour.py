@@ -21,6 +21,7 @@ from attendrop.lab.runs.recipe import choose_recipe, epochs_for, preset_epochs_f
 from attendrop.lab.runs.settings import make_config
 from attendrop.lab.studies.spec import RunSpec
 from attendrop.lab.studies.worker import Worker
+from attendrop.lab.tasks import Task
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from studies import defaults
 
@@ -139,9 +140,7 @@ def test_few_examples_get_many_passes_and_small_models_a_high_rate() -> None:
 def test_preset_says_where_it_is_used_for_more_data_than_it_is_for(examples: int, is_mentioned: bool) -> None:
     config = make_config({"model": "m", "task": "glue/rte"}).replaced({"preset_epochs": 32.0})
     train = Dataset.from_dict({"label": [row % 2 for row in range(examples)]})
-    data = SimpleNamespace(
-        train=train, task=SimpleNamespace(kind="classification", label="label", labels=("bad", "good"))
-    )
+    data = SimpleNamespace(train=train, task=Task("t", "classification", ("text",), "label", ("bad", "good")))
     arguments = transformers.TrainingArguments("unused", use_cpu=True)
     recipe = choose_recipe(config, arguments, data, transformers.BertConfig(hidden_size=384))
     assert recipe.settings.keys() == {"num_train_epochs", "learning_rate"}

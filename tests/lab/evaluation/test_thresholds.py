@@ -83,5 +83,5 @@ def test_a_run_uses_the_threshold_that_it_chose(tmp_path: Path) -> None:
             close = any(abs(float(row[f"probability_{name}"]) - cut) < 2e-4 for name in ("bad", "good"))
             assert close or row["prediction"] == ",".join(above)
     evaluated = evaluate_file(tmp_path / "out", tmp_path / "test.csv", tmp_path / "evaluated")
-    assert evaluated.metrics["test/micro_f1"] == pytest.approx(result.metrics["test/micro_f1"], abs=1e-9)
-    assert result.metrics["validation/micro_f1"] == record["evaluation"]["validation"]["scores"]["micro_f1"]["value"]
+    assert evaluated.scores["test"]["micro_f1"] == pytest.approx(result.scores["test"]["micro_f1"], abs=1e-9)
+    assert result.scores["validation"]["micro_f1"] == record["evaluation"]["validation"]["scores"]["micro_f1"]["value"]

@@ -51,39 +51,39 @@ def trained(*right: int, numbers: bool = False, planned: int | None = None, loss
 @pytest.mark.parametrize("numbers", [False, True])
 def test_last_epoch_is_kept_unless_the_best_is_significantly_better(numbers: bool) -> None:
     kept = kept_epoch(trained(100, 124, 120, numbers=numbers), None)
-    assert kept["epoch"] == 3
-    (sentence,) = kept["sentences"]
+    assert kept.epoch == 3
+    (sentence,) = kept.sentences
     assert sentence.startswith(
         "epoch 3 was kept: it is the last, and its validation accuracy, 0.6000, is not significantly worse than the "
         "best, 0.6200 of epoch 2 (p = "
     )
     kept = kept_epoch(trained(100, 160, 120, numbers=numbers), None)
-    assert kept["epoch"] == 2
-    assert kept["sentences"] == [
+    assert kept.epoch == 2
+    assert kept.sentences == [
         "epoch 2 of 3 was kept: its validation accuracy, 0.8000, is significantly better than 0.6000 of the last one "
         "(p < 0.001, corrected for 2 other epochs)"
     ]
-    assert kept_epoch(trained(100, 120, numbers=numbers), None)["sentences"] == [
+    assert kept_epoch(trained(100, 120, numbers=numbers), None).sentences == [
         "epoch 2 was kept: it is the last, and has the best validation accuracy, 0.6000"
     ]
 
 
 def test_number_of_epochs_corrects_the_test() -> None:
     # 7 of 7 examples that differ: p = 2 / 2^7 = 0.0156
-    assert kept_epoch(trained(107, 100), None)["epoch"] == 1
-    assert kept_epoch(trained(50, 60, 107, 70, 100), None)["epoch"] == 5
+    assert kept_epoch(trained(107, 100), None).epoch == 1
+    assert kept_epoch(trained(50, 60, 107, 70, 100), None).epoch == 5
 
 
 def test_a_run_that_stopped_early_keeps_the_best_epoch() -> None:
     kept = kept_epoch(trained(100, 102, 101, planned=9), patience=1)
-    assert kept["epoch"] == 2
-    assert kept["sentences"][0] == "epoch 2 of 3 was kept: it has the best validation accuracy, 0.5100"
+    assert kept.epoch == 2
+    assert kept.sentences[0] == "epoch 2 of 3 was kept: it has the best validation accuracy, 0.5100"
 
 
 def test_a_last_epoch_that_diverged_is_not_kept() -> None:
     kept = kept_epoch(trained(100, 98, loss=float("nan")), None)
-    assert kept["epoch"] == 1
-    assert kept["sentences"] == ["epoch 1 of 2 was kept: the last one has diverged"]
+    assert kept.epoch == 1
+    assert kept.sentences == ["epoch 1 of 2 was kept: the last one has diverged"]
 
 
 def test_p_values_are_those_of_the_literature() -> None:
@@ -137,14 +137,14 @@ def test_settings_decide_which_epoch_is_kept(place: Path, tmp_path: Path, given:
         model=str(place / "model"), train_file=str(place / "train.csv"), validation_file=str(place / "dev.csv"),
         num_train_epochs=3, learning_rate=1e-3, use_cpu=True, seed=5, output_dir=str(tmp_path / "out"), **given,
     )  # fmt: skip
-    config, kept = result.record["config"], result.record["kept"]
+    config, kept = result.record.settings, result.record.kept
     assert (config["keep_epoch"], config.get("load_best_model_at_end", False)) == (rule, rule != "last")
-    scores = {entry["epoch"]: entry for entry in reversed(result.record["history"]) if "eval_loss" in entry}
+    scores = {entry["epoch"]: entry for entry in reversed(result.record.history) if "eval_loss" in entry}
     if rule == "last":
-        assert (kept["epoch"], kept["sentences"]) == (3.0, ["epoch 3 was kept: it is the last"])
+        assert (kept.epoch, kept.sentences) == (3.0, ["epoch 3 was kept: it is the last"])
     if rule == "best":
         name = f"eval_{given.get('metric_for_best_model', 'accuracy')}"
         values = [entry[name] for entry in scores.values()]
-        assert scores[kept["epoch"]][name] == (min if name == "eval_loss" else max)(values)
+        assert scores[kept.epoch][name] == (min if name == "eval_loss" else max)(values)
     if scores:
-        assert result.metrics["validation/accuracy"] == scores[kept["epoch"]]["eval_accuracy"]
+        assert result.scores["validation"]["accuracy"] == scores[kept.epoch]["eval_accuracy"]

@@ -57,7 +57,7 @@ class Notes(Listener):
 
 def test_new_head_begins_at_the_labels(place: Path) -> None:
     torch.manual_seed(0)
-    model = load_model(str(place / "model"), TASK)
+    model = load_model(str(place / "model"), TASK, pooling="model")
     before = model.classifier.weight.detach().clone()
     said = start_at_labels(model, data_of([40.0, 60.0, 80.0]))
     assert said == "the head begins at the mean of the training labels, 60, with their deviation, 16.33"
@@ -65,21 +65,28 @@ def test_new_head_begins_at_the_labels(place: Path) -> None:
     assert model.classifier.bias.item() == 60
 
 
+def test_pooled_head_learns_standard_numbers(place: Path) -> None:
+    model = load_model(str(place / "model"), TASK, pooling="mean")
+    assert "deviation 1" in str(start_at_labels(model, data_of([40.0, 60.0, 80.0])))
+    assert model.output_shift.item() == 60
+    assert model.output_scale.item() == pytest.approx(np.std([40, 60, 80]))
+
+
 @pytest.mark.parametrize("values", [[0.0, 2.5, 5.0], [-1.0, 0.0, 1.0], [0.0, 0.0]])
 def test_small_labels_start_as_they_always_did(place: Path, values: list[float]) -> None:
-    model = load_model(str(place / "model"), TASK)
+    model = load_model(str(place / "model"), TASK, pooling="model")
     before = [parameter.detach().clone() for parameter in model.parameters()]
     assert start_at_labels(model, data_of(values)) is None
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_constant_labels_and_a_head_without_bias(place: Path) -> None:
-    model = load_model(str(place / "model"), TASK)
+    model = load_model(str(place / "model"), TASK, pooling="model")
     before = model.classifier.weight.detach().clone()
     start_at_labels(model, data_of([50.0, 50.0]))
     assert torch.equal(model.classifier.weight, before)
     assert model.classifier.bias.item() == 50
-    model = load_model(str(place / "model"), TASK)
+    model = load_model(str(place / "model"), TASK, pooling="model")
     model.classifier.bias = None
     before = model.classifier.weight.detach().clone()
     start_at_labels(model, data_of([30.0, 50.0]))
@@ -91,13 +98,14 @@ def test_numbers_from_0_to_100_are_learned_and_a_trained_head_stays(place: Path,
     given: dict[str, Any] = {
         "model": str(place / "model"), "train_file": str(place / "train.csv"), "kind": "regression",
         "validation_file": str(place / "dev.csv"), "use_cpu": True, "seed": 1, "learning_rate": 2e-3,
+        "pooling": "model", "head_start": "random",
     }  # fmt: skip
     result = fine_tune(notes, **given, output_dir=str(tmp_path / "out"))
     deviation = np.std([float(value) for _, value in rows_of(60, 2)])
-    assert result.metrics["validation/rmse"] < 0.8 * deviation
+    assert result.scores["validation"]["rmse"] < 0.8 * deviation
     assert any(text.startswith("the head begins at the mean of the training labels") for text in notes.texts)
     record = Worker(device="cpu").run(RunSpec(given, "plain", "train.csv", seed=1))
-    assert record["scores"]["validation"]["rmse"] < 0.8 * deviation
+    assert record.scores["validation"]["rmse"] < 0.8 * deviation
     again = Notes()
     fine_tune(again, **{**given, "model": str(tmp_path / "out")}, max_steps=1, output_dir=str(tmp_path / "again"))
     assert not any(text.startswith("the head begins") for text in again.texts)

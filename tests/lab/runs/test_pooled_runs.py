@@ -53,8 +53,8 @@ def run(place: Path, output: str, file: str = "pairs.csv", **settings: Any) -> P
 def test_few_pairs_are_encoded_apart_from_the_file_to_the_predictions(place: Path, file: str) -> None:
     folder = run(place, f"apart_{file}", file, method=["addrop:p=0.5,q=0.5", "rdrop"])
     record = json.loads((folder / "record.json").read_text())
-    assert (record["config"]["pooling"], record["config"]["pairs"]) == ("mean", "separate")
-    assert record["task"]["is_encoded_apart"]
+    assert (record["settings"]["pooling"], record["settings"]["pairs"]) == ("mean", "separate")
+    assert record["task_definition"]["is_encoded_apart"]
     assert json.loads((folder / "config.json").read_text())["attendrop_pairs"] == "separate"
     done = predict_file(folder, place / file, place / f"{file}_predictions.csv", overwrite=True)
     assert done.rows == 48

@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from attendrop.errors import UserError
 from attendrop.lab.runs import RunConfig, make_config
 from attendrop.lab.runs.resolve import resolve_recipe, resolve_settings
+from attendrop.lab.tasks import Task
 
 MODEL = AutoConfig.for_model("bert", hidden_size=384)
 
@@ -27,7 +28,7 @@ def data_of(*counts: int, kind: str = "classification") -> Any:
     labels = [label for label, size in enumerate(sizes) for _ in range(size)]
     values = [[label] for label in labels] if kind in ("multilabel", "token_classification") else labels
     names = tuple(f"class {number}" for number in range(len(sizes)))
-    task = SimpleNamespace(kind=kind, labels=names, label="label")
+    task = Task("t", kind, ("text",), "label", names)
     return SimpleNamespace(train=Dataset.from_dict({"label": values}), task=task)
 
 

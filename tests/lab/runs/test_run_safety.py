@@ -288,7 +288,7 @@ def test_names_with_markup_survive_a_whole_run(place: Path, tmp_path: Path) -> N
     more = {"model": str(model), "train_file": str(train), "test_file": str(train), "num_train_epochs": 1}
     fine_tune(**settings(place, tmp_path / "out", **more))
     card = ModelCard.load(tmp_path / "out/README.md")
-    assert card.data.library_name == "transformers"
+    assert card.data.library_name == "sentence-transformers"
     outside_of_code = re.sub(r"`[^`]*`", "", card.text)
     assert not re.search(r"(?<!\\)[<|]\s*(img|i>|\$)", outside_of_code)
     assert yaml.safe_load((tmp_path / "out/run.yaml").read_text())["model"] == str(model)

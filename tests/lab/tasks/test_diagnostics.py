@@ -445,7 +445,8 @@ def test_texts_of_another_language_are_a_warning(tmp_path: Path) -> None:
     assert not found([line] * 10)
     assert not found([line] * 9 + [other])
     (text,) = found([line] * 4 + [other] * 6)
-    assert re.match(r"36% of the words of train are unknown to model or split .*, such as '\w+': it may not", text)
+    # The trained vocabulary is not the same each time.
+    assert re.match(r"(3|4)\d% of the words of train are unknown to model or split .*, such as '\w+': it may not", text)
     assert "xlm-roberta-base" in text
     assert not found([other] * 2)  # too few words
     (text,) = found(["这部电影非常好看 我很喜欢 今天天气很好 我们去公园玩吧"] * 20)

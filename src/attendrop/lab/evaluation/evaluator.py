@@ -95,7 +95,7 @@ class Evaluator:
         self.evaluation[name] = evaluate(answers, name, self.temperature)
         if answers.has_threshold:  # those of the Trainer have the usual one
             scores = self.evaluation[name]["scores"]
-            self.scores |= {f"{name}/{metric}": scores[metric]["value"] for metric in answers.task.metrics}
+            self.scores[name] |= {metric: scores[metric]["value"] for metric in answers.task.metrics}
 
     @property
     def warnings(self) -> list[str]:

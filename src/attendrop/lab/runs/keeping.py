@@ -1,9 +1,10 @@
 """Which epoch a run keeps with `--keep-epoch auto`: the last one, unless the best one is significantly better.
 
 The learning rate falls to zero over the whole run, so that the last epoch is the end of the training that was planned.
-The best of many scores on few validation examples is good luck for the most part: in 19 runs on 15 data sets with 300 or
-1,000 examples it was 0.7 points worse on new examples than the last epoch, on average, and the epoch with the smallest
-validation loss 2.0 points. So the best one is kept only where a test on the validation examples says that it is better:
+The best of many scores on few validation examples is good luck for the most part: in 19 runs on 15 data sets with 300
+or 1,000 examples it was 0.7 points worse on new examples than the last epoch, on average, and the epoch with the
+smallest validation loss 2.0 points. So the best one is kept only where a test on the validation examples says that it
+is better:
 
     right and wrong answers     exact test of McNemar: of the examples that one of the two epochs has right, how many
     numbers for each example    t test of the differences of the examples
