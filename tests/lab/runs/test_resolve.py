@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from attendrop.errors import UserError
 from attendrop.lab.runs import RunConfig, make_config
+from attendrop.lab.runs.recipe import choose_recipe
 from attendrop.lab.runs.resolve import resolve_recipe, resolve_settings
 from attendrop.lab.tasks import Task
 
@@ -129,7 +130,8 @@ def test_many_classes_have_more_epochs_and_pairs_encoded_apart_fewer() -> None:
     assert "40 epochs (1,000 steps) for 385 examples, because few examples of 77 classes need" in many.sentences[0]
     assert recipe_of(data_of(*[5] * 24)).settings["num_train_epochs"] == 24
     assert recipe_of(data_of(*[2] * 48, kind="multilabel")).settings["num_train_epochs"] == 40
-    apart = AutoConfig.for_model("bert", hidden_size=384, attendrop_pairs="separate")
-    recipe = recipe_of(data_of(300), apart)
+    resolved = resolve_settings(config_of(), MODEL)
+    apart = resolved.config.replaced({"pairs": "separate"})
+    recipe = choose_recipe(apart, resolved.arguments, data_of(300), MODEL)
     assert recipe.settings["num_train_epochs"] == 4
     assert "because pairs that are encoded apart need few passes" in recipe.sentences[0]
