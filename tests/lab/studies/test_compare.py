@@ -14,7 +14,8 @@ import pytest
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.records import RunError, StudyRecord
-from attendrop.lab.report.analysis import Analysis, Sequential
+from attendrop.lab.report.analysis import Analysis, Sequential, checked_analysis
+from attendrop.lab.report.page.words import headline
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Comparison
 from attendrop.lab.studies.analysis import analyse, analyse_records
@@ -171,6 +172,38 @@ def test_fewer_than_five_seeds_give_figures_but_no_verdict() -> None:
     comparison = comparison_of(analyse_records(records, design.to_dict()))
     assert comparison.verdict == "too few seeds"
     assert comparison.difference == pytest.approx(0.1)
+
+
+def test_without_a_run_that_beats_the_most_frequent_answer_there_is_no_verdict() -> None:
+    design = design_of(["rdrop"])
+    records = []
+    for seed in range(8):
+        plain, rdrop = design.runs(design.cells[0], seed)
+        for spec, score in ((plain, 0.50 + 0.001 * seed), (rdrop, 0.60 + 0.0011 * seed)):
+            record = record_of(spec, score)
+            record.scores["validation"]["majority"] = 0.63
+            records.append(record)
+    analysis = analyse_records(records, design.to_dict())
+    comparison = comparison_of(analysis)
+    assert comparison.verdict == "undecided"
+    assert comparison.sentence.startswith("No run learned anything: none beats the most frequent answer (63.0 % of")
+    assert headline(checked_analysis(analysis)) == comparison.sentence
+    records[-1].scores["validation"]["accuracy"] = 0.64  # one run that does
+    assert comparison_of(analyse_records(records, design.to_dict())).verdict == "helps"
+
+
+def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
+    design = design_of(["rdrop"])
+    records = []
+    for seed in range(8):
+        plain, rdrop = design.runs(design.cells[0], seed)
+        for spec, score in ((plain, 0.5), (rdrop, 0.5 + 0.001 * (seed % 2))):
+            record = record_of(
+                spec, score, metric="f1", predictions={"validation": {"gold": [0, 1], "predicted": [1, 1]}}
+            )
+            record.scores["validation"]["f1"] = score
+            records.append(record)
+    assert comparison_of(analyse_records(records, design.to_dict())).sentence.startswith("No run learned anything")
 
 
 def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:

@@ -93,6 +93,19 @@ def test_a_record_holds_what_a_study_needs(worker: Worker, settings: dict[str, A
     assert record.method_metrics
 
 
+def test_the_frozen_contender_is_the_linear_model_of_frozen_features(
+    worker: Worker, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    before = worker.run(spec_of(settings))
+    record = worker.run(spec_of(settings, "frozen", details=True))
+    assert (record.status, record.cost.steps, record.kept.epoch) == ("finished", 0, 0.0)
+    assert record.cost.seconds > 0
+    result = fine_tune(**settings, output_dir=str(tmp_path / "run"), seed=5)
+    assert result.record.baselines.scores["frozen"] == record.scores["validation"]["accuracy"]
+    assert worker.run(spec_of(settings, "frozen", seed=1)).scores == record.scores  # nothing in it is drawn
+    assert worker.run(spec_of(settings)).scores == before.scores
+
+
 def test_a_run_stops_when_the_study_asks_for_it(worker: Worker, settings: dict[str, Any]) -> None:
     record = worker.run(spec_of(settings), lambda report: True)
     assert record.status == "stopped"

@@ -93,6 +93,7 @@ class Cell:
         outcomes: Name of the outcome -> its result.
         examples: The number of training examples.
         majority: The share of the most frequent class.
+        unlearned: The sentence that no run of any method learned anything here; empty if one did.
         curves: Scores and losses by epoch.
     """
 
@@ -103,6 +104,7 @@ class Cell:
     outcomes: dict[str, Result]
     examples: int | None = None
     majority: float | None = None
+    unlearned: str = ""
     curves: Curves | None = None
 
 

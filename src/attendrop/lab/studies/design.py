@@ -14,7 +14,7 @@ from ...utils.checks import check_choice
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
-from .spec import KEEP, RunSpec
+from .spec import FROZEN, KEEP, RunSpec
 
 PLAIN = "plain"  # fine-tuning without a method
 
@@ -27,7 +27,7 @@ class Contender(NamedTuple):
 
     Attributes:
         name: The text itself.
-        methods: The methods that act together; none for `plain`.
+        methods: The methods that act together; none for `plain` and `frozen`.
         settings: Settings of its own, which the others do not share.
     """
 
@@ -52,7 +52,9 @@ def parse_contender(text: str) -> Contender:
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
             )
         settings[name.strip().replace("-", "_")] = value.strip()
-    methods = [] if joined.strip() == PLAIN else [part.strip() for part in re.split(r"\+(?=\s*[a-zA-Z])", joined)]
+    methods = (
+        [] if joined.strip() in (PLAIN, FROZEN) else [part.strip() for part in re.split(r"\+(?=\s*[a-zA-Z])", joined)]
+    )
     for method in methods:
         try:
             parse_method(method)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 KEEP = ("last", "split", "dev")
+FROZEN = "frozen"  # the linear model of the frozen features, which is not fine-tuned
 # Fields that do not decide the result of a run: they belong to one invocation of the study.
 NOT_IN_RUN_ID = ("trial", "details", "only_check", "models_folder")
 
@@ -49,6 +50,11 @@ class RunSpec:
     details: bool = field(default=False, compare=False)
     only_check: bool = field(default=False, compare=False)
     models_folder: str | None = field(default=None, compare=False)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the run is the linear model of the frozen features, without a step of training."""
+        return self.method.partition("@")[0].strip() == FROZEN
 
     @property
     def id(self) -> str:

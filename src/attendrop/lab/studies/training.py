@@ -50,8 +50,16 @@ class Training(TrainerCallback):
             trainer.eval_dataset = run.prepared.others[SELECTION]
         trainer.add_callback(self)
 
-    def train(self) -> None:
+    def train(self, head_seconds: float = 0.0) -> None:
+        """Train the model, unless its head is the linear model of its frozen features.
+
+        Args:
+            head_seconds: How long it took to fit this linear model, which is then the time of training.
+        """
         clock = time.perf_counter()
+        if self.spec.is_frozen:
+            self._seconds, self._evaluating, self.kept_epoch = head_seconds, 0.0, 0.0
+            return
         self.trainer.train()
         if self.trainer.args.device.type == "cuda":
             torch.cuda.synchronize(self.trainer.args.device)

@@ -17,7 +17,7 @@ from ..runs.settings import all_settings
 from .design import PLAIN, Contender, parse_contender, with_common_loss
 from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
-from .spec import RunSpec
+from .spec import FROZEN, RunSpec
 
 PROTOCOLS = ("honest", "paper")
 MAY_GROW = ("methods", "spaces", "trials", "final_seeds")  # of which a study that is started again may have more
@@ -199,4 +199,6 @@ def _with_plain(methods: Sequence[str]) -> list[Contender]:
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"method {name!r} is listed {names.count(name)} times; every method is tuned once.")
+        if name.partition("@")[0] == FROZEN:
+            raise UserError(f"method {name!r} has nothing to tune; compare it with `attendrop compare`.")
     return [parse_contender(PLAIN), *(contender for contender in contenders if contender.name != PLAIN)]

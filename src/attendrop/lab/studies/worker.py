@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import set_seed
 
 from ...capture.persistent_graphs import PersistentGraphs
+from ...errors import UserError
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
 from .. import tasks
 from ..evaluation.outputs import as_text
@@ -68,7 +69,7 @@ class Worker:
         self._scored_on: dict[Any, Run] = {}  # a run for each set of splits that runs are scored on
         self._data: dict[Any, tuple[tasks.Data, dict[str, str | None]]] = {}
         self._described: dict[Any, Any] = {}  # configurations of models
-        self._frozen: dict[Any, tuple[Any, Frozen | None]] = {}  # linear models of the features of the present model
+        self._frozen: dict[Any, tuple[Any, Frozen | None, float]] = {}  # linear models of the present model's features
 
     def run(self, spec: RunSpec, progress: Progress | None = None) -> StudyRecord:
         """Train and score one run, and return its record. A run that is only checked has a record without a result.
@@ -105,7 +106,7 @@ class Worker:
         model = self._load_model(config, data, arguments.seed if spec.head_seed is None else spec.head_seed)
         start_at_labels(model.model, data)
         run = self._prepare(spec, config, arguments, data, fingerprints, model, listener)
-        self._start_head(run, model, spec)
+        head_seconds = self._start_head(run, model, spec)
         key = _arguments_key(arguments)
         scorer = Scorer(run.prepared, run.data.task)
         optimizer = model.optimizer(key, arguments.learning_rate)
@@ -117,7 +118,7 @@ class Worker:
             torch.cuda.reset_peak_memory_stats(model.device)
         training = Training(spec, run, trainer, scorer, progress)
         try:
-            training.train()
+            training.train(head_seconds)
             scores, predictions = training.scores()
         finally:
             model.after_run(trainer, key)
@@ -185,20 +186,33 @@ class Worker:
         self._model.reset(seed)
         return self._model
 
-    def _start_head(self, run: Run, model: _ModelOnDevice, spec: RunSpec) -> None:
-        """Write the frozen solution into a new head. Runs with the same training examples share it."""
-        if run.config.head_start == "random" or (spec.only_check and run.config.head_start == "auto"):
-            return
+    def _start_head(self, run: Run, model: _ModelOnDevice, spec: RunSpec) -> float:
+        """Write the frozen solution into a new head. Runs with the same training examples share it.
+
+        Returns:
+            The seconds that it took to fit it; 0 = nothing was fitted.
+        """
+        start = run.config.head_start
+        if not spec.is_frozen and (start == "random" or (spec.only_check and start == "auto")):
+            return 0.0
         key = (id(run.prepared.train), run.max_length)
-        train, frozen = self._frozen.get(key, (None, None))
+        train, frozen, seconds = self._frozen.get(key, (None, None, 0.0))
         if train is not run.prepared.train:
+            clock = time.perf_counter()
             frozen = solve(model.model, run.data.task, run.prepared, run.arguments)
+            seconds = time.perf_counter() - clock
             if frozen is None or not depends_on_seed(frozen.model, frozen.name):
                 _keep_newest(self._frozen, 8)
-                self._frozen[key] = run.prepared.train, frozen
-        if starts_frozen(run.config, frozen):
+                self._frozen[key] = run.prepared.train, frozen, seconds
+        if spec.is_frozen and frozen is None:
+            raise UserError(
+                f"method {spec.method!r} is a linear model of frozen features, and the head of this model and task has "
+                "no last linear layer with a bias that it could be; leave it out."
+            )
+        if spec.is_frozen or starts_frozen(run.config, frozen):
             assert frozen is not None
-            frozen.write(frozen.first)
+            frozen.write(frozen.solution if spec.is_frozen else frozen.first)
+        return seconds
 
     def _prepare(
         self,

@@ -136,6 +136,9 @@ def headline(analysis: Analysis) -> str:
         analysis: A checked analysis.
     """
     labels, results = labels_of(analysis), results_of(analysis)
+    cells = [cell for cell in analysis.cells if cell.part == "validation"]
+    if cells and all(cell.unlearned for cell in cells):
+        return cells[0].unlearned
     groups: dict[str, list[str]] = {}
     for name, result in results.items():
         groups.setdefault(result.verdict, []).append(name)

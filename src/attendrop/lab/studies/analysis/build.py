@@ -26,9 +26,10 @@ from ...report.analysis import (
 )
 from ...statistics.sequential import SequentialDesign
 from ...statistics.verdict import Question
-from ...tasks.outcomes import all_deltas, compared_outcomes
+from ...tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
+from .learned import unlearned, without_verdicts
 from .outcomes import Group, compare, group_records, outcomes_of
 
 
@@ -119,6 +120,11 @@ def _cells(
             for outcome in outcomes_of(group, part)
         }
         example = next(record for record in group.finished if part in record.scores)
+        if sentence := unlearned(group, part):
+            compared = {
+                name: results if OUTCOMES[name].is_relative else without_verdicts(results, sentence)
+                for name, results in compared.items()
+            }
         for method in group.runs:
             cells.append(
                 Cell(
@@ -129,6 +135,7 @@ def _cells(
                     outcomes={outcome: results[method] for outcome, results in compared.items()},
                     examples=example.examples.get("train"),
                     majority=example.score(part, "majority"),
+                    unlearned=sentence,
                     curves=curves_of(group, method, confidence) if part == "validation" else None,
                 )
             )
@@ -154,7 +161,11 @@ def _summary(
     """Over all tasks and amounts of data: one row for each method and outcome. Needs more than one of them."""
     from ...statistics.over_tasks import summarize_tasks
 
-    validation = {(cell.method, cell.task, cell.size): cell.outcomes for cell in cells if cell.part == "validation"}
+    validation = {
+        (cell.method, cell.task, cell.size): cell.outcomes
+        for cell in cells
+        if cell.part == "validation" and not cell.unlearned
+    }
     places = list(dict.fromkeys((task, size) for _, task, size in validation))
     if len(places) < 2:
         return []

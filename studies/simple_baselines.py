@@ -1,0 +1,452 @@
+"""Compares what `attendrop train` makes of a table by default with two linear models that take seconds.
+
+    python -m studies.simple_baselines --model DIR --data DIR --sizes 100 300 1000 --seeds 3
+
+`--data` is a folder of Parquet files: `arena/<name>/{train,test}.parquet`, `glue/<name>/` and `conll2003/`. For every
+set, size and seed, that many training examples are drawn; of sets named `k-shot`, that many of each class. The tool
+gets them as a file and nothing else: it splits off its own validation data and chooses everything. The linear models
+get all of them:
+
+    words     TF-IDF of words and pairs of words, logistic or ridge regression whose strength cross-validation
+              chooses; in tagging, features of the word and its neighbours
+    frozen    the mean of the model's last hidden states, for pairs [u, v, |u − v|, u ∗ v] of length 1, and the same
+              regression
+
+All are scored on the same test examples. A run is a row of `results/simple-baselines.csv`, and rows that exist are not
+run again. `--part 0/4` runs a quarter, for several processes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.records import append, conditions
+from docs.tables.markdown import table
+
+from . import RESULTS
+
+OUTPUT = RESULTS / "simple-baselines.csv"
+TOOL, WORDS, FROZEN = "tool", "words", "frozen"
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set.
+
+    Attributes:
+        name: Its name.
+        train: The file that training examples are drawn from.
+        test: The file with the test examples.
+        text: The columns with texts.
+        label: The column with the label.
+        metric: What it is scored with.
+        shots: Training examples of each class; 0 = as many as `--sizes` says, whatever their classes.
+        scale: Numbers are multiplied by it: a file whose labels go from 0 to 100 is not rare.
+    """
+
+    name: str
+    train: str
+    test: str
+    text: tuple[str, ...] = ("text",)
+    label: str = "label"
+    metric: str = "accuracy"
+    shots: int = 0
+    scale: float = 1.0
+
+
+def _arena(name: str, **more: Any) -> DataSet:
+    return DataSet(more.pop("called", name), f"arena/{name}/train.parquet", f"arena/{name}/test.parquet", **more)
+
+
+def _glue(name: str, *text: str, train: str = "train", metric: str = "accuracy", **more: Any) -> DataSet:
+    return DataSet(
+        more.pop("called", name), f"glue/{name}/{train}.parquet", f"glue/{name}/validation.parquet", text,
+        metric=metric, **more,
+    )  # fmt: skip
+
+
+DATA_SETS = (
+    *map(_arena, ("subj", "trec", "sst5", "cr", "mpqa", "ag_news", "stackoverflow")),
+    *map(_arena, ("tweet_irony", "tweet_emotion", "tweet_offensive", "counterfactual")),
+    _arena("snli", text=("text", "text_pair")),
+    _glue("sst2", "sentence"),
+    _glue("cola", "sentence", metric="mcc"),
+    _glue("mrpc", "sentence1", "sentence2"),
+    _glue("rte", "sentence1", "sentence2"),
+    _glue("qnli", "question", "sentence", train="train_subset"),
+    _glue("stsb", "sentence1", "sentence2", metric="pearson"),
+    _glue("stsb", "sentence1", "sentence2", metric="pearson", called="stsb-0-100", scale=20.0),
+    DataSet("conll2003", *(f"conll2003/{part}.parquet" for part in ("train", "validation")), ("tokens",), "ner_tags",
+            "entity_f1"),
+    _arena("stackoverflow", called="stackoverflow 5-shot", shots=5),
+    _arena("trec", called="trec 8-shot", shots=8),
+    _arena("tweet_emotion", called="tweet_emotion 8-shot", shots=8),
+)  # fmt: skip
+BY_NAME = {data_set.name: data_set for data_set in DATA_SETS}
+
+
+def drawn(data_set: DataSet, folder: Path, size: int, seed: int, tested: int) -> tuple[Any, Any]:
+    """Draw training and test examples.
+
+    Args:
+        data_set: The data set.
+        folder: The folder of all data.
+        size: The number of training examples.
+        seed: The seed of the draw; the test examples are the same for all seeds.
+        tested: The largest number of test examples.
+
+    Returns:
+        Two tables of pandas, with the columns of texts and the label.
+    """
+    import pandas
+
+    columns = [*data_set.text, data_set.label]
+    pool, test = (pandas.read_parquet(folder / name)[columns] for name in (data_set.train, data_set.test))
+    if data_set.shots:
+        train = pool.groupby(data_set.label).sample(data_set.shots, random_state=seed).sample(frac=1, random_state=seed)
+    else:
+        train = pool.sample(min(size, len(pool)), random_state=seed)
+    test = test.sample(min(tested, len(test)), random_state=0)
+    if data_set.scale != 1:
+        train, test = (part.assign(**{data_set.label: part[data_set.label] * data_set.scale}) for part in (train, test))
+    return train.reset_index(drop=True), test.reset_index(drop=True)
+
+
+# ---- the three models: each returns its answers for the test examples ---------------------------------------------
+
+
+def of_tool(data_set: DataSet, train: Any, test: Any, options: argparse.Namespace, seed: int) -> list[Any]:
+    """Return the answers of `attendrop train` with its defaults, from the file that it writes."""
+    import pandas
+
+    from attendrop.lab.runs import fine_tune
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        train.to_parquet(folder / "train.parquet")
+        test.to_parquet(folder / "test.parquet")
+        pair = data_set.text[1] if len(data_set.text) == 2 else None
+        result = fine_tune(
+            model=options.model, train_file=folder / "train.parquet", test_file=folder / "test.parquet",
+            text=data_set.text[0], text_pair=pair, label=data_set.label, seed=seed, output_dir=folder / "run",
+            kind="token_classification" if is_tagging(data_set) else "regression" if is_number(data_set) else None,
+            max_length=128, bf16=options.bf16, use_cpu=options.device == "cpu", disable_tqdm=True,
+            **dict(options.settings),
+        )  # fmt: skip
+        answers = pandas.read_csv(result.folder / "predictions_test.csv", keep_default_na=False, dtype=str)
+    if is_tagging(data_set):
+        return _tags_of_rows(answers, test, data_set)
+    column = "prediction" if "prediction" in answers else answers.columns[-1]
+    return answers[column].astype(test[data_set.label].dtype).tolist()
+
+
+def _tags_of_rows(answers: Any, test: Any, data_set: DataSet) -> list[Any]:
+    return [[int(tag) for tag in row.split()] for row in answers["prediction"]]
+
+
+def of_words(data_set: DataSet, train: Any, test: Any, options: argparse.Namespace, seed: int) -> list[Any]:
+    """Return the answers of a linear model of words."""
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction import DictVectorizer
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    if is_tagging(data_set):
+        vectors = DictVectorizer()
+        mine, other = ([of for words in part[data_set.text[0]] for of in _described(words)] for part in (train, test))
+        flat = linear(data_set, vectors.fit_transform(mine), np.concatenate(list(train[data_set.label])),
+                      vectors.transform(other))  # fmt: skip
+        ends = np.cumsum([len(words) for words in test[data_set.text[0]]])[:-1]
+        return [part.tolist() for part in np.split(flat, ends)]
+    parts = []
+    for column in data_set.text:
+        vectors = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+        parts.append((vectors.fit_transform(train[column]), vectors.transform(test[column])))
+    mine, other = (hstack([part[i] for part in parts]).tocsr() for i in (0, 1))
+    return linear(data_set, mine, train[data_set.label].to_numpy(), other).tolist()
+
+
+def _described(words: Sequence[str]) -> list[dict[str, float]]:
+    padded = ["^", *words, "$"]
+    return [
+        dict.fromkeys(
+            (f"w={word}", f"l={word.lower()}", f"e={word[-3:]}", f"b={word[:3]}", f"u={word[:1].isupper()}",
+             f"d={word.isdigit()}", f"-={padded[i].lower()}", f"+={padded[i + 2].lower()}", f"first={i == 0}"),
+            1.0,
+        )
+        for i, word in enumerate(words)
+    ]  # fmt: skip
+
+
+def of_frozen(data_set: DataSet, train: Any, test: Any, options: argparse.Namespace, seed: int) -> list[Any] | None:
+    """Return the answers of a linear model of the frozen model's means; None for tags."""
+    if is_tagging(data_set):
+        return None
+    mine, other = (_features(data_set, part, options) for part in (train, test))
+    center, width = mine.mean(0), mine.std() or 1.0
+    return linear(
+        data_set, (mine - center) / width, train[data_set.label].to_numpy(), (other - center) / width
+    ).tolist()
+
+
+def _features(data_set: DataSet, part: Any, options: argparse.Namespace) -> np.ndarray:
+    sides = [_means(options.model, options.device, tuple(map(str, part[column]))) for column in data_set.text]
+    if len(sides) == 1:
+        return sides[0]
+    u, v = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
+    return np.concatenate([u, v, abs(u - v), u * v], 1)
+
+
+_loaded: dict[str, Any] = {}
+
+
+def _means(name: str, device: str, texts: tuple[str, ...]) -> np.ndarray:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    if name not in _loaded:
+        _loaded[name] = AutoTokenizer.from_pretrained(name), AutoModel.from_pretrained(name).to(device).eval()
+    tokenizer, model = _loaded[name]
+    order, rows = sorted(range(len(texts)), key=lambda i: len(texts[i])), [np.zeros(0)] * len(texts)
+    with torch.no_grad():
+        for start in range(0, len(order), 64):
+            places = order[start : start + 64]
+            batch = tokenizer([texts[i] for i in places], padding=True, truncation=True, max_length=128,
+                              return_tensors="pt").to(device)  # fmt: skip
+            mask = batch["attention_mask"].unsqueeze(-1)
+            means = (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+            for place, row in zip(places, means.float().cpu().numpy(), strict=True):
+                rows[place] = row
+    return np.stack(rows)
+
+
+def linear(data_set: DataSet, train: Any, gold: np.ndarray, test: Any) -> np.ndarray:
+    """Return the answers of scikit-learn's logistic or ridge regression; cross-validation chooses its strength."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.model_selection import GridSearchCV
+
+    if is_number(data_set):
+        return np.asarray(RidgeCV(alphas=np.logspace(-3, 4, 15)).fit(train, gold).predict(test))
+    folds = min(5, int(np.bincount(np.unique(gold, return_inverse=True)[1]).min()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        if is_tagging(data_set) or folds < 2:
+            return np.asarray(LogisticRegression(C=10.0, max_iter=200).fit(train, gold).predict(test))
+        grid = {"C": np.logspace(-4, 3, 8)}
+        return np.asarray(GridSearchCV(LogisticRegression(max_iter=300), grid, cv=folds).fit(train, gold).predict(test))
+
+
+MODELS: dict[str, Callable[..., list[Any] | None]] = {TOOL: of_tool, WORDS: of_words, FROZEN: of_frozen}
+
+
+# ---- scores -------------------------------------------------------------------------------------------------------
+
+
+def is_number(data_set: DataSet) -> bool:
+    """Return whether the labels are numbers."""
+    return data_set.metric == "pearson"
+
+
+def is_tagging(data_set: DataSet) -> bool:
+    """Return whether each word has a label."""
+    return data_set.metric == "entity_f1"
+
+
+def score(data_set: DataSet, answers: Sequence[Any], gold: Sequence[Any]) -> float:
+    """Return the score of answers, with the function of the field's library."""
+    from scipy.stats import pearsonr
+    from seqeval.metrics import f1_score
+    from sklearn.metrics import accuracy_score, matthews_corrcoef
+
+    if data_set.metric == "pearson":
+        return float(pearsonr(answers, gold)[0]) if np.std(answers) else 0.0
+    if is_tagging(data_set):
+        names = ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return float(f1_score(*([[names[tag] for tag in row] for row in rows] for rows in (gold, answers))))
+    return float({"accuracy": accuracy_score, "mcc": matthews_corrcoef}[data_set.metric](gold, answers))
+
+
+def noise(data_set: DataSet, one: Sequence[Any], other: Sequence[Any], gold: Sequence[Any]) -> float:
+    """Return half the width of the 95 % interval of a difference of scores, by a bootstrap of the test examples."""
+    draw, count = np.random.default_rng(0), len(gold)
+    differences = []
+    for _ in range(50 if is_tagging(data_set) else 200):
+        rows = draw.integers(0, count, count)
+        mine, theirs, right = ([values[row] for row in rows] for values in (one, other, gold))
+        differences.append(score(data_set, mine, right) - score(data_set, theirs, right))
+    return 1.96 * float(np.std(differences))
+
+
+def row_of(data_set: DataSet, size: int, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Train the three models on one draw, and return the row of the file."""
+    train, test = drawn(data_set, options.data, size, seed, options.tested)
+    gold = [list(row) if is_tagging(data_set) else row for row in test[data_set.label]]
+    answers, seconds = {}, {}
+    for name, model in MODELS.items():
+        begun = time.perf_counter()
+        given = model(data_set, train, test, options, seed)
+        seconds[name] = round(time.perf_counter() - begun, 1)
+        if given is not None:
+            answers[name] = given
+    scores = {name: score(data_set, given, gold) for name, given in answers.items()}
+    best = max((name for name in scores if name != TOOL), key=lambda name: scores[name])
+    return {
+        "model": Path(options.model).name, "recipe": options.recipe, "data set": data_set.name, "examples": len(train),
+        "tested": len(test), "seed": seed, "metric": data_set.metric,
+        **{name: round(100 * scores[name], 2) if name in scores else "" for name in MODELS},
+        "noise": round(100 * noise(data_set, answers[TOOL], answers[best], gold), 2),
+        **{f"{name} seconds": seconds[name] for name in MODELS},
+        **conditions(options.device),
+    }  # fmt: skip
+
+
+# ---- the table ----------------------------------------------------------------------------------------------------
+
+
+def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return for each model, data set and size the means over the seeds, and the difference to the better linear model.
+
+    The difference has a 95 % interval: that of Student's t over the seeds, or that of the test examples, whichever is
+    wider. With one seed it is that of the test examples.
+
+    Args:
+        rows: Rows of `row_of`, or of the file.
+    """
+    from scipy.stats import t
+
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        key = ("model", "recipe", "data set", "examples", "metric")
+        groups.setdefault(tuple(str(row[name]) for name in key), []).append(row)
+    found = []
+    for (model, recipe, name, examples, metric), mine in groups.items():
+        means = {
+            one: statistics.fmean(float(row[one]) for row in mine)
+            for one in MODELS
+            if all(row[one] != "" for row in mine)
+        }
+        best = max((one for one in means if one != TOOL), key=lambda one: means[one])
+        differences = [float(row[TOOL]) - float(row[best]) for row in mine]
+        half = statistics.fmean(float(row["noise"]) for row in mine)
+        if len(mine) > 1:
+            of_seeds = float(t.ppf(0.975, len(mine) - 1)) * statistics.stdev(differences) / len(mine) ** 0.5
+            half = max(half, of_seeds)
+        difference = statistics.fmean(differences)
+        found.append(
+            {"model": model, "recipe": recipe, "data set": name, "examples": examples, "metric": metric,
+             "seeds": len(mine), "means": means, "best": best, "difference": difference, "half": half,
+             "loses": difference + half < 0}
+        )  # fmt: skip
+    return found
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table of `summaries`, and the share of cells in which the tool does not lose.
+
+    Args:
+        rows: Rows of `row_of`, or of the file.
+    """
+    cells = summaries(rows)
+    if not cells:
+        return ""
+    titles = ["model", "data set", "examples", "seeds", "score", "words", "frozen", "attendrop train", "to the better"]
+    lines = [
+        [
+            cell["model"], cell["data set"], cell["examples"], str(cell["seeds"]), cell["metric"],
+            *(f"{cell['means'][name]:.1f}" if name in cell["means"] else "" for name in (WORDS, FROZEN)),
+            f"**{cell['means'][TOOL]:.1f}**" if cell["difference"] >= 0 else f"{cell['means'][TOOL]:.1f}",
+            f"{cell['difference']:+.1f} ± {cell['half']:.1f}{' loses' if cell['loses'] else ''}",
+        ]
+        for cell in cells
+    ]  # fmt: skip
+    held = sum(not cell["loses"] for cell in cells)
+    better = sum(cell["difference"] >= 0 for cell in cells)
+    text = (
+        f"In {held} of {len(cells)} cells `attendrop train` is at least as good as the better of the two linear models\n"
+        f"within noise, in {better} its mean is at least as high.\n\n"
+    )
+    return text + table(titles, lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a folder, such as that of all-MiniLM-L6-v2")
+    parser.add_argument("--data", required=True, type=Path)
+    parser.add_argument("--sets", nargs="+", choices=BY_NAME, default=list(BY_NAME), metavar="NAME")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[100, 300, 1000])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tested", type=int, default=1000, help="test examples")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--recipe", default="default", help="a name for the settings of --set")
+    parser.add_argument("--set", dest="settings", nargs="+", type=_setting, default=[], metavar="NAME=VALUE",
+                        help="settings of the runs, for ablations")  # fmt: skip
+    parser.add_argument("--part", type=_part, default=(0, 1), metavar="I/N", help="only every N-th run, from the I-th")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after this time")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args(arguments)
+    end, part, parts = time.monotonic() + options.seconds, *options.part
+    todo = [
+        (BY_NAME[name], size, seed)
+        for seed, size, name in itertools.product(range(options.seeds), options.sizes, options.sets)
+        if not BY_NAME[name].shots or size == options.sizes[0]
+    ]
+    for number, (data_set, size, seed) in enumerate(todo):
+        if number % parts != part or time.monotonic() > end or _is_done(options, data_set, size, seed):
+            continue
+        row = row_of(data_set, size, seed, options)
+        row["size"] = 0 if data_set.shots else size
+        append(options.output, [row], is_quiet=True)
+        print(
+            *(row[name] for name in ("data set", "examples", "seed", TOOL, WORDS, FROZEN, "tool seconds")), flush=True
+        )
+    print(markdown(read(options.output)))
+    return 0
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file of results; none if it does not exist."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _is_done(options: argparse.Namespace, data_set: DataSet, size: int, seed: int) -> bool:
+    wanted = (Path(options.model).name, options.recipe, data_set.name, str(0 if data_set.shots else size), str(seed))
+    return any(
+        (row["model"], row["recipe"], row["data set"], row["size"], row["seed"]) == wanted
+        for row in read(options.output)
+    )
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, parts = map(int, text.split("/"))
+    return part, parts
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, _, value = text.partition("=")
+    return name, yaml.safe_load(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
