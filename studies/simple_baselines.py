@@ -377,8 +377,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     held = sum(not cell["loses"] for cell in cells)
     better = sum(cell["difference"] >= 0 for cell in cells)
     text = (
-        f"In {held} of {len(cells)} cells `attendrop train` is at least as good as the better of the two linear models\n"
-        f"within noise, in {better} its mean is at least as high.\n\n"
+        f"In {held} of {len(cells)} cells `attendrop train` is as good as the better of the two linear models,\n"
+        f"within noise; in {better} its mean is at least as high.\n\n"
     )
     return text + table(titles, lines)
 

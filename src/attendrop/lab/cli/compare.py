@@ -42,7 +42,7 @@ def compare_command(
     settings: dict[str, Any],
     method: Annotated[
         list[str],
-        _option("A method: plain, frozen, name:field=value, methods joined with +, settings of its own after @; repeat it."),
+        _option("A method: plain, frozen, name:field=value; methods joined with +, settings after @; repeat it."),
     ],
     task: Annotated[list[str] | None, _option("A data set by name; may be repeated.")] = None,
     seeds: Annotated[int, _option("Seeds that every method is trained with.")] = 10,
