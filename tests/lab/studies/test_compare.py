@@ -242,7 +242,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     save_encoder(folder / "model", [text for text, _ in rows])
     train, dev = write_csv(folder / "train.csv", rows), write_csv(folder / "dev.csv", sentences(24, seed=2))
     files = ["--model", str(folder / "model"), "--train-file", str(train), "--validation-file", str(dev)]
-    return [*files, "--num-train-epochs", "2", "--learning-rate", "1e-3", "--use-cpu", "--workers", "0"]
+    return [*files, "--num-train-epochs", "4", "--learning-rate", "1e-2", "--use-cpu", "--workers", "0"]
 
 
 def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_path: Path) -> None:
