@@ -36,7 +36,6 @@ def renewed(text: str) -> str:
 FILES = {
     "src/attendrop/__init__.pyi": ("docs.stub", "stub"),
     "docs/images/verdict.svg": ("studies.verdict.figure", "draw"),
-    "src/attendrop/lab/runs/recommended.py": ("studies.verdict.recommend", "module"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The study behind docs/verdict.md: which method helps on small data?
+"""The study behind docs/verdict-first-edition.md: which method helps on small data?
 
     python -m studies.verdict.data DATA --glue GLUE        # makes the data sets
     python -m studies.verdict.run tune --data DATA --model MODEL
@@ -6,7 +6,7 @@
     python -m studies.verdict.run confirm --data DATA --model MODEL
     python -m studies.verdict.ensemble confirm --data DATA --model MODEL     # the upper line
     python -m studies.verdict.protocols --data DATA --model MODEL            # how much of a gain is selection?
-    python -m studies.verdict.page                         # writes the tables and the figure of docs/verdict.md
+    python -m studies.verdict.page                         # writes the tables and the figure of the page
     python -m studies.verdict.report                       # writes a report as `attendrop compare` does
 
 plan.yaml       the tasks, methods, search spaces and stages; written before the first run

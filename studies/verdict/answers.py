@@ -6,23 +6,23 @@ import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from attendrop.lab.runs.recipe import FEWEST_EPOCHS, PRESET_EXAMPLES
 from attendrop.lab.statistics.over_tasks import FEWEST_TASKS, TaskSummary
 from attendrop.lab.tasks.findings import plural
 from docs.tables.markdown import NOT_YET, table
 
 from .judge import HIGHER_IS_BETTER, on_tasks, over_tasks, question
 from .parts import ENSEMBLES, MEMBERS, OTHER_DATA, PLAIN, STAGES, planned, rows_of, sizes
-from .plan import DEFAULTS, TUNE, controls, frozen
+from .plan import DEFAULTS, TUNE, frozen
 from .recommend import (
     GOALS,
     MODEL,
+    RULES,
     boundaries,
     is_confirmed,
     measured,
-    preset,
     primary_size,
     recommended_for,
+    selected_by,
 )
 from .show import MODELS, NAMES, OURS, amount, examples, interval, listed, methods_of, named, paragraph
 
@@ -206,21 +206,15 @@ def in_every_part() -> str:
     )
 
 
-def chosen_preset() -> str:
-    """What `--preset recommended` sets."""
-    chosen = preset()
-    if chosen is None:
+def rules() -> str:
+    """What each version of the rule of the preset selects."""
+    if not is_confirmed():
         return NOT_YET
-    methods = " ".join(f"`--method {one}`" for one in chosen.method) or "no method"
-    return paragraph(
-        f"`--preset recommended` sets {methods}, a learning rate of {chosen.rate:g} for a model of width 768 "
-        f"(inversely proportional to the width) and {chosen.epochs:g} epochs for up to {PRESET_EXAMPLES} training "
-        f"examples. With more examples there are fewer epochs, at least {FEWEST_EPOCHS}, so that the "
-        "number of steps stays about the same. Of all methods that hurt neither the score nor the log loss, before or "
-        "after temperature scaling, in "
-        f"any of {len(measured())} parts of the study with small training sets ({_parts()}), it is the one "
-        "with the lowest loss on the development tasks."
-    )
+    rows = []
+    for rule in RULES:
+        helps = " or ".join(NAMES[outcome] for outcome in rule.must_help)
+        rows.append([rule.title, helps, ", ".join(NAMES[outcome] for outcome in rule.may_not_hurt), selected_by(rule)])
+    return table(["rule", "must help in", "may hurt nowhere in", "selects"], rows)
 
 
 def _parts() -> str:
@@ -231,69 +225,8 @@ def _parts() -> str:
     )
 
 
-def expectations() -> str:
-    """The README's summary: what to expect."""
-    if not is_confirmed():
-        return ""
-    size = primary_size()
-    methods, rows = _compared(MODEL, size), sum(of.runs for of in run_counts())
-    score, scaled = (over_tasks(MODEL, size, outcome) for outcome in ("score", "scaled_loss"))
-    matched, score_matched = (over_tasks(MODEL, size, outcome, matched=True) for outcome in ("loss", "score"))
-    tasks, seeds = _tasks_and_seeds(MODEL, size)
-
-    def count(of: Mapping[str, TaskSummary], verdict: str) -> str:
-        number = sum(of[method].verdict == verdict for method in methods if method in of)
-        return str(number or "none")
-
-    text = paragraph(
-        f"In a study of {rows:,} runs ([the verdict](docs/verdict.md)), {len(methods)} methods and settings were "
-        f"compared with plain fine-tuning of {MODELS[MODEL]} on {examples(size):,} training examples: {tasks} "
-        f"tasks that no choice had seen, {seeds} paired seeds. Over all tasks, {count(score, 'helps')} raises the "
-        f"score by an amount that matters (1 point), and {count(score, 'hurts')} lower it. After temperature scaling "
-        f"of both models, {count(scaled, 'helps')} lowers the log loss by more than 0.02. What methods change is how "
-        f"sure a model is of its answers: without temperature scaling, {count(matched, 'helps')} of {len(matched)} "
-        "lower the log loss of plain fine-tuning with matched learning rate and epochs. Those that do so without "
-        "hurting the score:"
-    )
-    text += "\n"
-    lines = [
-        [
-            method,
-            f"{frozen()[method]['training']['num_train_epochs']:g}",
-            interval("loss", matched[method]),
-            interval("score", score_matched[method]),
-        ]
-        for method in _lower_the_loss_matched(MODEL, size)
-    ]
-    text += table(["method", "epochs", "log loss", "score, in points"], lines)
-    others = [_on_another_model(name, size) for name in MODELS if name != MODEL]
-    return "\n".join(filter(None, [text, *others, in_every_part()]))
-
-
-def _compared(name: str, size: str) -> list[str]:
-    """The methods and settings without the controls."""
-    return [method for method in methods_of(name, size) if method not in controls()]
-
-
 def _lower_the_loss_matched(name: str, size: str) -> list[str]:
     """Those that lower the log loss of matched plain fine-tuning, and do not hurt the score."""
     score, matched = over_tasks(name, size, "score"), over_tasks(name, size, "loss", matched=True)
     better = [method for method, of in matched.items() if of.verdict == "helps" and score[method].verdict != "hurts"]
     return sorted(better, key=lambda method: matched[method].difference or 0.0)
-
-
-def _on_another_model(name: str, size: str) -> str:
-    """What a smaller study of another model found."""
-    methods = _compared(name, size)
-    if not methods:
-        return ""
-    tasks, seeds = _tasks_and_seeds(name, size)
-    score, matched = over_tasks(name, size, "score"), over_tasks(name, size, "loss", matched=True)
-    raise_the_score = [f"{m} ({interval('score', score[m])})" for m in methods if score[m].verdict == "helps"]
-    lower_the_loss = [f"{m} ({interval('loss', matched[m])})" for m in _lower_the_loss_matched(name, size)]
-    return paragraph(
-        f"On {MODELS[name]} ({len(methods)} of the methods and settings, {tasks} tasks, {seeds} paired seeds) the "
-        f"score is raised by {listed(raise_the_score)}, and the log loss of plain fine-tuning with matched "
-        f"learning rate and epochs is "
-        f"lowered, without hurting the score, by {listed(lower_the_loss)}."
-    )

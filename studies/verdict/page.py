@@ -1,4 +1,4 @@
-"""The generated parts of docs/verdict.md and of the README: tables, sentences and the figure.
+"""The generated parts of docs/verdict-first-edition.md and docs/verdict.md: tables, sentences and the figure.
 
     python -m studies.verdict.page       # writes all of them; the same as `make tables`
 
@@ -296,7 +296,7 @@ METHODS = sorted({of.get("method", "").partition(":")[0] for of in PLAN["methods
 TABLES: dict[str, Callable[[], str]] = {
     "verdict-answer": answers.answer,
     "verdict-recommendation": answers.recommendation,
-    "verdict-preset": answers.chosen_preset,
+    "verdict-rules": answers.rules,
     "verdict-majority": answers.majority,
     "verdict-words": lambda: words("minilm"),
     "verdict-numbers": lambda: numbers("minilm"),
@@ -320,7 +320,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "verdict-runs": runs,
     "verdict-ensemble": upper_line,
     "verdict-protocols": protocols,
-    "verdict-expectations": answers.expectations,
     **{f"verdict-of-{name}": partial(of_method, name) for name in METHODS},
 }
 

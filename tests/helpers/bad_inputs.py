@@ -188,12 +188,6 @@ SETTINGS = [
     train("R3F.loss is 'clean'.* and another one is in use.*set R3F.loss='both'", method=["r3f"], focal_gamma=2.0),
     train("SMART.weight is not 0.* and another one is in use", method=["smart"], label_smoothing_factor=0.1),
     train("HiddenMixup mixes the model's own loss, and", method=["hidden_mixup"], class_weights="balanced"),
-    train(
-        "preset is 'recommended' and the kind of the task is 'regression'; it must be 'classification'",
-        preset="recommended",
-        kind="regression",
-        train_file=csv("text,label\n" + "a b,1.5\nc d,2.5\n" * 20),
-    ),
     train("capture is 'graph'; it must be one of 'auto', 'eager', 'captured'", capture="graph"),
     train("capture is 'captured'.*because the model is on cpu", capture="captured"),
     train("--kind is 'sentiment'; for your own files it must be one of", kind="sentiment"),

@@ -358,7 +358,7 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_check"),
     ],
     "lab/runs/recipe.py": [
-        ("epochs * PRESET_EXAMPLES / examples", "epochs * examples / PRESET_EXAMPLES", "first_hour:many_passes"),
+        ("math.ceil(STEPS / per_epoch)", "math.ceil(per_epoch / STEPS)", "first_hour:many_passes"),
     ],
     "lab/runs/keeping.py": [
         ("others * p_value(", "p_value(", "keeping:corrects"),

@@ -140,7 +140,6 @@ def test_recommendation_is_the_best_development_method_that_does_not_hurt(study:
     assert "up to 200 (measured: 100)" in table
     assert "more than 200 (measured: 300)" in table
     assert f"`{ADDROP}` + `ema:decay=0.99`: log loss −0.20" in table
-    assert recommend.preset() == recommend.Recommended(("ema:decay=0.99",), 5e-5, 8.0)
 
 
 def test_incomplete_stage_is_ignored(study: Path) -> None:
@@ -155,14 +154,14 @@ def test_incomplete_stage_is_ignored(study: Path) -> None:
     assert page._made(answers.RunCount("fewer", "minilm", made, 0, 20, 720)) == f"{made} of 720"
 
 
-def test_preset_was_measured_at_every_size(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert recommend.preset_method() == "EMA"
+def test_selected_method_was_measured_at_every_size(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert recommend.selected_by(recommend.RULES[1]) == "EMA"
     monkeypatch.setitem(plan.PLAN["stages"]["fewer"], "best", 0)
     others = [row for row in make_rows("minilm", ["shots=50"], 20) if row["method"] != "EMA"]
     write(study / "fewer-minilm.csv", others)
     forget()
     assert parts.is_complete("fewer", "minilm")
-    assert recommend.preset_method() == "AD-DROP"
+    assert recommend.selected_by(recommend.RULES[1]) == "AD-DROP"
 
 
 def test_other_data_have_their_own_table(study: Path) -> None:
@@ -178,7 +177,7 @@ def test_other_data_have_their_own_table(study: Path) -> None:
     actual = rows_of(page.TABLES["verdict-other-data"]())
     assert actual["AD-DROP"][-1] == "+5.0 [+5.0,\u00a0+5.0] **helps**"
     assert actual["EMA"][1].endswith("hurts")
-    assert recommend.preset_method() == "AD-DROP"  # EMA hurts there
+    assert recommend.selected_by(recommend.RULES[1]) == "AD-DROP"  # EMA hurts there
     assert "| method | imdb | glue/mnli | glue/qqp | rotten_tomatoes |" in page.TABLES["verdict-tasks-loss"]()
     assert "| rotten_tomatoes | 300 | 20 |" in page.TABLES["verdict-levels"]()
 
@@ -291,9 +290,10 @@ def test_selection_bias_shows_in_the_papers_protocol_only(study: Path) -> None:
 
 
 def test_every_table_of_the_page_exists() -> None:
-    text = (pages.ROOT / "docs/verdict.md").read_text(encoding="utf-8")
+    names = ("docs/verdict.md", "docs/verdict-first-edition.md")
+    text = "".join((pages.ROOT / name).read_text(encoding="utf-8") for name in names)
     marked = {match["name"] for match in pages.MARKED.finditer(text)}
-    assert marked | {"verdict-expectations"} == {name for name in page.TABLES if not name.startswith("verdict-of-")}
+    assert marked == {name for name in page.TABLES if not name.startswith("verdict-of-")}
     for method in page.METHODS:
         assert f"<!-- table: verdict-of-{method} -->" in (pages.ROOT / f"docs/methods/{method}.md").read_text("utf-8")
 
@@ -305,12 +305,16 @@ def test_method_card_lists_the_settings(study: Path) -> None:
     assert page.TABLES["verdict-of-llrd"]().endswith("|  |\n")  # nothing is trained like it
 
 
-@pytest.mark.parametrize("methods", [(), ("ema",), ("ema", "mixout:p=0.5")])
-def test_preset_module_matches_the_recommendation(methods: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recommend, "preset", lambda: recommend.Recommended(methods, 5e-05, 16.0))
-    names: dict[str, object] = {}
-    exec(recommend.module(), names)
-    assert names["RECOMMENDED"] == (methods, 5e-05, 16.0)
+def test_each_version_of_the_rule_selects_by_its_own_outcomes(study: Path) -> None:
+    written, changed, without_veto = recommend.RULES
+    assert recommend.selected_by(changed) == "EMA"  # mixout hurts the score
+    raised = [{**row, "loss": 2.0} if row["method"] == "EMA" else row for row in make_rows("minilm", ["shots=50"], 20)]
+    write(study / "fewer-minilm.csv", raised)
+    forget()
+    assert recommend.selected_by(changed) == "AD-DROP"
+    assert recommend.selected_by(without_veto) == "EMA"
+    assert recommend.selected_by(written) == "EMA"  # its scaled loss is lower
+    assert "| EMA |" in page.TABLES["verdict-rules"]()
 
 
 def test_answer_begins_with_what_helps_everywhere(study: Path) -> None:

@@ -70,8 +70,8 @@ def fine_tune(
         kind: Kind of task; by default it is guessed from the data.
         max_length: Truncate texts to this number of tokens, or sounds to this number of seconds.
         method: A method, written "name:field=value,field=value", or a list of methods.
-        preset: "recommended", what our study of small data recommends; or "paper", the papers' settings
-            for a model family and task they report.
+        preset: "recommended", plain fine-tuning by the default recipe; or "paper", the papers' settings for a model
+            family and task they report.
         output_dir: Folder for the model and the results; by default `runs/<model>-<data>-<methods>`.
         num_train_epochs: Number of passes over the training data; by default chosen from the amount of data.
         learning_rate: The highest learning rate; by default chosen from the width of the model.

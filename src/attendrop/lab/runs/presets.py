@@ -2,7 +2,7 @@
 
 paper           those of the papers, for the model families and tasks that they report. AD-DROP: Table 11 of arXiv
                 2210.05883 and the layers of its section 4; AttendOut: section 5 of arXiv 2104.04692 v2
-recommended     the method that did best on small data in our own study, docs/verdict.md
+recommended     plain fine-tuning by the default recipe: docs/verdict.md says why it sets no method
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any
 
 from ...errors import UserError
 from .losses import UNWEIGHTED
-from .recipe import LARGEST_RATE, WIDTH, width_of
-from .recommended import RECOMMENDED
 from .settings import RunConfig
 
 FAMILIES = ("bert", "roberta")
@@ -43,25 +41,20 @@ def apply_preset(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
         config: The configuration of the run, with a preset.
         model: The configuration of the model.
     """
-    return _apply_recommended(config, model) if config.preset == "recommended" else _apply_paper(config, model)
+    return _apply_recommended(config) if config.preset == "recommended" else _apply_paper(config, model)
 
 
-def _apply_recommended(config: RunConfig, model: Any) -> tuple[RunConfig, list[str]]:
-    if RECOMMENDED is None:
-        raise UserError("preset is 'recommended', and there is no recommendation yet; it must be 'paper'.")
+def _apply_recommended(config: RunConfig) -> tuple[RunConfig, list[str]]:
     if config.method:
         raise UserError(
             f"preset is 'recommended' and method is {', '.join(config.method)!r}; leave the method out, because the "
-            "preset sets it."
+            "preset is plain fine-tuning."
         )
-    methods, rate, epochs = RECOMMENDED
-    settings: dict[str, Any] = {}
-    if not config.lora:  # adapters have other rates, which the usual rule chooses
-        settings["learning_rate"] = float(f"{min(rate * WIDTH / width_of(model), LARGEST_RATE):.2g}")
-    settings = _open(config, settings)
-    named, listed = " + ".join(methods) or "no method", _listed(settings)
-    note = f"preset recommended: {named}{', ' if listed else ''}{listed} (docs/verdict.md says how it was chosen)"
-    return config.replaced({"method": list(methods), "preset": None, "preset_epochs": epochs, **settings}), [note]
+    note = (
+        "preset recommended: plain fine-tuning by the default recipe, because no method has been shown to gain on it "
+        "(docs/verdict.md)"
+    )
+    return config.replaced({"preset": None}), [note]
 
 
 def _open(config: RunConfig, settings: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from ...core.capabilities import RequiresModelLoss
 from ...core.regularizer import Regularizer
-from ...errors import UserError
 from .. import tasks
 from ..tasks.findings import plural
 from ..tasks.pooling import SEPARATE
@@ -29,9 +28,6 @@ PAIR_EPOCHS = 4  # of pairs that are encoded apart; with 20 a small model overfi
 UNEQUAL = 3  # times the examples of the smallest class in the largest one, from which classes have weights
 WIDTH = 768  # of BERT-base; the learning rate is inversely proportional to the width of the model
 LARGEST_RATE = 1e-4
-PRESET_EXAMPLES = 300  # for which the preset `recommended` was chosen; more examples have fewer epochs
-# It lowered the loss with up to so many examples; with 2,490 and 3,668 it did not (docs/verdict.md).
-PRESET_GAINS_UP_TO = 1000
 LORA_FACTOR = 10  # low-rank adapters start at zero and need larger steps
 
 
@@ -89,16 +85,6 @@ def epochs_for(examples: int, batch: int, classes: int = 0) -> int:
     return min(max(math.ceil(STEPS / per_epoch), FEWEST_EPOCHS), most)
 
 
-def preset_epochs_for(examples: int, epochs: float) -> float:
-    """Return the number of epochs of a preset: fewer for more examples, so that the number of steps stays similar.
-
-    Args:
-        examples: The number of training examples.
-        epochs: The number of epochs for up to `PRESET_EXAMPLES` of them.
-    """
-    return min(epochs, max(FEWEST_EPOCHS, math.ceil(epochs * PRESET_EXAMPLES / examples)))
-
-
 def rate_for(width: int, kind: str = "classification", is_lora: bool = False) -> float:
     """Return the learning rate for a model.
 
@@ -127,17 +113,12 @@ def choose_recipe(
     examples = len(data.train)
     batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     kind, width = tasks.kind_of(data.task), width_of(model)
-    if config.preset_epochs is not None and not kind.has_one_class:
-        raise UserError(
-            f"preset is 'recommended' and the kind of the task is {kind.name!r}; it must be 'classification', because "
-            "the recommendation comes from such tasks."
-        )
     classes = len(data.task.labels) if kind.has_one_class or kind.has_several_labels else 0
     is_apart = config.pairs == SEPARATE
     most = PAIR_EPOCHS if is_apart else epochs_for(examples, batch, classes)
     usual, rate = kind.fixed_recipe or (most, rate_for(width, kind.name, config.lora))
-    epochs = float(usual) if config.preset_epochs is None else preset_epochs_for(examples, config.preset_epochs)
-    choices, remarks = [], []
+    epochs = float(usual)
+    choices = []
     if "num_train_epochs" not in config.training and arguments.max_steps <= 0:
         steps = round(math.ceil(examples / batch) * epochs)
         why = _why_so_many(epochs, classes, is_apart)
@@ -147,15 +128,8 @@ def choose_recipe(
         what = "adapters in a model" if config.lora else "a model"
         use = "tagging with " if kind.is_per_word else ""
         choices.append(Choice("learning_rate", rate, f"a learning rate of {rate:g} for {use}{what} of width {width}"))
-    weights, remark = _choose_weights(config, data, regularizers)
-    choices += weights
-    remarks += remark
-    if config.preset_epochs is not None and examples > 2 * PRESET_GAINS_UP_TO:
-        remarks.append(
-            f"the preset recommended is for small data: it lowered the loss with up to {PRESET_GAINS_UP_TO:,} "
-            f"examples, and with several thousand it was no better than plain fine-tuning; there are {examples:,} here"
-        )
-    return Recipe(tuple(choices), tuple(remarks))
+    weights, remarks = _choose_weights(config, data, regularizers)
+    return Recipe((*choices, *weights), tuple(remarks))
 
 
 def _why_so_many(epochs: float, classes: int, is_apart: bool) -> str:

@@ -81,7 +81,6 @@ class RunConfig:
         training: The fields of `TrainingArguments`.
         explicit: The names of the settings that the user set. A preset does not change them.
         secrets: The tokens that the user set, by name. They are written nowhere.
-        preset_epochs: The number of epochs that a preset asks for; with many training examples there are fewer.
     """
 
     model: str = _setting("", "Name on the Hugging Face Hub, or a folder with a saved model.")
@@ -169,8 +168,8 @@ class RunConfig:
     )
     preset: str | None = _setting(
         None,
-        "`recommended`: what our study of small data recommends (docs/verdict.md); `paper`: the papers' settings for a "
-        "model family and task they report.",
+        "`recommended`: plain fine-tuning by the default recipe (docs/verdict.md says why); `paper`: the papers' "
+        "settings for a model family and task they report.",
     )
     head_start: str = _setting(
         "auto",
@@ -219,7 +218,6 @@ class RunConfig:
     training: Mapping[str, Any] = field(default_factory=dict)
     explicit: frozenset[str] = frozenset()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    preset_epochs: float | None = None
 
     @property
     def output_dir(self) -> Path:
@@ -246,7 +244,7 @@ class RunConfig:
         return {**own, **{name: value for name, value in self.training.items() if value is not None}}
 
 
-_NOT_SETTINGS = ("training", "explicit", "secrets", "preset_epochs")
+_NOT_SETTINGS = ("training", "explicit", "secrets")
 RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in _NOT_SETTINGS]
 
 

@@ -188,7 +188,7 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if preset := design.settings.get("preset"):
         raise UserError(
             f"preset is {preset!r}, which would change plain fine-tuning too; write it after the method that it is "
-            "for, as in addrop@preset=paper or plain@preset=recommended."
+            "for, as in addrop@preset=paper."
         )
     for run in {(run.method, run.size, run.task): run for run in design.all_runs(1)}.values():
         make_config(run.settings)
