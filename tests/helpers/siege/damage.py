@@ -19,10 +19,10 @@ def zero(path: Path) -> None:
 
 
 def scramble(path: Path) -> None:
-    """Reverse the bytes of a block in the middle."""
+    """Move the bytes of the last third by a few places."""
     content = path.read_bytes()
-    start, end = len(content) // 2, len(content) // 2 + 2000
-    path.write_bytes(content[:start] + content[start:end][::-1] + content[end:])
+    start = len(content) * 2 // 3
+    path.write_bytes(content[:start] + content[start + 40 :] + content[start : start + 40])
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
