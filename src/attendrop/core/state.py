@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from ..utils.files import write_whole
 from .capabilities import KeepsState
 from .regularizer import Regularizer
 
@@ -21,7 +22,7 @@ TRAINED_FILE = "trained_weights.safetensors"
 def save_regularizers(regularizers: Sequence[Regularizer], folder: str | Path, **extra: Any) -> None:
     """Write the configuration of all methods into `regularizers.json`, with `extra` values beside it."""
     record = {**extra, "regularizers": [regularizer.to_dict() for regularizer in regularizers]}
-    Path(folder, CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_whole(Path(folder, CONFIG_FILE), json.dumps(record, indent=2) + "\n", flush=False)
 
 
 def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
@@ -36,7 +37,7 @@ def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
             local = regularizer.local_state
             mine = {name: x for name, x in tensors.items() if rank == 0 or name.startswith(local)}
             save_file({name: tensor.detach().contiguous().clone() for name, tensor in mine.items()}, path)
-            path.with_suffix(".json").write_text(json.dumps(values) + "\n", encoding="utf-8")
+            write_whole(path.with_suffix(".json"), json.dumps(values) + "\n", flush=False)
 
 
 def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:

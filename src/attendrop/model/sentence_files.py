@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..utils.files import write_whole
 from .pooled_config import LENGTH_FIELD
 
 MODULES_FILE, LENGTH_FILE = "modules.json", "sentence_bert_config.json"
@@ -78,4 +79,4 @@ def _folded_head(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _write(path: Path, content: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(content, indent=2) + "\n", flush=False)

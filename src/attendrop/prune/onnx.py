@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -75,8 +74,8 @@ def export_onnx(model: Any, path: str | Path, batch: Mapping[str, Tensor]) -> Pa
                 external_data=4 * parameters_of(model) > _MAX_INLINE_BYTES,
                 verbose=False,
             )
-        for file in Path(temporary).iterdir():
-            shutil.move(file, path.parent / file.name)
+        for file in sorted(Path(temporary).iterdir(), key=lambda file: file.name == path.name):  # the weights first
+            file.replace(path.parent / file.name)
     return path
 
 

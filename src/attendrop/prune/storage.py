@@ -13,8 +13,6 @@ configuration, and the card says so. The files are safetensors and JSON; there i
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..model.pooled import pooled_class_named
+from ..utils.files import whole_folder, write_whole
 from .card import pruned_card
 from .constant_attention import ConstantAttention
 from .measure import Comparison, cost_of
@@ -59,17 +58,15 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         raise ValueError(
             f"folder is {str(folder)!r}, which has files in it; it must be empty or new (or overwrite=True)."
         )
-    existing = next(parent for parent in folder.absolute().parents if parent.is_dir())
-    with tempfile.TemporaryDirectory(dir=existing, prefix=f".{folder.name}-") as temporary:
-        draft = Path(temporary)
+    # transformers might load older shards
+    with whole_folder(folder, is_stale=lambda name: name.startswith("model") and ".safetensors" in name) as draft:
         model.save_pretrained(draft, state_dict=_stock_state(model, constants))
         _extend_config(draft / "config.json", constants)
         # Load it as a stock model, as a user might: a folder that cannot be loaded must not be written.
         stock = _load_stock(draft, type(model))
         costs = Comparison(*(cost_of(each, 1, _length(model.config), 0, inputs=batch) for each in (stock, model)))
         card = pruned_card(model, _numbers_of(constants), _is_exact(constants), costs)
-        (draft / "README.md").write_text(card, encoding="utf-8")
-        _move(draft, folder)
+        write_whole(draft / "README.md", card)
     return folder
 
 
@@ -177,7 +174,7 @@ def _stock_projections(path: str, constant: ConstantAttention) -> dict[str, Tens
 def _extend_config(path: Path, constants: Mapping[str, ConstantAttention]) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config |= {PRUNED: _numbers_of(constants), EXACT: _is_exact(constants)}
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def _load_stock(folder: Path, cls: Any) -> Any:
@@ -209,13 +206,3 @@ def _queries_and_keys_are_zero(layer: Layer) -> bool:
 def _length(config: Any) -> int:
     """128 tokens, or half of what the model takes if that is less: RoBERTa reserves some positions for padding."""
     return min(128, (getattr(config, "max_position_embeddings", None) or 256) // 2)
-
-
-def _move(draft: Path, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("model*.safetensors*"):  # transformers might load older shards
-        old.unlink()
-    for file in draft.iterdir():
-        if file.is_dir():
-            shutil.rmtree(folder / file.name, ignore_errors=True)
-        shutil.move(file, folder / file.name)

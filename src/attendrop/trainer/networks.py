@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from transformers.utils import logging
 from ..core.networks import TrainsNetworks, exchange, exchanged, networks_of
 from ..core.trainer_protocol import TrainerProtocol
 from ..random import all_preserved, shared_generator
+from ..utils.files import write_json
 
 logger = logging.get_logger(__name__)
 
@@ -111,4 +111,4 @@ class AuxiliaryNetworks:
         for method in self._methods:
             if method.record():
                 path = folder / f"{method.name}_run.json"
-                path.write_text(json.dumps(method.record(), indent=1) + "\n", encoding="utf-8")
+                write_json(path, method.record())

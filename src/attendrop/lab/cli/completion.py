@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ...methods import method_names
+from ...utils.files import write_whole
 
 _STORED = Path(__file__).with_name("flags.json")
 
@@ -84,4 +85,4 @@ def stored_flags() -> str:
 
 
 if __name__ == "__main__":
-    _STORED.write_text(stored_flags(), encoding="utf-8")
+    write_whole(_STORED, stored_flags())

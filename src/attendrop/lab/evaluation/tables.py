@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from ...utils.files import whole_file
 from .. import tasks
 from ..tasks.kinds import Answers
 from ..tasks.predictions import cell
@@ -102,9 +103,10 @@ def write_table(path: str | Path | None, columns: Mapping[str, Sequence[Any]], t
         import pyarrow.parquet
 
         assert path is not None
-        pyarrow.parquet.write_table(_arrow_table(columns), path)
+        with whole_file(path) as file:
+            pyarrow.parquet.write_table(_arrow_table(columns), file)
         return
-    with nullcontext(sys.stdout) if path is None else Path(path).open("w", encoding="utf-8", newline="") as file:
+    with nullcontext(sys.stdout) if path is None else whole_file(path, is_text=True) as file:
         if form == "jsonl":
             names = list(columns)
             for row in zip(*columns.values(), strict=True):
@@ -152,14 +154,14 @@ def write_evaluation(folder: Path, evaluation: Mapping[str, Any], labels: Sequen
     from ..report.evaluation import SHOWN_CLASSES, plot_confusion, plot_reliability
 
     if "classes" in evaluation:
-        with (folder / f"classes{suffix}.csv").open("w", encoding="utf-8", newline="") as file:
+        with whole_file(folder / f"classes{suffix}.csv", is_text=True) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(evaluation["classes"][0])
             for row in evaluation["classes"]:
                 writer.writerow([round(v, 4) if isinstance(v, float) else cell(v) for v in row.values()])
         plot_reliability(evaluation["calibration"], folder / f"reliability{suffix}.png")
     if "confusion" in evaluation:
-        with (folder / f"confusion{suffix}.csv").open("w", encoding="utf-8", newline="") as file:
+        with whole_file(folder / f"confusion{suffix}.csv", is_text=True) as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["right answer", *map(cell, labels)])
             for label, counts in zip(labels, evaluation["confusion"], strict=True):

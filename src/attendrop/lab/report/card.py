@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import one_line
+from ...utils.files import write_whole
 from ..records import FolderRecord
 from ..tasks import METRICS, TASKS, Task, find_task, kind_of, modality_of
 from ..tasks.hub import is_hub_name
@@ -43,7 +45,7 @@ def write_card(folder: str | Path, record: FolderRecord) -> Path:
         ```
     """
     path = Path(folder, "README.md")
-    make_card(record, Path(folder)).save(path)
+    write_whole(path, str(make_card(record, Path(folder))), flush=False)
     return path
 
 
@@ -122,7 +124,7 @@ def _runs(record: FolderRecord, settings_file: Path) -> str:
         f"- {cost.steps} steps in {cost.total_seconds:.0f} s on {cost.processes} × {record.device}\n"
         f"{kept}\n"
         "Every setting is in `run.yaml`. On the machine of the run, this repeats it from any directory:\n\n"
-        f"    attendrop train --config {shlex.quote(str(settings_file))} --output-dir NEW_FOLDER\n"
+        f"    attendrop train --config {one_line(shlex.quote(str(settings_file)))} --output-dir NEW_FOLDER\n"
     )
 
 

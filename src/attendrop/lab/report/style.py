@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ...utils.files import whole_file
+
 # Okabe and Ito, "Color Universal Design", 2008, without its yellow, which is hard to see on white.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
@@ -31,5 +33,6 @@ def saved(figure: Any, path: str | Path | None, dpi: int = 120) -> Any:
         dpi: Dots for each inch.
     """
     if path is not None:
-        figure.savefig(path, dpi=dpi)
+        with whole_file(path) as file:
+            figure.savefig(file, dpi=dpi, format=Path(path).suffix.removeprefix(".").lower() or "png")
     return figure

@@ -30,6 +30,7 @@ from ...model.sites import Layers
 from ...random import key_of
 from ...utils.batches import batch_size
 from ...utils.checks import check_choice, check_number
+from ...utils.files import whole_file
 
 ORDERS = ("high", "low", "random")
 TOGETHER = "together"
@@ -102,7 +103,7 @@ class Robustness:
         Args:
             path: The file to write.
         """
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
+        with whole_file(path, is_text=True) as file:
             writer = csv.DictWriter(file, [f.name for f in fields(DropScore)], lineterminator="\n")
             writer.writeheader()
             writer.writerows(map(asdict, self.points))

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...errors import UserError
 from ...utils.checks import check_whole
 from ...utils.deprecation import warn_renamed
-from ...utils.files import write_json
+from ...utils.files import whole_folder, write_json
 from .. import tasks
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..evaluation.scores import evaluate
@@ -88,11 +88,11 @@ def evaluate_file(
     answers = outputs.answers()
     assert answers is not None
     results = evaluate(answers, path, run.temperature)
-    place.mkdir(parents=True, exist_ok=True)
-    write_json(place / EVALUATION_FILE, {path: results})
-    write_evaluation(place, results, run.task.labels)
     columns = error_columns(answers, data.test, outputs.word_starts, run.temperature, run.decimals)
-    write_table(place / "errors.csv", columns, run.task, "csv")
+    with whole_folder(place) as draft:
+        write_json(draft / EVALUATION_FILE, {path: results})
+        write_evaluation(draft, results, run.task.labels)
+        write_table(draft / "errors.csv", columns, run.task, "csv")
     typed = typed_evaluations({path: results})[path]
     scores = {path: {name: typed.scores[name].value for name in run.task.metrics}}
     return Evaluation(place, path, scores, typed, data.notes)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, on_one_line
+from ...utils.files import write_whole
 from ...utils.secrets import is_secret
 from .settings import RUN_SETTINGS, RunConfig, all_settings
 
@@ -72,7 +73,7 @@ def write_yaml(
     text = heading + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
     others = {name: value for name, value in _unset(config, arguments).items() if name not in settings}
     text += "\n# All other settings have their defaults.\n"
-    path.write_text(text + yaml.safe_dump(others, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_whole(path, text + yaml.safe_dump(others, sort_keys=False, allow_unicode=True), flush=False)
 
 
 def _unset(config: RunConfig, arguments: Any) -> dict[str, Any]:

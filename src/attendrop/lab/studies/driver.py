@@ -238,8 +238,7 @@ class Study:
             raise
 
     def _reserve_space(self) -> None:
-        with (self.folder / _RESERVE_FILE).open("wb") as file:
-            file.write(os.urandom(_RESERVE))  # zeros may take no space
+        write_whole(self.folder / _RESERVE_FILE, os.urandom(_RESERVE), flush=False)  # zeros may take no space
 
     @contextmanager
     def _full_disk_explained(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
-from ...utils.files import UNFINISHED
+from ...utils.files import whole_folder
 from .. import tasks
 from ..runs.lora import merged
 from ..runs.settings import RunConfig
@@ -60,10 +60,6 @@ def keep_model(folder: str | Path, run_id: str, model: Any, config: RunConfig, t
         config: The configuration of the run.
         task: The task.
     """
-    place = Path(folder, run_id)
-    unfinished = place.with_name(run_id + UNFINISHED)
-    shutil.rmtree(unfinished, ignore_errors=True)
     whole = merged(copy.deepcopy(model), config, task) if config.lora else model
-    whole.save_pretrained(unfinished)
-    shutil.rmtree(place, ignore_errors=True)  # of an earlier attempt
-    unfinished.rename(place)
+    with whole_folder(Path(folder, run_id), is_stale=lambda name: True) as draft:
+        whole.save_pretrained(draft)

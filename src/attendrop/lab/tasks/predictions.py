@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
+from ...utils.files import whole_file
 from .catalogue import Task
 from .kinds import kind_of
 from .values import as_number
@@ -53,7 +54,7 @@ def write_predictions(path: str | Path, split: Dataset, decoded: Sequence[Any], 
     if len(split) != len(decoded):
         raise UserError(f"{path} would get {len(decoded)} predictions for {len(split)} examples.")
     names = [name for name in (*task.text, task.label) if name is not None and name in split.column_names]
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path, is_text=True) as file:
         writer = csv.writer(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow([*names, "prediction"])
         for example, prediction in zip(split, decoded, strict=True):
@@ -95,7 +96,7 @@ def write_submission(folder: str | Path, task: Task, decoded: Sequence[Any], spl
         )
     path = Path(folder) / task.submission[split]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path, is_text=True) as file:
         file.write("index\tprediction\n")
         for index, prediction in enumerate(decoded):
             file.write(f"{index}\t{_submitted(task, prediction)}\n")

@@ -26,6 +26,7 @@ from ...prune.evaluation import isolated_eval
 from ...random import preserved
 from ...utils.batches import batch_size
 from ...utils.checks import check_choice, check_number
+from ...utils.files import write_whole
 
 PER = ("example", "token")
 
@@ -60,7 +61,7 @@ class Tickets:
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that `Tickets.load` can read."""
-        Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
+        write_whole(Path(path), json.dumps(self.to_dict()) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Tickets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import UserError
+from ....utils.files import whole_file, write_json
 from ...runs.folder import check_writable
 from ..console import console
 from .options import RUNS, DemoOptions
@@ -69,11 +69,10 @@ def _remove_demo(folder: Path) -> None:
 def write_demo_file(options: DemoOptions, scores: dict[str, Any] | None = None) -> None:
     """Write the options, and the scores of the runs once they are known."""
     settings = {**asdict(options), "output_dir": str(options.output_dir)}
-    text = json.dumps({"options": settings, "scores": scores or {}}, indent=1)
-    (options.output_dir / DEMO_FILE).write_text(text + "\n", encoding="utf-8")
+    write_json(options.output_dir / DEMO_FILE, {"options": settings, "scores": scores or {}})
 
 
 def write_reviews(path: Path, reviews: Reviews) -> None:
     """Write a CSV file with the columns text and label."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path, is_text=True) as file:
         csv.writer(file).writerows([("text", "label"), *reviews])

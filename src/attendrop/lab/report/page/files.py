@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from ....errors import UserError
+from ....utils.files import write_whole
 from ..analysis import Analysis, checked_analysis
 from .document import MARK as HTML_MARK
 from .document import render_page
@@ -38,7 +39,7 @@ def write_report(analysis: Analysis, folder: str | Path) -> Path:
         for name, (_, mark) in _FILES.items():
             _check_own(folder / name, mark)
         for name, (render, _) in _FILES.items():
-            _write(folder / name, render(analysis))
+            write_whole(folder / name, render(analysis), flush=False)
     except OSError as error:
         raise UserError(
             f"output is {str(folder)!r}, which cannot be written to ({error.strerror or error}); choose another folder "
@@ -58,12 +59,3 @@ def _check_own(path: Path, mark: str) -> None:
         f"{str(path)!r} exists and was not written by `attendrop report`; move it away, or choose another folder with "
         "--output."
     )
-
-
-def _write(path: Path, text: str) -> None:
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    try:
-        unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
