@@ -57,9 +57,11 @@ def whole_file(path: str | Path, is_text: bool = False, flush: bool = True) -> I
             if flush:
                 os.fsync(file.fileno())
         unfinished.replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             _remove(unfinished)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say where
         raise
     if flush:
         _flush(path.parent)

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from attendrop.lab.cli.app import run
@@ -65,6 +66,19 @@ class Siege:
             write_csv(self.train, rows)
             done = forked(Case("a run", self.training(self.run)))
             assert done[0] == 0, done[1]
+
+    @cached_property
+    def study(self) -> Path:
+        """The folder of a comparison of two runs whose models are kept."""
+        folder = self.folder / "study"
+        words = [
+            "compare", "--model", self.model, "--train-file", self.train, "--validation-file", self.train, "--use-cpu",
+            "--output-dir", folder, "--max-steps", 1, "--per-device-train-batch-size", 8, "--method", "rdrop",
+            "--seeds", 2, "--workers", 0, "--keep-models",
+        ]  # fmt: skip
+        done = forked(Case("a study", words))
+        assert done[0] == 0, done[1]
+        return folder
 
     def training(self, output: object, *more: object) -> list[object]:
         """The words of a short training run."""

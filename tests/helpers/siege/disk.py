@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from transformers import AutoModelForSequenceClassification
+
+from attendrop import prune
+from attendrop.utils.files import is_no_space
 
 from .cases import Case, Siege, full_disk, killed_at, killed_in_write
 
 OLD = b"the old file\n"
+_MODEL = ("config.json", "model.safetensors", "README.md")
 _MOST_EVENTS = 12
 _SIZES = (0, 10, 100, 400, 1000, 5000)
 
 
 def writers(siege: Siege) -> list[Case]:
-    """Commands that replace a file or a folder. Their check compares what is there with `OLD` and the whole result."""
+    """Commands that replace a file or a folder, each with a check that the result is old or whole."""
     table = ["--file", siege.train, "--overwrite"]
-    commands: dict[str, tuple[list[object], str]] = {
+    files: dict[str, tuple[list[object], str]] = {
         "predict": (["predict", siege.run, *table, "--output", "out.csv"], "out.csv"),
         "predict parquet": (["predict", siege.run, *table, "--output", "out.parquet"], "out.parquet"),
         "curves": (["curves", siege.run, "--output", "out.png", "--overwrite"], "out.png"),
@@ -27,13 +33,34 @@ def writers(siege: Siege) -> list[Case]:
         ),
         "evaluate": (["evaluate", siege.run, *table, "--output", "out"], "out/errors.csv"),
     }
-    return [_writer(siege, name, words, output) for name, (words, output) in commands.items()]
+    soup = Case("soup", ["soup", siege.study, "--output-dir", "out"], check=lambda code, text: _half("out", _MODEL))
+    prune = Case("prune.save", act=lambda: _save_pruned(siege), check=lambda code, text: _half("out", _MODEL))
+    return [*(_writer(siege, name, words, output) for name, (words, output) in files.items()), soup, prune]
+
+
+def _save_pruned(siege: Siege) -> int:
+    model = AutoModelForSequenceClassification.from_pretrained(siege.model)
+    prune.prune(model, [0])
+    try:
+        prune.save(model, "out")
+    except Exception as error:  # for a Python caller, a full disk is the error that it is
+        if not is_no_space(error):
+            raise
+        return 2
+    return 0
+
+
+def _half(folder: str, files: Sequence[str]) -> str | None:
+    """What is missing in a folder that should be absent or whole."""
+    missing = [name for name in files if not Path(folder, name).is_file()]
+    return f"{folder} has no {missing}" if Path(folder).exists() and missing else None
 
 
 def _writer(siege: Siege, name: str, words: list[object], output: str) -> Case:
     def before() -> None:
-        Path(output).parent.mkdir(exist_ok=True)
-        Path(output).write_bytes(OLD)
+        place = Path(output)
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(OLD)
 
     whole = siege.folder / "whole" / name.replace(" ", "_")
     if not whole.exists():

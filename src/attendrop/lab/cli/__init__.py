@@ -12,22 +12,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The words that follow `attendrop`. By default, those that this process was started with.
     """
-    from .packages import NAMES, missing_program, sentence_about
+    from .packages import missing_program
     from .signals import exits_on_interrupt
 
     if problem := missing_program():
         _end(problem)
-    try:
-        with exits_on_interrupt():
-            from .app import run
+    with exits_on_interrupt():
+        from .app import run
 
-        code = run(sys.argv[1:] if arguments is None else arguments)
-    except ModuleNotFoundError as error:  # of a package that only some data need
-        module = (error.name or "").partition(".")[0]
-        if module not in NAMES:
-            raise
-        _end(f"this needs {sentence_about([module])}")
-    sys.exit(code)
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def _end(problem: str) -> None:

@@ -14,10 +14,10 @@ import typer
 from typer.core import TyperGroup
 
 from ... import __version__
-from ...errors import DivergedError, UserError
+from ...errors import UserError
 from ...utils.deprecation import warn_renamed
-from .console import console, print_error, print_stopped
-from .launch import is_main_process
+from .boundary import reported
+from .console import console, print_stopped
 from .packages import check_packages
 from .signals import exits_on_interrupt
 
@@ -120,27 +120,20 @@ def run(arguments: Sequence[str]) -> int:
         arguments: The words that follow `attendrop`.
 
     Returns:
-        The exit code: 0 on success, 2 after a mistake of the user, 3 if training diverged, 130 if stopped by Ctrl-C.
+        The exit code: 0 on success, 1 after a bug, 2 after a mistake of the user, 3 if training diverged, 130 if
+        stopped by Ctrl-C.
     """
     try:
         return int(app(dashed(arguments), standalone_mode=False) or 0)
-    except UserError as error:
-        return _failed(error, 2)
-    except DivergedError as error:
-        return _failed(error, 3)
     except _UsageError as error:
-        return _failed(_usage(error), 2) if arguments else 2  # without arguments, the help has been printed
+        return reported(UserError(_usage(error))) if arguments else 2  # without arguments, the help has been printed
     except (KeyboardInterrupt, typer.Abort):
         print_stopped()
         return 130
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
-
-
-def _failed(error: object, code: int) -> int:
-    if is_main_process():
-        print_error(error)
-    return code
+    except Exception as error:
+        return reported(error)
 
 
 def _nearest(error: Any) -> list[str] | None:

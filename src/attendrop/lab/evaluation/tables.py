@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def write_table(path: str | Path | None, columns: Mapping[str, Sequence[Any]], t
             _write_delimited(file, columns, task, "\t" if form == "tsv" else ",")
 
 
-def _write_delimited(file: TextIO, columns: Mapping[str, Sequence[Any]], task: tasks.Task, delimiter: str) -> None:
+def _write_delimited(file: Any, columns: Mapping[str, Sequence[Any]], task: tasks.Task, delimiter: str) -> None:
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     if not tasks.kind_of(task).is_per_word:
         joined = {name: [tasks.as_text(task, v) for v in values] for name, values in columns.items()}

@@ -307,7 +307,9 @@ class Run:
         trainer.accelerator.wait_for_everyone()
         return Result(folder, record.scores, trainer.model, finished=True, record=record)
 
-    def conclude(self, trainer: Any, seconds: float, kept: Kept, soup: Averaged | None = None) -> FolderRecord:
+    def conclude(
+        self, trainer: Any, seconds: float, kept: Kept, soup: Averaged | None = None, folder: Path | None = None
+    ) -> FolderRecord:
         """Evaluate the final model, write the output folder, and return the record of the run.
 
         Args:
@@ -315,7 +317,9 @@ class Run:
             seconds: How long training took.
             kept: The epoch whose model it is.
             soup: The runs whose weights were averaged, if it is such a model.
+            folder: The folder to write; None = the output folder.
         """
+        folder = folder or self.config.output_dir
         evaluator = self.evaluate(trainer)
         baselines = BaselineScores()
         if self.baselines is not None and "validation" in evaluator.answers:
@@ -325,12 +329,12 @@ class Run:
             baselines = BaselineScores(**beside)
         record = self.record(trainer, evaluator, seconds)
         record.kept, record.soup, record.baselines = kept, soup, baselines
-        trainer.save_model()
-        self.predict(trainer, evaluator)
+        trainer.save_model(str(folder))
+        self.predict(trainer, evaluator, folder)
         if trainer.args.should_save:
-            evaluator.write(self.config.output_dir, self.data, self.prepared)
+            evaluator.write(folder, self.data, self.prepared)
             epochs = method_epochs(trainer.regularizers, math.ceil(trainer.state.num_train_epochs))
-            write_results(self.config.output_dir, record, epochs)
+            write_results(folder, record, epochs)
         return record
 
     def scored_parts(self) -> Iterator[Part]:
@@ -361,9 +365,9 @@ class Run:
         task = self.data.task
         return tasks.kind_of(task).target(task) in self.data.splits()[name].column_names
 
-    def predict(self, trainer: Any, evaluator: Evaluator) -> None:
+    def predict(self, trainer: Any, evaluator: Evaluator, folder: Path) -> None:
         """Write predictions for every test split, also in the format of the GLUE website if the task is one of GLUE."""
-        task, folder = self.data.task, self.config.output_dir
+        task = self.data.task
         for name, split in self._encoded().items():
             if not name.startswith("test") or self.is_masked:
                 continue

@@ -18,6 +18,7 @@ from transformers import set_seed
 
 from ...errors import UserError
 from ...utils.checks import check_choice
+from ...utils.files import whole_folder
 from .. import tasks
 from ..evaluation.evaluator import scores_of
 from ..evaluation.scorer import Scorer
@@ -129,7 +130,8 @@ def _conclude(run: Run, trainer: Any, soup: Averaged) -> None:
         run.prepared, others={n: s for n, s in run.prepared.others.items() if n != SELECTION}
     )
     whole = dataclasses.replace(run, data=data, prepared=prepared)
-    whole.conclude(trainer, 0.0, Kept(), soup)
+    with whole_folder(run.config.output_dir) as draft:
+        whole.conclude(trainer, 0.0, Kept(), soup, draft)
 
 
 def choose_records(study: str | Path, method: str | None, task: str | None, size: str | None) -> list[StudyRecord]:
