@@ -15,6 +15,7 @@ from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.report.analysis import Analysis, Sequential, checked_analysis
+from attendrop.lab.report.page.markdown import render_markdown
 from attendrop.lab.report.page.words import headline
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Comparison
@@ -204,6 +205,15 @@ def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
             record.scores["validation"]["f1"] = score
             records.append(record)
     assert comparison_of(analyse_records(records, design.to_dict())).sentence.startswith("No run learned anything")
+
+
+def test_a_report_says_of_how_many_examples_a_sample_was_drawn() -> None:
+    design = design_of(["rdrop"])
+    sample = {"examples": {"train": 120, "validation": 50}, "available": {"train": 4500}}
+    records = [record_of(run, 0.8, **sample) for run in design.runs(design.cells[0], 0)]
+    text = render_markdown(analyse_records(records, design.to_dict()))
+    assert "## glue/rte, 120 of 4,500 training examples, scored on validation" in text
+    assert "all training data" not in text
 
 
 def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:

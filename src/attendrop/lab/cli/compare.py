@@ -13,6 +13,7 @@ from ...errors import UserError
 from ...utils.checks import check_number, check_whole
 from ...utils.secrets import is_secret
 from ..report.analysis import Analysis, Result
+from ..report.page.words import amount_of_data
 from ..runs import make_config, read_yaml
 from ..runs.hub_token import token_in_environment
 from ..studies.compare import compare
@@ -183,7 +184,7 @@ def print_verdicts(analysis: Analysis) -> None:
     for task, size in places:
         cells = [cell for cell in analysis.cells if (cell.task, cell.size, cell.part) == (task, size, "validation")]
         outcomes = [name for name in cells[0].outcomes if OUTCOMES[name].is_in_terminal]
-        title = f"{task}" if size == "all" else f"{task}, {size}"
+        title = f"{task}" if size == "all" and not cells[0].available else f"{task}, {amount_of_data(cells[0])}"
         table = plain_table(shown(title), *(analysis.metric if name == "score" else name for name in outcomes))
         table.columns[0].overflow = "fold"
         first = min(30, max(len(cell.method) for cell in cells))

@@ -31,6 +31,7 @@ class Data:
         test: The test split. A split without labels has no label column.
         others: All other splits, by name.
         notes: Sentences for the user about guesses, splits and excluded rows.
+        available: Split of which only a sample is used -> the number of examples that it was drawn from.
     """
 
     task: Task
@@ -39,6 +40,7 @@ class Data:
     test: Dataset | None = None
     others: dict[str, Dataset] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    available: dict[str, int] = field(default_factory=dict)
     _apart: Data | None = field(default=None, init=False, repr=False, compare=False)
 
     def encoded_apart(self) -> Data:
