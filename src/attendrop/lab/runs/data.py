@@ -64,7 +64,7 @@ def load_other_tasks(
 
 def _with_fewer_to_evaluate(data: tasks.Data, config: RunConfig) -> tasks.Data:
     """Reduce the parts that are evaluated to `max_eval_samples`. All seeds are scored on the same examples."""
-    for part in data.splits() if config.max_eval_samples is not None else ():
-        if part != "train":
+    if config.max_eval_samples is not None:
+        for part in [name for name in data.splits() if name != "train"]:
             data = tasks.at_most(data, part, config.max_eval_samples, EVALUATION_SEED)
     return data

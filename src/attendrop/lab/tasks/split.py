@@ -175,9 +175,8 @@ def at_most(data: Data, part: str, count: int, seed: int = 42) -> Data:
     notes = [*data.notes, f"{count:,} of {len(split):,} {noun} examples, {how}, seed {seed}"]
     if empty := sum(size > 0 and not quota for size, quota in zip(sizes, quotas, strict=True)):
         notes.append(f"warning: {plural(count, f'{noun} example')} cannot hold all classes; {empty} have none")
-    parts = {**data.splits(), part: split.select(_draw(groups, quotas, seed))}
-    main = {name: parts.pop(name, None) for name in ("train", "validation", "test")}
-    return dataclasses.replace(data, **main, others=parts, notes=notes, available={part: len(split), **data.available})
+    sampled = data.with_splits({**data.splits(), part: split.select(_draw(groups, quotas, seed))})
+    return dataclasses.replace(sampled, notes=notes, available={part: len(split), **data.available})
 
 
 def fraction(data: Data, share: float, seed: int = 42) -> Data:
