@@ -303,7 +303,7 @@ def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: li
 def test_a_method_that_cannot_work_is_refused_before_any_run(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--method", "addrop", "--num-train-epochs", "1", "--output-dir", str(tmp_path / "study")]
+    more = ["--method", "addrop@num_train_epochs=1", "--output-dir", str(tmp_path / "study")]
     assert run(["compare", *words, *more]) == 2
     shown = capsys.readouterr()
     assert "cross-tuning would have no AD-DROP epoch" in " ".join(shown.err.split())
