@@ -158,7 +158,7 @@ SETTINGS = [
     train("fraction is 1.5; it must be a number above 0 and at most 1", fraction=1.5),
     train("validation_share is 1.0; it must be a number above 0 and below 1", validation_share=1),
     train("validation_share is 0.0; it must be a number above 0", validation_share=0),
-    train("too few to split", validation_share=0.001, max_train_samples=8),
+    train("too few to split", validation_share=0.001),
     train("max_train_samples is 0; it must be a whole number of at least 1", max_train_samples=0),
     train("max_eval_samples is -1; it must be a whole number of at least 1", max_eval_samples=-1),
     train("patience is 0; it must be a whole number of at least 1", patience=0),

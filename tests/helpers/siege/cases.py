@@ -71,8 +71,9 @@ class Siege:
     def study(self) -> Path:
         """The folder of a comparison of two runs whose models are kept."""
         folder = self.folder / "study"
+        validation = write_csv(self.folder / "validation.csv", sentences(12, seed=2))
         words = [
-            "compare", "--model", self.model, "--train-file", self.train, "--validation-file", self.train, "--use-cpu",
+            "compare", "--model", self.model, "--train-file", self.train, "--validation-file", validation, "--use-cpu",
             "--output-dir", folder, "--max-steps", 1, "--per-device-train-batch-size", 8, "--method", "rdrop",
             "--seeds", 2, "--workers", 0, "--keep-models",
         ]  # fmt: skip
