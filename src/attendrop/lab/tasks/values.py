@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
@@ -131,7 +131,7 @@ def split_labels(value: Any, task: Task) -> list[Any]:
     return list(value)
 
 
-def sorted_names(names: set[str]) -> tuple[str, ...]:
+def sorted_names(names: Collection[str]) -> tuple[str, ...]:
     """Sort label names by value if all are whole numbers, otherwise alphabetically."""
     numeric = all(re.fullmatch(r"-?[0-9]+", name) and len(name) <= _MOST_DIGITS for name in names)
     return tuple(sorted(names, key=(lambda name: (int(name), name)) if numeric else None))
