@@ -103,12 +103,14 @@ class Harness:
 
     def train(self, output: Path, *more: str, before: Callable[[], None] | None = None) -> tuple[int, str]:
         """One run of the command line in a forked process: its exit code (negative if killed) and what it printed."""
-        words = [
-            "train", "--model", self.folder / "model", "--train-file", self.folder / "train.csv", "--validation-file",
-            self.folder / "dev.csv", "--output-dir", output, "--method", self.method, "--max-steps", STEPS,
-            "--save-strategy", "steps", "--save-steps", SAVE_STEPS, "--eval-strategy", "no", "--learning-rate", 1e-3,
-            "--per-device-train-batch-size", 4, "--use-cpu", "--save-total-limit", 2, "--keep-checkpoints", *more,
-        ]  # fmt: skip
+        usual = {
+            "--model": self.folder / "model", "--train-file": self.folder / "train.csv", "--output-dir": output,
+            "--validation-file": self.folder / "dev.csv", "--method": self.method, "--max-steps": STEPS,
+            "--save-strategy": "steps", "--save-steps": SAVE_STEPS, "--eval-strategy": "no", "--learning-rate": 1e-3,
+            "--per-device-train-batch-size": 4, "--save-total-limit": 2,
+        }  # fmt: skip
+        given = [word for flag, value in usual.items() if flag not in more for word in (flag, value)]
+        words = ["train", *given, "--use-cpu", "--keep-checkpoints", *more]
         log = self.folder / "log.txt"
         child = os.fork()
         if child == 0:

@@ -11,7 +11,8 @@ import re
 import shutil
 from pathlib import Path
 
-from ..utils.manifest import find_problem, flush
+from ..utils.files import flush_to_disk
+from ..utils.manifest import find_problem
 
 STAGING = "unfinished"  # the folder, beside the checkpoints, in which one is written
 
@@ -22,7 +23,7 @@ def move_into_place(staged: Path, target: Path) -> None:
     if target.exists():  # the run went back to an earlier checkpoint and comes to this step again
         os.rename(target, older)
     os.rename(staged, target)
-    flush(target.parent)
+    flush_to_disk(target.parent)
     shutil.rmtree(staged.parent, ignore_errors=True)
 
 

@@ -64,7 +64,7 @@ def whole_file(path: str | Path, is_text: bool = False, flush: bool = True) -> I
             error.filename = str(path)  # a full disk does not say where
         raise
     if flush:
-        _flush(path.parent)
+        flush_to_disk(path.parent)
 
 
 def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
@@ -135,12 +135,12 @@ def whole_folder(folder: str | Path, is_stale: Callable[[str], bool] = lambda na
         draft.mkdir()
         yield draft
         for path in draft.rglob("*"):
-            _flush(path)
+            flush_to_disk(path)
         if staging.parent == folder:
             _replace_files(draft, folder, is_stale)
         else:
             _replace_folder(draft, folder, is_stale)
-        _flush(folder.parent)
+        flush_to_disk(folder.parent)
     finally:
         with suppress(OSError):
             _remove(staging)
@@ -208,7 +208,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Flush a file or a folder to the disk; of a folder, the names of its files."""
     if os.name == "nt" or path.is_symlink():  # Windows cannot open a folder
         return

@@ -40,6 +40,7 @@ from .folder import (
     changes_of,
     check_folder,
     empty_folders_removed,
+    mark_unfinished,
     remove_checkpoints,
     write_results,
 )
@@ -329,6 +330,8 @@ class Run:
             baselines = BaselineScores(**beside)
         record = self.record(trainer, evaluator, seconds)
         record.kept, record.soup, record.baselines = kept, soup, baselines
+        if trainer.args.should_save:
+            mark_unfinished(folder)
         trainer.save_model(str(folder))
         self.predict(trainer, evaluator, folder)
         if trainer.args.should_save:
