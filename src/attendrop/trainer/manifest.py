@@ -21,6 +21,7 @@ MANIFEST_FILE = "attendrop_manifest.json"
 STAGING = "unfinished"  # the folder, beside the checkpoints, in which one is written
 
 _THREADS = 4  # one hashes while the others wait for the disk
+_WEIGHTS = re.compile(r"(?:pytorch_|adapter_)?model(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
 _LOADED = (".safetensors", ".bin", ".pt", ".pth")  # files that the Trainer would load if it found them
 
 
@@ -74,24 +75,31 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
-def find_problem(folder: Path, with_checksums: bool = True) -> str | None:
+def find_problem(folder: Path, with_checksums: bool = True, may_be_resaved: bool = False) -> str | None:
     """Return the problem of the files of a checkpoint, or None. The text continues a sentence.
 
     Args:
         folder: the checkpoint.
         with_checksums: whether the content of the files is compared too, and not only their sizes.
+        may_be_resaved: whether the user may have put other files of weights, such as shards, in the place of those
+            that were written.
     """
     try:
         files: dict[str, dict[str, Any]] = read_manifest(folder)["files"]
     except ValueError as error:
         return str(error)
+    added = _files(folder) - set(files)
+    resaved = {name for name in added if _WEIGHTS.fullmatch(name)}
+    if may_be_resaved and resaved and not any((folder / name).is_file() for name in files if _WEIGHTS.fullmatch(name)):
+        files = {name: entry for name, entry in files.items() if not _WEIGHTS.fullmatch(name)}
+        added -= resaved
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != entry["size"]:
             return f"{name} has {path.stat().st_size:,} bytes and was written with {entry['size']:,}"
-    for name in _files(folder) - set(files):
+    for name in added:
         if name.endswith(_LOADED):
             return f"{name} was added later"
     if not with_checksums:
