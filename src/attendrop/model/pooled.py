@@ -270,7 +270,7 @@ def load_classifier(folder: str | Path) -> Any:
 
 def __getattr__(name: str) -> Any:
     """Find a class by its name, so that models can be pickled."""
-    found = pooled_class_named(name)
-    if found is None:
+    cls = pooled_class_named(name)
+    if cls is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    return cls

@@ -130,12 +130,12 @@ def _choices() -> dict[str, list[str]]:
     """Return the allowed values of each training argument whose type is an enumeration."""
     from transformers import Seq2SeqTrainingArguments
 
-    found = {}
+    choices = {}
     for name, hint in typing.get_type_hints(Seq2SeqTrainingArguments).items():
         for option in typing.get_args(hint) or (hint,):
             if isinstance(option, type) and issubclass(option, enum.Enum):
-                found[name] = [str(member.value) for member in option]
-    return found
+                choices[name] = [str(member.value) for member in option]
+    return choices
 
 
 def _nearest(value: str, known: Iterable[str]) -> str:

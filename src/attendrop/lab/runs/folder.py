@@ -16,9 +16,10 @@ from transformers import TrainerCallback
 
 from ...errors import UserError, on_one_line
 from ...methods import method_names
-from ...trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
+from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
 from ...utils.files import write_json
 from ...utils.lock import LOCK_FILE
+from ...utils.manifest import MANIFEST_FILE
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..records import FolderRecord, flat_scores
 from ..tasks import TASKS

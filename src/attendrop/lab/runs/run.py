@@ -163,9 +163,9 @@ def prepare_run(
         notes.append(str(estimate_memory(model, arguments, tokens)))
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     if config.train_file and description.unit == "tokens":
-        found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
-        found += tasks.examine_vocabulary(data, config.model, tokenizer)
-        prepared.notes += [f"warning: {finding.text}" for finding in found]
+        findings = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+        findings += tasks.examine_vocabulary(data, config.model, tokenizer)
+        prepared.notes += [f"warning: {finding.text}" for finding in findings]
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)

@@ -291,10 +291,10 @@ def _parse_list(value: Any) -> list[str]:
 def _parse_dict(value: Any) -> Any:
     if isinstance(value, str) and not value.strip().startswith("{") and Path(value).is_file():
         return value
-    found = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(found, dict):
+    loaded = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(loaded, dict):
         raise ValueError
-    return found
+    return loaded
 
 
 def _parse_float(value: Any) -> float:

@@ -320,8 +320,8 @@ def _explain(name: str, error: Exception) -> str:
 def _explain_no_safetensors(name: str) -> str:
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()
-    found = (path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else ()
-    pickles = sorted(name for name in found if not name.startswith(_OTHER_PICKLES))
+    files = (path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else ()
+    pickles = sorted(name for name in files if not name.startswith(_OTHER_PICKLES))
     if is_folder and not pickles:
         return f"the folder {name} has no weights (model.safetensors)."
     what = f"{folder / pickles[0]} is a pickle" if pickles else f"{name} has no safetensors, only pickles"

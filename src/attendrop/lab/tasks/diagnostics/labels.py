@@ -87,10 +87,12 @@ def _joined(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
 
 
 def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    found = [f"{name!r} ({plural(counts[name], _unit(task))})" for name in counts if name.lower() in _PLACEHOLDERS]
-    if not found or kind_of(task).is_per_word:
+    placeholders = [
+        f"{name!r} ({plural(counts[name], _unit(task))})" for name in counts if name.lower() in _PLACEHOLDERS
+    ]
+    if not placeholders or kind_of(task).is_per_word:
         return []
-    text = f"in column {task.label!r} of {table.path} the label {listed(found)} may stand for a missing value"
+    text = f"in column {task.label!r} of {table.path} the label {listed(placeholders)} may stand for a missing value"
     return [Finding(WARNING, text)]
 
 

@@ -1,8 +1,4 @@
-"""The manifest of a checkpoint: the size and the SHA-256 of every file in it. A checkpoint is whole if they are right.
-
-A checkpoint is written into another folder, sealed with its manifest when everything is on the disk, and then renamed.
-So whatever stops the process, a folder `checkpoint-<step>` has all of its files or is detected as damaged.
-"""
+"""The manifest of a folder: the size and the SHA-256 of its files. The folder is whole if they are right."""
 
 from __future__ import annotations
 
@@ -10,15 +6,12 @@ import errno
 import hashlib
 import json
 import os
-import re
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 MANIFEST_FILE = "attendrop_manifest.json"
-STAGING = "unfinished"  # the folder, beside the checkpoints, in which one is written
 
 _THREADS = 4  # one hashes while the others wait for the disk
 _WEIGHTS = re.compile(r"(?:pytorch_|adapter_)?model(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
@@ -39,7 +32,7 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     names = sorted(_files(folder))
     paths = [folder / name for name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
-        flushed = [pool.submit(_flush, path) for path in paths]
+        flushed = [pool.submit(flush, path) for path in paths]
         digests = list(pool.map(_digest, paths))
         for future in flushed:
             future.result()
@@ -50,9 +43,9 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
     content = {**facts, "files": files}
     manifest = folder / MANIFEST_FILE
     manifest.write_text(json.dumps({**content, "sha256": _digest_of(content)}, indent=1) + "\n", encoding="utf-8")
-    _flush(manifest)
+    flush(manifest)
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
-        _flush(path)
+        flush(path)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -115,31 +108,6 @@ def find_problem(folder: Path, with_checksums: bool = True, may_be_resaved: bool
     return None
 
 
-def move_into_place(staged: Path, target: Path) -> None:
-    """Rename a sealed checkpoint to its final name. An older one of that name is deleted after that."""
-    older = staged.with_name("replaced")
-    if target.exists():  # the run went back to an earlier checkpoint and comes to this step again
-        os.rename(target, older)
-    os.rename(staged, target)
-    _flush(target.parent)
-    shutil.rmtree(staged.parent, ignore_errors=True)
-
-
-def numbered_checkpoints(folder: Path) -> list[Path]:
-    """Return the folders `checkpoint-<step>` of a folder, the newest first, whole or not."""
-    checkpoints = {}
-    for path in folder.glob("checkpoint-*"):
-        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
-        if match and path.is_dir():
-            checkpoints[int(match[1])] = path
-    return [checkpoints[number] for number in sorted(checkpoints, reverse=True)]
-
-
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a folder whose files are all there with their right sizes, or None."""
-    return next((path for path in numbered_checkpoints(folder) if find_problem(path, False) is None), None)
-
-
 def _files(folder: Path) -> set[str]:
     """Return the files of a folder and of the folders in it, without the manifest. Under FSDP there are folders."""
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -155,7 +123,7 @@ def _digest_of(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Wait until a file or a folder is on the disk."""
     if path.is_dir() and os.name == "nt":
         return  # Windows cannot open a folder
