@@ -24,7 +24,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
 from attendrop import EMA, AttendOut, DropHead, Mixout, RegularizedTrainer, regularized
 from attendrop.errors import DivergedError
-from attendrop.trainer.manifest import MANIFEST_FILE
+from attendrop.utils.manifest import MANIFEST_FILE
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.zoo import make_model
 
