@@ -400,6 +400,7 @@ class Run:
             versions=versions(),
             device=str(trainer.args.device),
             examples={name: len(split) for name, split in self.data.splits().items()},
+            available=self.data.available,
             metric=self.prepared.metric,
             greater_is_better=self.prepared.greater_is_better,
             notes=[*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],

@@ -146,9 +146,13 @@ class RunConfig:
     )
     shots: int | None = _setting(None, "Train on this number of examples of each class.", DATA)
     fraction: float | None = _setting(None, "Train on this share of the examples, stratified.", DATA)
-    max_train_samples: int | None = _setting(None, "Train on at most this number of examples, the first ones.", DATA)
+    max_train_samples: int | None = _setting(
+        None, "Train on at most this number of examples, drawn at random by the seed, stratified.", DATA
+    )
     max_eval_samples: int | None = _setting(
-        None, "Evaluate on at most this number of examples of each split, the first ones.", DATA
+        None,
+        "Evaluate on at most this number of examples of each split, drawn at random, the same for all seeds.",
+        DATA,
     )
     also_eval: list[str] = field(
         default_factory=list, metadata=_metadata("Another task to evaluate on at the end; may be repeated.", DATA)
