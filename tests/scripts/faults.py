@@ -107,8 +107,12 @@ class Harness:
             "train", "--model", self.folder / "model", "--train-file", self.folder / "train.csv", "--validation-file",
             self.folder / "dev.csv", "--output-dir", output, "--method", self.method, "--max-steps", STEPS,
             "--save-strategy", "steps", "--save-steps", SAVE_STEPS, "--eval-strategy", "no", "--learning-rate", 1e-3,
-            "--per-device-train-batch-size", 4, "--use-cpu", "--save-total-limit", 2, "--keep-checkpoints", *more,
+            "--per-device-train-batch-size", 4, "--use-cpu", "--save-total-limit", 2, "--keep-checkpoints",
         ]  # fmt: skip
+        for flag in set(more) & set(words):  # a flag is given once
+            place = words.index(flag)
+            del words[place : place + 2]
+        words += more
         log = self.folder / "log.txt"
         child = os.fork()
         if child == 0:

@@ -1,4 +1,7 @@
-"""The manifest of a folder: the size and the SHA-256 of its files. The folder is whole if they are right."""
+"""The manifest of a folder, its seal: the size and the SHA-256 of its files. The folder is whole if they are right.
+
+Checkpoints, the folders of finished runs, the models that a study keeps, and pruned models are sealed.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from ..errors import UserError
 
 MANIFEST_FILE = "attendrop_manifest.json"
 
@@ -18,19 +24,35 @@ _THREADS = 4  # one hashes while the others wait for the disk
 _WEIGHTS = re.compile(r"(?:pytorch_|adapter_)?model(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
 _LOADED = (".safetensors", ".bin", ".pt", ".pth")  # files that the Trainer would load if it found them
 
+# What is written with a model and its tokenizer, image processor or feature extractor, and read when it is loaded.
+MODEL_FILES = (
+    r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(generation_)?config\.json",
+    r"modules\.json|sentence_bert_config\.json",  # model/sentence_files.py
+    r"(pre)?processor_config\.json",
+    r"tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|merges\.txt",
+    r"(entity_)?vocab\.(txt|json)|bpe\.codes|(spiece|sentencepiece\.bpe|tokenizer)\.model|(source|target)\.spm",
+)
+
 
 class NoManifest(ValueError):
-    """A checkpoint has no manifest: an older version wrote it, or a plain Trainer."""
+    """A folder has no manifest: an older version wrote it, or a plain Trainer."""
 
 
-def seal(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Flush all files of a folder to the disk, and write its manifest when that is done.
+def seal(
+    folder: Path,
+    facts: Mapping[str, Any],
+    names: Iterable[str] | None = None,
+    coming: Mapping[str, bytes] | None = None,
+) -> None:
+    """Flush files of a folder to the disk, and write the manifest when that is done.
 
     Args:
-        folder: a checkpoint that is written and not renamed yet.
+        folder: the folder, which is not renamed yet or not yet marked as finished.
         facts: what else the manifest holds, as JSON-serialisable values.
+        names: the files; None for all of them.
+        coming: name -> content of files that are written after the manifest, as marks that the folder is finished.
     """
-    names = sorted(_files(folder))
+    names = sorted(_files(folder) if names is None else names)
     paths = [folder / name for name in names]
     with ThreadPoolExecutor(_THREADS) as pool:
         flushed = [pool.submit(flush, path) for path in paths]
@@ -41,12 +63,69 @@ def seal(folder: Path, facts: Mapping[str, Any]) -> None:
         name: {"size": path.stat().st_size, "sha256": digest}
         for name, path, digest in zip(names, paths, digests, strict=True)
     }
+    for name, data in (coming or {}).items():
+        files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     content = {**facts, "files": files}
     manifest = folder / MANIFEST_FILE
     manifest.write_text(json.dumps({**content, "sha256": _digest_of(content)}, indent=1) + "\n", encoding="utf-8")
     flush(manifest)
     for path in [folder, *(path for path in folder.rglob("*") if path.is_dir())]:
         flush(path)
+
+
+def seal_model(folder: Path, facts: Mapping[str, Any], coming: Mapping[str, bytes] | None = None) -> None:
+    """Seal what is read when a model is loaded. Users may edit all other files, such as the model card.
+
+    Args:
+        folder: the folder of a model.
+        facts: as in `seal`.
+        coming: as in `seal`.
+    """
+    seal(folder, facts, filter(is_model_file, _files(folder)), coming)
+
+
+def check_sealed(folder: str | Path, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the manifest of a folder; raise a `UserError` if a sealed file is no longer what was written.
+
+    A folder without a manifest passes: another program wrote it, an older version, or the user deleted the manifest.
+
+    Args:
+        folder: the folder of a model.
+        names: the files that are about to be read; None for those of the model.
+    """
+    folder = Path(folder)
+    try:
+        manifest = read_manifest(folder)
+        problem = _sealed_problem(folder, manifest["files"], names)
+    except NoManifest:
+        return {}
+    except ValueError as error:
+        problem = str(error)
+    if problem is not None:
+        raise UserError(
+            f"{str(folder)!r} is not as it was written: {problem}; copy the folder again, or, if you changed it on "
+            f"purpose, delete {MANIFEST_FILE} in it, and it is read without this check."
+        )
+    return manifest
+
+
+def is_model_file(name: str) -> bool:
+    """Return whether a file is read when a model is loaded.
+
+    Args:
+        name: its path in the folder of the model.
+    """
+    inner = re.sub(r"^\d+_\w+/", "", name)  # model/sentence_files.py
+    return any(re.fullmatch(pattern, inner) for pattern in (*MODEL_FILES, r"adapter_config\.json"))
+
+
+def _sealed_problem(folder: Path, files: Mapping[str, Any], names: Iterable[str] | None) -> str | None:
+    if names is None:
+        added = (path.name for path in folder.iterdir() if path.name not in files and is_model_file(path.name))
+        if (name := min(added, default=None)) is not None:
+            return f"{name} was added later"
+        names = filter(is_model_file, files)
+    return _difference(folder, {name: files[name] for name in names if name in files}, _digest_once)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -87,24 +166,30 @@ def find_problem(folder: Path, with_checksums: bool = True, may_be_resaved: bool
     if may_be_resaved and resaved and not any((folder / name).is_file() for name in files if _WEIGHTS.fullmatch(name)):
         files = {name: entry for name, entry in files.items() if not _WEIGHTS.fullmatch(name)}
         added -= resaved
+    problem = _difference(folder, files, _digest if with_checksums else None)
+    loaded = (name for name in sorted(added) if name.endswith(_LOADED))
+    return next((f"{name} was added later" for name in loaded), problem)
+
+
+def _difference(
+    folder: Path, files: Mapping[str, Mapping[str, Any]], digest: Callable[[Path], str] | None
+) -> str | None:
+    """Return how the first file that differs from its entry does so, or None."""
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != entry["size"]:
             return f"{name} has {path.stat().st_size:,} bytes and was written with {entry['size']:,}"
-    for name in added:
-        if name.endswith(_LOADED):
-            return f"{name} was added later"
-    if not with_checksums:
+    if digest is None:
         return None
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            digests = list(pool.map(_digest, (folder / name for name in files)))
+            digests = list(pool.map(digest, (folder / name for name in files)))
         except OSError as error:
             return f"{Path(error.filename or '').name} cannot be read"
-    for (name, entry), digest in zip(files.items(), digests, strict=True):
-        if digest != entry["sha256"]:
+    for (name, entry), value in zip(files.items(), digests, strict=True):
+        if value != entry["sha256"]:
             return f"the content of {name} was changed"
     return None
 
@@ -118,6 +203,17 @@ def _files(folder: Path) -> set[str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_once(path: Path) -> str:
+    """Return the digest of a file, and remember it as long as the file is the same."""
+    stat = path.stat()
+    return _remembered(path.absolute(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(1024)
+def _remembered(path: Path, *_: int) -> str:
+    return _digest(path)
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ from .folder import (
     changes_of,
     check_folder,
     empty_folders_removed,
+    mark_unfinished,
     remove_checkpoints,
     write_results,
 )
@@ -327,6 +328,8 @@ class Run:
             baselines = BaselineScores(**beside)
         record = self.record(trainer, evaluator, seconds)
         record.kept, record.soup, record.baselines = kept, soup, baselines
+        if trainer.args.should_save:
+            mark_unfinished(self.config.output_dir)
         trainer.save_model()
         self.predict(trainer, evaluator)
         if trainer.args.should_save:
