@@ -23,7 +23,7 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 from attendrop import RegularizedTrainer
-from attendrop.trainer.manifest import find_problem
+from attendrop.utils.manifest import find_problem
 
 
 def make_trainer(of: type, folder: Path, megabytes: int) -> Any:

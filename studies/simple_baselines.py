@@ -333,7 +333,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         key = ("model", "recipe", "data set", "examples", "metric")
         groups.setdefault(tuple(str(row[name]) for name in key), []).append(row)
-    found = []
+    cells = []
     for (model, recipe, name, examples, metric), mine in groups.items():
         means = {
             one: statistics.fmean(float(row[one]) for row in mine)
@@ -347,12 +347,12 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             of_seeds = float(t.ppf(0.975, len(mine) - 1)) * statistics.stdev(differences) / len(mine) ** 0.5
             half = max(half, of_seeds)
         difference = statistics.fmean(differences)
-        found.append(
+        cells.append(
             {"model": model, "recipe": recipe, "data set": name, "examples": examples, "metric": metric,
              "seeds": len(mine), "means": means, "best": best, "difference": difference, "half": half,
              "loses": difference + half < 0}
         )  # fmt: skip
-    return found
+    return cells
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:

@@ -158,7 +158,7 @@ SETTINGS = [
     train("fraction is 1.5; it must be a number above 0 and at most 1", fraction=1.5),
     train("validation_share is 1.0; it must be a number above 0 and below 1", validation_share=1),
     train("validation_share is 0.0; it must be a number above 0", validation_share=0),
-    train("too few to split", validation_share=0.001, max_train_samples=8),
+    train("too few to split", validation_share=0.001),
     train("max_train_samples is 0; it must be a whole number of at least 1", max_train_samples=0),
     train("max_eval_samples is -1; it must be a whole number of at least 1", max_eval_samples=-1),
     train("patience is 0; it must be a whole number of at least 1", patience=0),
@@ -301,7 +301,7 @@ YAML = [
     yaml("lr_scheduler_kwargs is 3; it must be JSON", "lr_scheduler_kwargs: 3\n"),
     yaml("resume_from_checkpoint is 'gone', which is not a folder", "resume_from_checkpoint: gone\n"),
     yaml(
-        "there is no setting 'a'",  # a bomb: nine levels of ten references each
+        "has more than 100,000 values when its aliases",  # a bomb: nine levels of ten references each
         "a: &a [x]\n"
         + "".join(
             f"b{i}: &b{i} [{', '.join([f'*{chr(98) + str(i - 1) if i else chr(97)}'] * 10)}]\n" for i in range(9)
@@ -472,8 +472,8 @@ DATA = [
         encoding="ascii",
         train_file=csv("text,label\na b,x\ncafé,y\n".encode("latin-1")),
     ),
-    train("encoding is 'utf-99', which Python does not know; it must be", encoding="utf-99"),
-    train("encoding is 'base64', which Python does not know; it must be", encoding="base64"),
+    train("encoding is 'utf-99', which is no encoding of files that Python knows; it must be", encoding="utf-99"),
+    train("encoding is 'base64', which is no encoding of files that Python knows; it must be", encoding="base64"),
     train("separator is 'ab'; it must be one sign, or one of tab", separator="ab"),
     train("separator is ''; it must be one sign", separator=""),
     train("label_separator is ' '; it must be a sign such as a comma", label_separator=" "),
@@ -795,7 +795,7 @@ CHECK = [
     command("missing argument 'files", "check"),
     command("gone.csv does not exist", "check", "gone.csv"),
     command("4 files are given; give a training file", "check", "a.csv", "b.csv", "c.csv", "d.csv"),
-    command("encoding is 'utf-99', which Python does not know", "check", "a.csv", "--encoding", "utf-99"),
+    command("encoding is 'utf-99', which is no encoding", "check", "a.csv", "--encoding", "utf-99"),
     command("--kind is 'sentiment'; for your own files", "check", "a.csv", "--kind", "sentiment"),
     command(
         "model is 'no/such-model'",

@@ -103,8 +103,8 @@ def test_runs_and_studies_choose_on_the_same_data_and_record_it(tmp_path: Path) 
     }  # fmt: skip
     result = fine_tune(**settings, output_dir=str(tmp_path / "run"))
     kept = result.record.kept
-    found = scores(result.record.history, kept.step, "accuracy")
-    assert kept.chosen == {"wise_ft": max(found, key=lambda value: (found[value], value))}
+    accuracies = scores(result.record.history, kept.step, "accuracy")
+    assert kept.chosen == {"wise_ft": max(accuracies, key=lambda value: (accuracies[value], value))}
     assert kept.sentences[-1] == f"wise_ft chose {kept.chosen['wise_ft']:g} on the validation examples"
     assert result.record.caveats == [
         "wise_ft used validation examples during training, so the scores on them are optimistic."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from attendrop.prune.constant_attention import mean_weights
 from attendrop.prune.layouts import LAYOUTS
 from attendrop.prune.measure import example
 from attendrop.prune.surgery import encoder_layers
+from attendrop.utils.manifest import MANIFEST_FILE
 from helpers import zoo
 from helpers.precision import assert_same_numbers, float64, relative_error
 
@@ -365,11 +367,8 @@ def test_saved_model_loads_with_the_same_outputs(kind: str, tmp_path) -> None:
     assert ("Do not load it with plain transformers" in card) == (kind in BIASED)
     assert "prune.load" in card
     assert "FLOPs" in card
-    assert sorted(p.suffix for p in folder.iterdir() if p.stem != "generation_config") == [
-        ".json",
-        ".md",
-        ".safetensors",
-    ]
+    names = {"README.md", MANIFEST_FILE, "config.json", "model.safetensors"}
+    assert {p.name for p in folder.iterdir() if p.stem != "generation_config"} == names
     assert [p.name for p in tmp_path.iterdir()] == ["pruned"]
 
 
@@ -443,12 +442,15 @@ def test_overwriting_removes_only_older_weights(tmp_path) -> None:
         (tmp_path / name).write_text("{}")
     model = pruned_model("bert", [0])
     prune.save(model, tmp_path, overwrite=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors", "notes.txt"]
+    written = ["README.md", MANIFEST_FILE, "config.json", "model.safetensors"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [*written, "notes.txt"]
     batch = zoo.make_batch("bert")
     assert torch.equal(logits(prune.load(tmp_path), batch), logits(model, batch))
 
 
 def set_config(folder, **fields) -> None:
+    """Change the configuration of a folder that has no seal: an older version wrote it, or the user removed it."""
+    (folder / MANIFEST_FILE).unlink(missing_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
@@ -475,7 +477,7 @@ def test_loading_a_folder_without_a_pruned_model_is_refused(tmp_path) -> None:
         ({"attendrop_pruned_layers": "0"}, "attendrop_pruned_layers .* is '0'"),
         ({"attendrop_pruned_layers": []}, r"attendrop_pruned_layers .* is \[\]"),
         ({"architectures": ["NoSuchModel"]}, "architectures .* names 'NoSuchModel', which is not a model"),
-        ({"num_hidden_layers": 3}, "are not those of its config.json: missing keys"),
+        ({"num_hidden_layers": 3}, "are not those of its config.json: .* are not in its weights"),
         ({"intermediate_size": 20}, "does not load as BertForSequenceClassification|are not those of its config.json"),
     ],
 )
@@ -486,13 +488,29 @@ def test_loading_a_configuration_that_disagrees_with_the_weights_is_refused(fiel
         prune.load(tmp_path / "x")
 
 
+def test_a_pruned_folder_is_sealed(tmp_path) -> None:
+    model = pruned_model("bert", [0])
+    prune.save(model, tmp_path / "x")
+    moved = shutil.copytree(tmp_path / "x", tmp_path / "y")
+    (moved / "README.md").write_text("# My model")
+    batch = zoo.make_batch("bert")
+    assert torch.equal(logits(prune.load(moved), batch), logits(model, batch))
+    config = (moved / "config.json").read_text()
+    (moved / "config.json").write_text(config.replace('"num_attention_heads": 4', '"num_attention_heads": 2'))
+    with pytest.raises(ValueError, match="the content of config.json was changed; copy the folder again, or"):
+        prune.load(moved)
+
+
 def test_loading_incomplete_or_pickled_weights_is_refused(tmp_path) -> None:
     prune.save(pruned_model("bert", [0]), tmp_path / "x")
     file = tmp_path / "x" / "model.safetensors"
     weights = load_file(file)
     del weights["bert.encoder.layer.0.attention.self.query.bias"]
     save_file(weights, file, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="missing keys: bert.encoder.layer.0.attention.self.query.bias"):
+    with pytest.raises(ValueError, match=r"model.safetensors has [\d,]+ bytes and was written with"):
+        prune.load(tmp_path / "x")
+    (tmp_path / "x" / MANIFEST_FILE).unlink()
+    with pytest.raises(ValueError, match="bert.encoder.layer.0.attention.self.query.bias is not in its weights"):
         prune.load(tmp_path / "x")
     file.unlink()
     torch.save(weights, tmp_path / "x" / "pytorch_model.bin")

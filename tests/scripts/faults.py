@@ -50,8 +50,8 @@ import attendrop.lab.report.learning_curves
 from attendrop import parse_method
 from attendrop.lab.cli.app import run
 from attendrop.methods.supertickets.tickets import Tickets
-from attendrop.trainer.manifest import MANIFEST_FILE
 from attendrop.trainer.mixin import RegularizerMixin
+from attendrop.utils.manifest import MANIFEST_FILE
 from attendrop.utils.processes import freeze_imported
 from helpers.cli_tools import save_encoder, sentences, write_csv
 from helpers.data import same_bits

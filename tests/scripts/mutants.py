@@ -353,8 +353,10 @@ MUTANTS: dict[str, list[tuple[str, str, str]]] = {
         ("copy.copy(resolved.arguments)", "resolved.arguments", "resolve"),
         ('found["save_strategy"] = training["eval_strategy"]', "pass", "resolve"),
     ],
-    "trainer/manifest.py": [
+    "trainer/checkpoint_folders.py": [
         ("sorted(checkpoints, reverse=True)", "sorted(checkpoints)", "checkpoints:newest_complete"),
+    ],
+    "utils/manifest.py": [
         ("hashlib.file_digest(file, \"sha256\").hexdigest()", "str(path)", "checkpoints:manifest_check"),
     ],
     "lab/runs/recipe.py": [

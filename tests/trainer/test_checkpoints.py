@@ -15,16 +15,17 @@ from typing import Any
 import pytest
 import yaml
 from safetensors.torch import load_file
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from attendrop import Mixout, RegularizedTrainer
 from attendrop.errors import UserError
 from attendrop.lab.cli.flags import as_arguments as flags
 from attendrop.lab.runs import fine_tune
+from attendrop.trainer.checkpoint_folders import delete_old_checkpoints, newest_checkpoint
 from attendrop.trainer.fingerprint import data_fingerprint
-from attendrop.trainer.manifest import MANIFEST_FILE, find_problem, newest_checkpoint, seal
 from attendrop.trainer.trajectory import Change, find_changes
 from attendrop.utils.lock import LOCK_FILE, locked
+from attendrop.utils.manifest import MANIFEST_FILE, find_problem, seal
 from helpers.cli_tools import ENVIRONMENT, attendrop, save_encoder, sentences, write_csv
 from helpers.data import make_arguments, make_examples, pad, same_bits, weights_of
 from helpers.forks import Fork
@@ -81,6 +82,40 @@ def test_newest_complete_checkpoint_is_chosen(tmp_path: Path) -> None:
     (sealed(tmp_path / "checkpoint-20") / "shards" / "0.bin").write_bytes(b"weigh")
     (tmp_path / "checkpoint-100").mkdir()
     assert newest_checkpoint(tmp_path) == good
+
+
+def test_old_checkpoints_are_chosen_by_their_steps_and_not_by_the_clock(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, max_steps=6, save_steps=1, save_total_limit=2)
+
+    class ClockThatIsSetBack(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            for path in tmp_path.glob("checkpoint-*"):
+                moment = 2_000_000_000 - 1000 * int(path.name.rpartition("-")[2])
+                os.utime(path, (moment, moment))
+
+    trainer.add_callback(ClockThatIsSetBack())
+    trainer.train()
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-5", "checkpoint-6"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "step", "best", "left"),
+    [
+        (2, 30, None, {20, 30}),
+        (1, 30, "runs/checkpoint-10", {10, 30}),
+        (2, 30, "runs/checkpoint-10", {10, 30}),
+        (2, 20, None, {10, 20}),  # the run went back to step 10, and 30 belongs to the attempt before
+        (1, 100, None, {100}),
+        (None, 30, None, {10, 20, 30, 100}),
+    ],
+)
+def test_the_latest_and_the_best_checkpoint_stay(
+    tmp_path: Path, limit: int | None, step: int, best: str | None, left: set[int]
+) -> None:
+    for number in {10, 20, 30, *left}:
+        (tmp_path / f"checkpoint-{number}").mkdir()
+    delete_old_checkpoints(tmp_path, limit, step, best)
+    assert {int(path.name[11:]) for path in tmp_path.iterdir()} == left
 
 
 def test_a_fingerprint_depends_on_the_examples_only() -> None:

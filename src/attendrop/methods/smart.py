@@ -11,8 +11,8 @@ x are the word embeddings. There are three passes with the same ordinary dropout
 
     1. x, which leaves f(x)    2. x + δ, which takes the gradient of λ ℓ by f(x + δ) and leaves it    3. x, by f(x)
 
-Differs from the paper in: the norm of g is that of one example; δ and f̃(x) are computed without ordinary dropout; ε and η
-are 0.03 and 0.1 where the paper has 10⁻⁵ and 10⁻³, with which the penalty is 0 up to rounding.
+Differs from the paper in: the norm of g is that of one example; δ and f̃(x) are computed without ordinary dropout; ε is
+0.03 and η 0.1 where the paper has 10⁻⁵ and 10⁻³, with which the penalty is 0 up to rounding.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class SMART(ProbesModel, RunsSeveralPasses, RequiresModelLoss, KeepsState):
         replaces_loss = isinstance(other, RequiresModelLoss) and other.requires_model_loss is not None
         if largest(self.weight) > 0 and replaces_loss:
             return (
-                f"of which SMART leaves the model's own loss out of a pass and {type(other).__name__} replaces a part of it; "
-                "set SMART(weight=0), or choose one of them."
+                f"of which SMART leaves the model's own loss out of a pass and {type(other).__name__} replaces a part "
+                "of it; set SMART(weight=0), or choose one of them."
             )
         return reason_against(self, other)
 

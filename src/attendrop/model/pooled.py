@@ -36,6 +36,8 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from ..utils.loading import wrong_weights
+from ..utils.manifest import check_sealed
 from .pooled_config import POOLINGS, encodes_apart, pooling_of
 from .sentence_files import write_sentence_files
 
@@ -260,17 +262,21 @@ def load_classifier(folder: str | Path) -> Any:
         logits = model(**tokenizer(["good", "bad"], padding=True, return_tensors="pt")).logits
         ```
     """
+    if Path(folder).is_dir():
+        check_sealed(folder)
     config = AutoConfig.from_pretrained(folder)
     cls = AutoModelForSequenceClassification if pooling_of(config) is None else pooled_class(config)
-    model, report = cls.from_pretrained(folder, config=config, use_safetensors=True, output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{str(folder)!r} is no finished model: {', '.join(missing[:4])} are not in its weights.")
+    model, report = cls.from_pretrained(
+        folder, config=config, use_safetensors=True, ignore_mismatched_sizes=True, output_loading_info=True
+    )
+    if problem := wrong_weights(report):
+        raise ValueError(f"{str(folder)!r} is no finished model: {problem}.")
     return model.eval()
 
 
 def __getattr__(name: str) -> Any:
     """Find a class by its name, so that models can be pickled."""
-    found = pooled_class_named(name)
-    if found is None:
+    cls = pooled_class_named(name)
+    if cls is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return found
+    return cls

@@ -25,6 +25,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..model.pooled import pooled_class_named
+from ..utils.loading import wrong_weights
+from ..utils.manifest import check_sealed, seal_model
 from .card import pruned_card
 from .constant_attention import ConstantAttention
 from .measure import Comparison, cost_of
@@ -69,6 +71,7 @@ def save(model: Any, folder: str | Path, overwrite: bool = False, batch: Mapping
         costs = Comparison(*(cost_of(each, 1, _length(model.config), 0, inputs=batch) for each in (stock, model)))
         card = pruned_card(model, _numbers_of(constants), _is_exact(constants), costs)
         (draft / "README.md").write_text(card, encoding="utf-8")
+        seal_model(draft, {"versions": {"transformers": transformers.__version__}})
         _move(draft, folder)
     return folder
 
@@ -82,6 +85,7 @@ def load(folder: str | Path, batch: Mapping[str, Any] | None = None) -> Any:
     """
     folder = Path(folder)
     path = folder / "config.json"
+    check_sealed(folder)
     config = _read_config(path)
     numbers = _pruned_layers(config, path)
     model = _load_stock(folder, _model_class(config, path))
@@ -184,14 +188,13 @@ def _load_stock(folder: Path, cls: Any) -> Any:
     """Load the folder as a stock model and check that no weight is missing or left over."""
     try:
         model, info = cls.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, dtype="auto", output_loading_info=True
-        )
+            folder, local_files_only=True, use_safetensors=True, dtype="auto", ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )  # fmt: skip
     except Exception as error:  # transformers raises many classes of errors for a file that cannot be loaded
         raise ValueError(f"{str(folder)!r} does not load as {cls.__name__}: {error}") from error
-    wrong = {kind: sorted(map(str, info[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
-    if any(wrong.values()):
-        listed = "; ".join(f"{kind.replace('_', ' ')}: {', '.join(keys[:4])}" for kind, keys in wrong.items() if keys)
-        raise ValueError(f"the weights in {str(folder)!r} are not those of its config.json: {listed}.")
+    if problem := wrong_weights(info):
+        raise ValueError(f"the weights in {str(folder)!r} are not those of its config.json: {problem}.")
     return model
 
 

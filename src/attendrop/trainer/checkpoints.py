@@ -15,13 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import logging
 
 from ..core.trainer_protocol import TrainerProtocol
 from ..utils.distributed import gather_objects
+from ..utils.manifest import NoManifest, find_problem, read_manifest, seal
+from .checkpoint_folders import STAGING, delete_old_checkpoints, move_into_place, numbered_checkpoints
 from .fingerprint import data_fingerprint, model_fingerprint
-from .manifest import STAGING, NoManifest, find_problem, move_into_place, numbered_checkpoints, read_manifest, seal
 from .trajectory import (
     Change,
     argument_settings,
@@ -267,8 +267,7 @@ class Checkpoints:
                 self._finish(staging / name, Path(folder, name), step)
             trainer.accelerator.wait_for_everyone()
         if args.should_save:
-            best = trainer.state.best_model_checkpoint
-            rotate_checkpoints(folder, args.save_total_limit, best_model_checkpoint=best, use_mtime=True)
+            delete_old_checkpoints(Path(folder), args.save_total_limit, step, trainer.state.best_model_checkpoint)
 
     def _finish(self, staged: Path, target: Path, step: int) -> None:
         try:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..core.trainer_protocol import TrainerProtocol
 from ..errors import DivergedError
 from ..utils.distributed import sum_over_processes
-from .manifest import newest_checkpoint
+from .checkpoint_folders import newest_checkpoint
 
 BAD_STEPS = 5  # this many steps in a row without a finite loss are no coincidence
 BAD_LOGS = 10  # this many log lines in a row whose gradient norm is not finite; a loss scaler starts with a few

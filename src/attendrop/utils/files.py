@@ -45,7 +45,12 @@ def write_whole(path: Path, content: str | bytes, flush: bool = True) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically, without waiting for the disk."""
-    write_whole(path, json.dumps(value, indent=1, default=str) + "\n", flush=False)
+    write_whole(path, json_text(value), flush=False)
+
+
+def json_text(value: Any) -> str:
+    """Return the content of a JSON file."""
+    return json.dumps(value, indent=1, default=str) + "\n"
 
 
 def _flush_folder(folder: Path) -> None:

@@ -16,6 +16,7 @@ from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.cli.flags import as_arguments
 from attendrop.lab.runs import fine_tune
+from attendrop.utils.manifest import MANIFEST_FILE
 from helpers.bad_inputs import BAD_INPUTS, Bad, File, Model, Run, written
 from helpers.cli_tools import ENVIRONMENT, save_encoder, sentences, write_csv
 
@@ -37,6 +38,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         model=str(folder / "model"), train_file=str(folder / "train.csv"), output_dir=str(folder / "run"),
         use_cpu=True, max_steps=1, save_strategy="no", load_best_model_at_end=False,
     )  # fmt: skip
+    (
+        folder / "run" / MANIFEST_FILE
+    ).unlink()  # as in a folder of an older version, so that more than the seal is tested
     return folder
 
 

@@ -237,4 +237,4 @@ def test_a_method_that_uses_the_validation_examples_is_a_caveat() -> None:
     (caveat,) = caveats_of(config, [ADDrop(), AttendOut(reward_on="dev")])
     assert caveat.startswith("attendout used validation examples during training")
     config = config.replaced({"max_eval_samples": 1000})
-    assert caveats_of(config, []) == ["At most 1,000 examples of each split were evaluated, the first ones."]
+    assert caveats_of(config, []) == ["At most 1,000 examples of each split were evaluated, drawn at random."]

@@ -255,7 +255,8 @@ def real_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_encoder(folder / "model", [text for text, _ in rows])
     files = {"train_file": rows, "validation_file": sentences(24, seed=2)}
     settings = {name: str(write_csv(folder / f"{name}.csv", content)) for name, content in files.items()}
-    settings |= {"model": str(folder / "model"), "num_train_epochs": 2, "logging_steps": 2, "use_cpu": True}
+    settings |= {"model": str(folder / "model"), "num_train_epochs": 4, "learning_rate": 1e-2, "use_cpu": True}
+    settings |= {"logging_steps": 2}
     worker, methods = Worker("cpu"), ["plain", "addrop:p=0.5,q=0.5,layers=all"]
     study = folder / "study"
     study.mkdir()

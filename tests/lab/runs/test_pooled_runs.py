@@ -57,7 +57,7 @@ def test_few_pairs_are_encoded_apart_from_the_file_to_the_predictions(place: Pat
     assert record["task_definition"]["is_encoded_apart"]
     assert json.loads((folder / "config.json").read_text())["attendrop_pairs"] == "separate"
     done = predict_file(folder, place / file, place / f"{file}_predictions.csv", overwrite=True)
-    assert done.rows == 48
+    assert done.examples == 48
     robustness_of_run(folder, place / file, rates=(0.5,))
     assert "BertPooledForSequenceClassification" in (folder / "README.md").read_text()
     assert not (folder / "modules.json").exists()

@@ -15,6 +15,7 @@ from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
 from attendrop.lab.records import RunError, StudyRecord
 from attendrop.lab.report.analysis import Analysis, Sequential, checked_analysis
+from attendrop.lab.report.page.markdown import render_markdown
 from attendrop.lab.report.page.words import headline
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Comparison
@@ -206,6 +207,15 @@ def test_models_that_give_one_answer_only_have_learned_nothing() -> None:
     assert comparison_of(analyse_records(records, design.to_dict())).sentence.startswith("No run learned anything")
 
 
+def test_a_report_says_of_how_many_examples_a_sample_was_drawn() -> None:
+    design = design_of(["rdrop"])
+    sample = {"examples": {"train": 120, "validation": 50}, "available": {"train": 4500}}
+    records = [record_of(run, 0.8, **sample) for run in design.runs(design.cells[0], 0)]
+    text = render_markdown(analyse_records(records, design.to_dict()))
+    assert "## glue/rte, 120 of 4,500 training examples, scored on validation" in text
+    assert "all training data" not in text
+
+
 def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
     grid = [f"addrop:p={p},q={q}" for p in (0.1, 0.3) for q in (0.2, 0.5)]
     design = design_of(grid)
@@ -293,7 +303,7 @@ def test_a_method_that_always_fails_is_shown_and_the_exit_code_says_so(words: li
 def test_a_method_that_cannot_work_is_refused_before_any_run(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ["--method", "addrop", "--num-train-epochs", "1", "--output-dir", str(tmp_path / "study")]
+    more = ["--method", "addrop@num_train_epochs=1", "--output-dir", str(tmp_path / "study")]
     assert run(["compare", *words, *more]) == 2
     shown = capsys.readouterr()
     assert "cross-tuning would have no AD-DROP epoch" in " ".join(shown.err.split())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from attendrop import load_classifier
 from attendrop.errors import UserError
@@ -19,6 +19,8 @@ from attendrop.lab.cli.app import run
 from attendrop.lab.runs.predict import predict_texts
 from attendrop.lab.studies.records import read_records
 from attendrop.lab.studies.soup import make_soup
+from attendrop.model.pooled import pooled_class
+from attendrop.utils.manifest import MANIFEST_FILE
 from helpers.cli_tools import save_encoder, sentences, write_csv
 
 pytestmark = pytest.mark.xdist_group("soup")
@@ -131,10 +133,27 @@ def changed(study: Path, copy: Path, change: Any) -> Path:
     return copy
 
 
-def another_architecture(study: Path, ids: list[str]) -> None:
+def another_depth(study: Path, ids: list[str]) -> None:
     path = study / "models" / ids[1] / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "num_hidden_layers": config["num_hidden_layers"] - 1}))
+
+
+def another_depth_without_a_seal(study: Path, ids: list[str]) -> None:
+    another_depth(study, ids)
+    (study / "models" / ids[1] / MANIFEST_FILE).unlink()
+
+
+def another_architecture(study: Path, ids: list[str]) -> None:
+    another_depth_without_a_seal(study, ids)
+    place = study / "models" / ids[1]
+    pooled_class(config := AutoConfig.from_pretrained(place))(config).save_pretrained(place)
+
+
+def swapped_models(study: Path, ids: list[str]) -> None:
+    first, second, third = (study / "models" / name for name in (ids[0], ids[1], "third"))
+    for source, target in ((first, third), (second, first), (third, second)):
+        source.rename(target)
 
 
 def one_run(study: Path, ids: list[str]) -> None:
@@ -156,6 +175,9 @@ def a_broken_file(study: Path, ids: list[str]) -> None:
         (lambda study, ids: shutil.rmtree(study / "models"), {}, "has no models of its runs"),
         (lambda study, ids: shutil.rmtree(study / "models" / ids[0]), {}, f"the models of 1 of the {SEEDS} runs"),
         (one_run, {}, "a soup needs at least two"),
+        (another_depth, {}, "config.json has .* bytes and was written with"),
+        (another_depth_without_a_seal, {}, "in its weights and not in the model"),
+        (swapped_models, {}, "holds the model of run"),
         (another_architecture, {}, "models of different architectures cannot be averaged"),
         (a_broken_file, {}, "model"),
     ],

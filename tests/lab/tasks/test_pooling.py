@@ -163,7 +163,7 @@ def test_a_finished_model_without_some_weights_is_refused(folder: Path, tmp_path
     weights = load_file(tmp_path / "model.safetensors")
     del weights["pooled_head.bias"]
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match="no whole model of a finished run: pooled_head.bias are not in"):
+    with pytest.raises(UserError, match="no whole model of a finished run: pooled_head.bias is not in"):
         load_model(tmp_path, SINGLE, is_finished=True)
     with pytest.raises(UserError, match=r"no whole model .* pooled_head\.weight"):
         load_model(tmp_path, dataclasses.replace(SINGLE, labels=("a", "b", "c")), is_finished=True)

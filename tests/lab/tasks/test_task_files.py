@@ -176,7 +176,7 @@ def test_the_kind_can_be_chosen(tmp_path: Path) -> None:
     assert load_files(scores, kind="regression").task.kind == "regression"
     assert load_files(scores, kind="classification").task.labels == tuple(map(str, range(30)))
     decimals = file(tmp_path, "b.csv", csv_of(9, lambda i: f"{i % 3}.0"))
-    assert load_files(decimals, kind="classification").task.labels == ("0", "1", "2")
+    assert load_files(decimals, kind="classification").task.labels == ("0.0", "1.0", "2.0")
     pairs = file(tmp_path, "c.csv", "en,de\na dog,ein Hund\na cat,eine Katze\n")
     for flags in ({"text_pair": "de"}, {"label": "de"}):
         data = load_files(pairs, text="en", kind="translation", **flags)
@@ -291,9 +291,9 @@ BAD_FILES: list[tuple[str, str | bytes, str]] = [
     (
         "columns.csv",
         "a,b,c\nx y,1,2\nz w,1,3\n",
-        "none is clearly the text or the label; .*, perhaps --text a --label b",
+        "none is clearly the text or the label; .*, perhaps --text a --label c",
     ),
-    ("named.csv", "text,b,c\nx y,1,2\nz w,1,3\n", "none is clearly the label; name it with --label, perhaps --label b"),
+    ("named.csv", "text,b,c\nx y,1,2\nz w,1,3\n", "none is clearly the label; name it with --label, perhaps --label c"),
     ("two.csv", "text,target,class\nx y,1,2\n", "target and class could each be the label; name it with --label"),
     ("what.csv", "a,b,label\nx y,z w,2\n", "has the columns a, b, label, .* name it with --text"),
     ("both.csv", "text,review,label\nx y,z w,2\n", "not clear which of them is the text"),

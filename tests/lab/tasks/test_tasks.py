@@ -17,11 +17,14 @@ import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from attendrop.errors import UserError
+from attendrop.lab.runs.data import load_data
+from attendrop.lab.runs.settings import make_config
 from attendrop.lab.tasks import (
     KINDS,
     TASKS,
     Data,
     Task,
+    at_most,
     describe,
     few_shots,
     find_task,
@@ -277,6 +280,7 @@ def test_samples_depend_on_the_seed_only(data: Data) -> None:
             lambda seed: split_validation(data, 0.2, seed).validation,
             lambda seed: few_shots(without_rare(data), 5, seed).train,
             lambda seed: fraction(data, 0.3, seed).train,
+            lambda seed: at_most(data, "train", 30, seed).train,
         )
     ):
         first = texts(draw(1))
@@ -317,6 +321,31 @@ def test_a_fraction_is_of_each_class(data: Data) -> None:
     for share in (0.0, 1.0, float("nan")):
         with pytest.raises(UserError, match="validation_share is"):
             split_validation(data, share)
+
+
+def test_at_most_draws_from_every_class_of_a_sorted_file(tmp_path: Path) -> None:
+    rows = "".join(f"text number {i},class {i // 10}\n" for i in range(77 * 10))
+    (tmp_path / "a.csv").write_text("text,label\n" + rows, encoding="utf-8")
+    config = make_config({"model": "m", "train_file": tmp_path / "a.csv", "max_train_samples": 154})
+    data = load_data(config, seed=1)
+    assert set(counts(data, data.train).values()) == {2}
+    assert len(counts(data, data.train)) == 77
+    assert data.notes[-1] == "154 of 693 training examples, stratified, seed 1"
+    assert data.available == {"train": 693}
+    assert len(texts(data.validation)) == 77
+    few = load_data(config.replaced({"max_train_samples": 50, "max_eval_samples": 40}), seed=1)
+    assert (len(texts(few.train)), len(texts(few.validation))) == (50, 40)
+    assert few.notes[-1] == "warning: 50 training examples cannot hold all classes; 27 have none"
+    assert few.available == {"train": 693, "validation": 77}
+    other = load_data(config.replaced({"max_eval_samples": 40}), seed=1)
+    assert texts(other.validation) == texts(few.validation)  # whatever is trained on
+
+
+def test_at_most_keeps_rare_classes_and_never_more_than_asked_for(data: Data) -> None:
+    assert counts(data, at_most(data, "train", 4, seed=1).train) == {"a": 2, "b": 1, "c": 1}
+    many = dataclasses.replace(data, task=dataclasses.replace(data.task, labels=("a", "b", "c", *"defgh")))
+    assert len(texts(at_most(many, "train", 9).train)) == 9
+    assert at_most(data, "train", 100) is data
 
 
 def test_regression_examples_are_split_at_random(tmp_path: Path) -> None:

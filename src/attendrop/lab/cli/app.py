@@ -18,6 +18,7 @@ from ...errors import DivergedError, UserError
 from ...utils.deprecation import warn_renamed
 from .console import console, print_error, print_stopped
 from .launch import is_main_process
+from .once import OnceCommand
 from .packages import check_packages
 from .signals import exits_on_interrupt
 
@@ -59,7 +60,7 @@ def load_command(name: str) -> Any:
     """Import the module of a command and build the command with its options."""
     command = typer.Typer(rich_markup_mode="rich", add_completion=False)
     with exits_on_interrupt():
-        command.command(name, help=COMMANDS[name])(import_module(f".{name}", __package__).command)
+        command.command(name, cls=OnceCommand, help=COMMANDS[name])(import_module(f".{name}", __package__).command)
         return typer.main.get_command(command)
 
 

@@ -13,9 +13,11 @@ from ...errors import UserError
 from ...utils.checks import check_number, check_whole
 from ...utils.secrets import is_secret
 from ..report.analysis import Analysis, Result
+from ..report.page.words import amount_of_data
 from ..runs import make_config, read_yaml
 from ..runs.hub_token import token_in_environment
 from ..studies.compare import compare
+from ..studies.data_sets import read_data_sets
 from ..studies.design import Design, make_design
 from ..tasks.outcomes import OUTCOMES, Outcome, all_deltas
 from .console import console, plain_table, quiet_libraries, shown
@@ -45,6 +47,13 @@ def compare_command(
         _option("A method: plain, frozen, name:field=value; methods joined with +, settings after @; repeat it."),
     ],
     task: Annotated[list[str] | None, _option("A data set by name; may be repeated.")] = None,
+    train_file: Annotated[
+        list[str] | None, _option("Your own training data; several files are several data sets.")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        _option("A data set of your own with a name: NAME=FILE, and its settings after @; may be repeated."),
+    ] = None,
     seeds: Annotated[int, _option("Seeds that every method is trained with.")] = 10,
     first_seed: Annotated[int, _option("The first seed; the others follow it.")] = 0,
     fraction: Annotated[
@@ -102,8 +111,12 @@ def compare_command(
     for name, value in deltas.items():
         check_number(f"delta of {name}", value)
     tasks = task or ([shared.pop("task")] if "task" in shared else [])
+    in_yaml = shared.pop("train_file", [])
+    files = train_file or (in_yaml if isinstance(in_yaml, list) else [in_yaml])
+    sets = read_data_sets(data or (), files) if data or len(files) > 1 else {}
+    shared |= {"train_file": files[0]} if files and not sets else {}
     design = make_design(
-        shared, method, tasks=tuple(tasks), sizes=_sizes(fraction, shots), keep=keep, resample=resample,
+        shared, method, tasks=tuple(tasks), data=sets, sizes=_sizes(fraction, shots), keep=keep, resample=resample,
         first_seed=first_seed, baseline=baseline, same_head=same_head,
     )  # fmt: skip
     if keep_models:
@@ -111,7 +124,8 @@ def compare_command(
     example = make_config({**design.runs(design.cells[0], 0)[0].settings, **secrets})
     place = Path(folder or Path("studies", example.output_dir.name.removesuffix("-plain")))
     made = executor.make(shared)
-    words = {**shared, "method": list(design.methods), "task": tasks, "fraction": fraction or [], "shots": shots or []}
+    given = {"task": tasks, "data": data, "train_file": files, "fraction": fraction, "shots": shots}
+    words = {**shared, "method": list(design.methods), **{name: value or [] for name, value in given.items()}}
     more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
     more |= {name: True for name, is_on in (("same_head", same_head), ("keep_models", keep_models)) if is_on}
     command = shlex.join(["attendrop", "compare", *as_arguments({**words, **more, "output_dir": str(place)})])
@@ -134,7 +148,7 @@ def compare_command(
 command = with_flags(
     compare_command,
     without=_NOT_FOR_STUDIES,
-    shown=("seeds", "fraction", "shots", "keep", "until_decided", "baseline", "delta", "workers"),
+    shown=("data", "seeds", "fraction", "shots", "keep", "until_decided", "delta", "workers"),
 )
 
 
@@ -183,10 +197,10 @@ def print_verdicts(analysis: Analysis) -> None:
     for task, size in places:
         cells = [cell for cell in analysis.cells if (cell.task, cell.size, cell.part) == (task, size, "validation")]
         outcomes = [name for name in cells[0].outcomes if OUTCOMES[name].is_in_terminal]
-        title = f"{task}" if size == "all" else f"{task}, {size}"
+        title = f"{task}" if size == "all" and not cells[0].available else f"{task}, {amount_of_data(cells[0])}"
         table = plain_table(shown(title), *(analysis.metric if name == "score" else name for name in outcomes))
         table.columns[0].overflow = "fold"
-        first = min(30, max(len(cell.method) for cell in cells))
+        first = min(30, max(len(title), *(len(cell.method) for cell in cells)))
         each = (console.width - first) // len(outcomes) - 1
         table.columns[0].min_width = first
         for column in table.columns[1:]:

@@ -28,7 +28,7 @@ def command(
         str, typer.Option(help="How positions are ordered: ga (gradient), iga (integrated gradient) or aa (attention).")
     ] = "ga",
     label: Annotated[str, typer.Option(help="The attributed label: pseudo (the prediction) or gold.")] = "pseudo",
-    max_samples: Annotated[int, typer.Option(help="Use at most this number of examples, the first ones.")] = 500,
+    max_samples: Annotated[int, typer.Option(help="Use at most this number of examples, drawn at random.")] = 500,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the random positions.")] = 0,
     output: Annotated[

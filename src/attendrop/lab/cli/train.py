@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...trainer.manifest import newest_checkpoint
+from ...trainer.checkpoint_folders import newest_checkpoint
 from ...utils.secrets import is_secret
 from ..runs import RunConfig, make_config, read_yaml, train
 from ..runs.hub_token import token_in_environment

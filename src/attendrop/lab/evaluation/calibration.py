@@ -27,18 +27,18 @@ def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
         temperature: The logits are divided by it.
     """
     logits, gold = answers.scored()
-    found: dict[str, Any] = {"temperature": temperature}
+    summary: dict[str, Any] = {"temperature": temperature}
     for name, value in (("raw", 1.0), ("scaled", temperature)):
         probabilities = softmax(logits, value)
         table = reliability(probabilities, gold)
-        found[name] = {
+        summary[name] = {
             "ece": calibration_error(probabilities, gold),
             "brier": brier_score(probabilities, gold),
             "reliability": table._asdict(),
         }
         squares = ((probabilities - np.eye(probabilities.shape[1])[gold]) ** 2).sum(-1)
-        found[name]["brier_low"], found[name]["brier_high"] = score_interval(np.mean, squares)
-    return found
+        summary[name]["brier_low"], summary[name]["brier_high"] = score_interval(np.mean, squares)
+    return summary
 
 
 def choose_temperature(answers: Answers) -> tuple[float, str]:

@@ -70,12 +70,12 @@ def _classes(answers: Answers) -> list[dict[str, Any]]:
 def _warnings(evaluation: Mapping[str, Any], answers: Answers, split: str) -> list[str]:
     name = answers.task.metrics[0]
     score = evaluation["scores"][name]
-    found = answers.warnings(split)
-    if not found and score["baseline"] is not None and answers.is_compared_with_baseline:
+    warnings = answers.warnings(split)
+    if not warnings and score["baseline"] is not None and answers.is_compared_with_baseline:
         sign = 1 if tasks.METRICS[name].greater_is_better else -1
         if sign * score["value"] <= sign * score["baseline"]:
-            found.append(
+            warnings.append(
                 f"{name} on {split} is {score['value']:.4f}, no better than {score['baseline']:.4f}, which always "
                 f"answering {evaluation['baseline']!r} reaches"
             )
-    return found
+    return warnings

@@ -123,6 +123,7 @@ class RunRecord:
         versions: Library -> its version.
         device: The device that it was trained on.
         examples: Split -> its number of examples.
+        available: Split of which only a sample is used -> the number of examples that it was drawn from.
         metric: The name of the score.
         greater_is_better: Whether greater values of the metric are better.
         notes: The notes about data and model that the user saw.
@@ -138,6 +139,7 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=dict)
     device: str = ""
     examples: dict[str, int] = field(default_factory=dict)
+    available: dict[str, int] = field(default_factory=dict)
     metric: str | None = None
     greater_is_better: bool = True
     notes: list[str] = field(default_factory=list)

@@ -92,6 +92,7 @@ class Cell:
         part: The part of the data.
         outcomes: Name of the outcome -> its result.
         examples: The number of training examples.
+        available: The number of training examples that they were drawn from; None if all are used.
         majority: The share of the most frequent class.
         unlearned: The sentence that no run of any method learned anything here; empty if one did.
         curves: Scores and losses by epoch.
@@ -103,6 +104,7 @@ class Cell:
     part: str
     outcomes: dict[str, Result]
     examples: int | None = None
+    available: int | None = None
     majority: float | None = None
     unlearned: str = ""
     curves: Curves | None = None

@@ -126,9 +126,20 @@ def _runs(record: FolderRecord, settings_file: Path) -> str:
     )
 
 
+def amount(record: FolderRecord, split: str) -> str:
+    """Return the number of examples of a split: "120", or "120 of 4,500" if they are a sample.
+
+    Args:
+        record: The record of the run.
+        split: The name of the split.
+    """
+    available = record.available.get(split)
+    return f"{record.examples[split]:,}" + ("" if available is None else f" of {available:,}")
+
+
 def _text(record: FolderRecord, settings_file: Path) -> str:
     config, versions = record.settings, record.versions
-    examples = ", ".join(f"{count} {split}" for split, count in record.examples.items())
+    examples = ", ".join(f"{amount(record, split)} {split}" for split in record.examples)
     methods = _bullets(_method(fields) for fields in record.regularizers)
     settings = _bullets(f"{name}: {markdown_text(config[name])}" for name in _SHOWN_SETTINGS if name in config)
     scores = scores_in_card(record.scores, record.evaluation)

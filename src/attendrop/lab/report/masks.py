@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...methods.addrop import ADDrop
+from ...model.pooled import load_classifier
 from .explorer import attention_maps
 from .style import saved
 
@@ -130,7 +131,10 @@ def _run(options: argparse.Namespace) -> None:
     config = AutoConfig.from_pretrained(options.model)
     has_head = any("Classification" in name for name in config.architectures or [])
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    model = AutoModelForSequenceClassification.from_pretrained(options.model).eval()
+    if has_head:
+        model = load_classifier(options.model)
+    else:
+        model = AutoModelForSequenceClassification.from_pretrained(options.model).eval()
     batch = dict(tokenizer(options.sentence, return_tensors="pt", truncation=True, max_length=64))
     maps = panels(model, batch, options.layer, options.head, options.p, options.q, options.seed)
     tokens = tokenizer.convert_ids_to_tokens(batch["input_ids"][0])

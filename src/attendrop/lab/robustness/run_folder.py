@@ -42,16 +42,15 @@ def robustness_of_run(
         layers: The layers, as in `measure_robustness`.
         attribution: "ga", "iga" or "aa".
         label: "pseudo", the model's own prediction, or "gold".
-        seed: The seed of the random positions.
-        max_samples: Use at most this number of examples, the first ones; None = all.
+        seed: The seed of the random positions, and of the sample.
+        max_samples: Use at most this number of examples, drawn at random, stratified; None = all.
         batch_size: The number of examples in a batch.
         watch: A function around the batches that may show the progress.
     """
     record = read_record(folder)
     data = _evaluated_data(folder, record, file)
-    assert data.test is not None
     if max_samples is not None:
-        data.test = data.test.select(range(min(max_samples, len(data.test))))
+        data = tasks.at_most(data, "test", max_samples, seed)
     tokenizer = tasks.load_processor(str(folder), data.task)
     prepared = tasks.prepare(data, tokenizer, record.max_length)
     assert prepared.test is not None

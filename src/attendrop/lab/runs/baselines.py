@@ -93,30 +93,34 @@ class Baselines:
             FROZEN: f"frozen features with {fit}",
             COSINE: "the cosine of frozen features",
         }
-        found: dict[str, Any] = {"metric": metric.name, "scores": score, "names": {name: names[name] for name in score}}
+        comparison: dict[str, Any] = {
+            "metric": metric.name,
+            "scores": score,
+            "names": {name: names[name] for name in score},
+        }
         if others:
             best = max(others, key=lambda name: sign * score[name])
             low, high = _difference(metric, others[best], answers)
-            found |= {"best": best, "is_clear": bool(low > 0 if sign > 0 else high < 0)}
+            comparison |= {"best": best, "is_clear": bool(low > 0 if sign > 0 else high < 0)}
             if sign * score[best] >= sign * score[TUNED]:
-                found["sentence"] = _sentence(found, names)
-        shared: dict[str, Any] = gather_objects(found, world)[0]
+                comparison["sentence"] = _sentence(comparison, names)
+        shared: dict[str, Any] = gather_objects(comparison, world)[0]
         return shared
 
     def _answers(self, tuned: Answers) -> dict[str, Answers]:
         """Return the answers of each baseline on the validation data."""
-        found = {}
+        answers = {}
         if (words := self._of_words()) is not None:
-            found[WORDS] = self._as_answers(words, tuned)
+            answers[WORDS] = self._as_answers(words, tuned)
         if self.frozen is not None and self.frozen.validation is not None:
             values = self.frozen.validation
             if tuned.is_scored is not None:
                 values = np.zeros((len(tuned.is_scored), values.shape[1]))
                 values[tuned.is_scored] = self.frozen.validation
-            found[FROZEN] = self._as_answers(values, tuned)
+            answers[FROZEN] = self._as_answers(values, tuned)
         if self._cosine is not None:
-            found[COSINE] = self._as_answers(self._cosine, tuned)
-        return found
+            answers[COSINE] = self._as_answers(self._cosine, tuned)
+        return answers
 
     def _as_answers(self, values: Array, tuned: Answers) -> Answers:
         values = values[:, 0] if self.kind.has_numbers and values.ndim == 2 else values
@@ -161,19 +165,19 @@ class Baselines:
         return True
 
 
-def _sentence(found: Mapping[str, Any], names: Mapping[str, str]) -> str:
+def _sentence(baselines: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Return what to know first about a run that a baseline equals or beats."""
-    best, score = found["best"], found["scores"]
-    label = tasks.METRICS[found["metric"]].label or found["metric"].replace("_", " ")
+    best, score = baselines["best"], baselines["scores"]
+    label = tasks.METRICS[baselines["metric"]].label or baselines["metric"].replace("_", " ")
     beaten = f"{names[best]} reaches a validation {label} of {_number(score[best])}, the fine-tuned model "
     beaten += _number(score[TUNED])
     if score[best] == score[TUNED]:
         text = f"{beaten}: a tie"
     else:
-        text = f"{beaten}: " + ("it is better" if found["is_clear"] else "the difference is within noise")
+        text = f"{beaten}: " + ("it is better" if baselines["is_clear"] else "the difference is within noise")
     if best == FROZEN and score[best] != score[TUNED]:
         return f"{text} (--keep-best-of keeps it)"
-    return f"{text}; train longer, try another --learning-rate or more data" if found["is_clear"] else text
+    return f"{text}; train longer, try another --learning-rate or more data" if baselines["is_clear"] else text
 
 
 def _number(value: float) -> str:
@@ -239,7 +243,7 @@ def _tag_features(train: Any, validation: Any, columns: Sequence[str]) -> tuple[
 
 
 def _described(words: Sequence[str]) -> list[dict[str, float]]:
-    found = []
+    features = []
     for place, word in enumerate(words):
         before = words[place - 1] if place else "^"
         after = words[place + 1] if place + 1 < len(words) else "$"
@@ -249,8 +253,8 @@ def _described(words: Sequence[str]) -> list[dict[str, float]]:
             f"b3={word[:3].lower()}", f"s={_squeezed(shape)}", f"-1={before.lower()}", f"+1={after.lower()}",
             f"-1s={_squeezed('X' if before[:1].isupper() else 'x')}", f"first={place == 0}",
         )  # fmt: skip
-        found.append(dict.fromkeys(names, 1.0))
-    return found
+        features.append(dict.fromkeys(names, 1.0))
+    return features
 
 
 def _squeezed(shape: str) -> str:

@@ -19,7 +19,7 @@ def caveats_of(config: RunConfig, regularizers: Sequence[Regularizer]) -> list[s
     """
     caveats = [f"{sentence}." for sentence in optimistic_scores(regularizers)]
     if config.max_eval_samples is not None:
-        caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, the first ones.")
+        caveats.append(f"At most {config.max_eval_samples:,} examples of each split were evaluated, drawn at random.")
     return caveats
 
 

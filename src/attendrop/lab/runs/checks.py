@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
+from ...utils.limits import MOST_WORKERS
 from ..tasks.pooling import PAIR_SETTINGS, POOLING_SETTINGS
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ _LEAST = {
     "per_device_eval_batch_size": 1,
     "gradient_accumulation_steps": 1,
     "eval_accumulation_steps": 1,
-    "save_total_limit": 1,
     "dataloader_num_workers": 0,
+    "save_total_limit": 1,
     "dataloader_prefetch_factor": 1,
     "torch_empty_cache_steps": 1,
     "generation_max_length": 1,
@@ -43,6 +44,7 @@ _LEAST = {
 # setting -> the limits of a number, and whether the lower and the upper one are excluded
 _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "fraction": (0, 1, True, False),
+    "dataloader_num_workers": (0, MOST_WORKERS, False, False),
     "validation_share": (0, 1, True, True),
     "mlm_probability": (0, 1, True, True),
     "focal_gamma": (0, inf, False, False),
@@ -130,12 +132,12 @@ def _choices() -> dict[str, list[str]]:
     """Return the allowed values of each training argument whose type is an enumeration."""
     from transformers import Seq2SeqTrainingArguments
 
-    found = {}
+    choices = {}
     for name, hint in typing.get_type_hints(Seq2SeqTrainingArguments).items():
         for option in typing.get_args(hint) or (hint,):
             if isinstance(option, type) and issubclass(option, enum.Enum):
-                found[name] = [str(member.value) for member in option]
-    return found
+                choices[name] = [str(member.value) for member in option]
+    return choices
 
 
 def _nearest(value: str, known: Iterable[str]) -> str:

@@ -8,14 +8,16 @@ from ...errors import UserError
 from .. import tasks
 from .settings import RunConfig
 
+EVALUATION_SEED = 42  # of `max_eval_samples`
+
 
 def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> tasks.Data:
-    """Load the task or the files, make a validation split if there is none, and reduce the splits as configured.
+    """Load the task or the files, make a validation split if there is none, and draw samples as configured.
 
     Args:
         config: The configuration.
-        seed: The seed of the validation split, and of `shots` and `fraction`.
-        sample_seed: The seed of `shots` and `fraction`, if it differs.
+        seed: The seed of the validation split, and of samples of the training data.
+        sample_seed: The seed of samples of the training data, if it differs.
     """
     sample_seed = seed if sample_seed is None else sample_seed
     if config.task:
@@ -29,11 +31,10 @@ def load_data(config: RunConfig, seed: int, sample_seed: int | None = None) -> t
             text=config.text, text_pair=config.text_pair, label=config.label, kind=config.kind,
             choices=config.choices, options=config.read_options(),
         )  # fmt: skip
-    data.train = _first(data.train, config.max_train_samples)
     data = tasks.split_validation(data, config.validation_share, seed)
-    data.validation = _first(data.validation, config.max_eval_samples)
-    data.test = _first(data.test, config.max_eval_samples)
-    data.others = {name: _first(split, config.max_eval_samples) for name, split in data.others.items()}
+    data = _with_fewer_to_evaluate(data, config)
+    if config.max_train_samples is not None:
+        data = tasks.at_most(data, "train", config.max_train_samples, sample_seed)
     if config.shots is not None:
         data = tasks.few_shots(data, config.shots, sample_seed)
     if config.fraction is not None:
@@ -56,11 +57,14 @@ def load_other_tasks(
         if data.task.is_encoded_apart:
             other = other.encoded_apart()
         other.train, other.test, other.others = None, None, {}
-        other.validation = _first(other.validation, config.max_eval_samples)
+        other = _with_fewer_to_evaluate(other, config)
         prepared[name] = other, tasks.prepare(other, tokenizer, max_length, labels=data.task.labels)
     return prepared
 
 
-def _first(split: Any, count: int | None) -> Any:
-    """Return the first `count` examples of a split; all of them without a count."""
-    return split if split is None or count is None else split.select(range(min(count, len(split))))
+def _with_fewer_to_evaluate(data: tasks.Data, config: RunConfig) -> tasks.Data:
+    """Reduce the parts that are evaluated to `max_eval_samples`. All seeds are scored on the same examples."""
+    if config.max_eval_samples is not None:
+        for part in [name for name in data.splits() if name != "train"]:
+            data = tasks.at_most(data, part, config.max_eval_samples, EVALUATION_SEED)
+    return data

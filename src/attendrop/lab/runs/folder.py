@@ -16,9 +16,10 @@ from transformers import TrainerCallback
 
 from ...errors import UserError, on_one_line
 from ...methods import method_names
-from ...trainer.manifest import MANIFEST_FILE, STAGING, numbered_checkpoints
-from ...utils.files import write_json
+from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
+from ...utils.files import json_text, write_json, write_whole
 from ...utils.lock import LOCK_FILE
+from ...utils.manifest import MANIFEST_FILE, MODEL_FILES, check_sealed, seal_model
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..records import FolderRecord, flat_scores
 from ..tasks import TASKS
@@ -37,13 +38,9 @@ _WRITTEN = (
     r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
     r"checkpoint-\d+",
     re.escape(STAGING),
-    # the model
-    r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|(generation_)?config\.json|training_args\.bin",
-    r"modules\.json|1_Pooling|2_Dense|sentence_bert_config\.json",  # model/sentence_files.py
-    # the tokenizer, the image processor or the feature extractor
-    r"(pre)?processor_config\.json",
-    r"tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|merges\.txt",
-    r"(entity_)?vocab\.(txt|json)|bpe\.codes|(spiece|sentencepiece\.bpe|tokenizer)\.model|(source|target)\.spm",
+    re.escape(MANIFEST_FILE),
+    r"training_args\.bin|1_Pooling|2_Dense",
+    *MODEL_FILES,
 )
 
 
@@ -208,7 +205,7 @@ def changes_of(trainer: Any) -> list[str]:
 
 
 def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[int]) -> None:
-    """Write the scores, the record, the learning curves and the model card of a run.
+    """Write the scores, the learning curves, the model card, the seal, and last the record, which marks a finished run.
 
     Args:
         folder: The output folder.
@@ -219,13 +216,25 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
     from ..report.learning_curves import Marks, plot_history
 
     write_json(folder / METRICS_FILE, flat_scores(record.scores))
-    write_json(folder / RECORD_FILE, record.to_json())
     metric, judged = str(record.metric), record.evaluation.get("validation")
     score = judged.scores.get(metric) if judged else None
     if record.cost.steps:
         marks = Marks(record.kept.epoch, method_epochs, score.baseline if score else None)
         plot_history(record.history, folder / "curves.png", metric, marks)
     write_card(folder, record)
+    content = json_text(record.to_json())
+    seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode()})
+    write_whole(folder / RECORD_FILE, content)
+
+
+def mark_unfinished(folder: Path) -> None:
+    """Delete the record of an earlier end of the run, and its seal, before files that they describe are replaced.
+
+    Args:
+        folder: The output folder.
+    """
+    for name in (RECORD_FILE, MANIFEST_FILE):
+        (folder / name).unlink(missing_ok=True)
 
 
 def read_record(folder: str | Path) -> FolderRecord:
@@ -237,6 +246,7 @@ def read_record(folder: str | Path) -> FolderRecord:
     path = Path(folder, RECORD_FILE)
     if not path.is_file():
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
+    check_sealed(folder, [RECORD_FILE])
     try:
         return FolderRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError) as error:

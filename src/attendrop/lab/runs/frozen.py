@@ -161,16 +161,16 @@ def solve(
         solution = linear.fit(features, linear.targets(targets), layer.out_features)
         is_separate = getattr(unwrapped(model).config, "attendrop_pairs", None) == "separate"
         first = solution if is_separate else linear.start(solution, features)
-        found = Frozen(model, name, solution, first, len(targets), linear.fitted_by)
+        frozen = Frozen(model, name, solution, first, len(targets), linear.fitted_by)
         if hasattr(unwrapped(model), "output_scale"):
-            found.scale, found.shift = float(np.std(targets)) or 1.0, float(np.mean(targets))
+            frozen.scale, frozen.shift = float(np.std(targets)) or 1.0, float(np.mean(targets))
         if with_validation and prepared.validation is not None:
             parts, _ = read(prepared.validation, range(len(prepared.validation)), per_word)
-            found.validation = solution(np.concatenate(parts))
-        _share(found, arguments)
+            frozen.validation = solution(np.concatenate(parts))
+        _share(frozen, arguments)
     if origin is not None:
         model.to(origin)
-    return found
+    return frozen
 
 
 def move(model: Any, arguments: Any) -> torch.device | None:
@@ -187,11 +187,11 @@ def move(model: Any, arguments: Any) -> torch.device | None:
     return None if arguments.place_model_on_device else where
 
 
-def _share(found: Frozen, arguments: Any) -> None:
+def _share(frozen: Frozen, arguments: Any) -> None:
     """Give all processes the solution of the first one."""
     if arguments.world_size == 1:
         return
-    for linear in {id(one): one for one in (found.solution, found.first)}.values():
+    for linear in {id(one): one for one in (frozen.solution, frozen.first)}.values():
         for name in ("weight", "bias"):
             tensor = torch.as_tensor(getattr(linear, name), dtype=torch.float32, device=arguments.device).contiguous()
             torch.distributed.broadcast(tensor, 0)

@@ -13,7 +13,7 @@ import torch
 from transformers import TrainerCallback
 
 from ...errors import UserError
-from ...trainer.manifest import newest_checkpoint
+from ...trainer.checkpoint_folders import newest_checkpoint
 from ...utils.distributed import sum_over_processes
 from ...utils.files import is_no_space
 

@@ -294,6 +294,8 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
         check_choice("kind", task.kind, tasks.KINDS)
         check_whole("max_length", max_length, 1)
         check_number("threshold", record.threshold, 0, 1, is_above=True, is_below=True)
+        check_number("temperature", record.temperature, 0, is_above=True)
+        check_whole("decimals", record.decimals, 0)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         path = str(Path(folder, RECORD_FILE))
         raise UserError(

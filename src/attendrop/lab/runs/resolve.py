@@ -94,14 +94,14 @@ def _make_regularizers(config: RunConfig) -> list[Regularizer]:
 
 def _dependent_defaults(config: RunConfig) -> dict[str, Any]:
     """Return the defaults of training arguments that depend on other settings."""
-    training, found = config.training, dict[str, Any]()
+    training, defaults = config.training, dict[str, Any]()
     if "save_strategy" not in config.explicit:
         # The best model can only be loaded from a step at which it was evaluated and saved.
-        found["save_strategy"] = training["eval_strategy"]
+        defaults["save_strategy"] = training["eval_strategy"]
         if training["eval_strategy"] == "steps" and "save_steps" not in config.explicit and "eval_steps" in training:
-            found["save_steps"] = training["eval_steps"]
+            defaults["save_steps"] = training["eval_steps"]
     keep_epoch = _keep_epoch(config)
-    return {**found, "keep_epoch": keep_epoch, "load_best_model_at_end": keep_epoch != "last"}
+    return {**defaults, "keep_epoch": keep_epoch, "load_best_model_at_end": keep_epoch != "last"}
 
 
 def _keep_epoch(config: RunConfig) -> str:

@@ -40,6 +40,7 @@ from .folder import (
     changes_of,
     check_folder,
     empty_folders_removed,
+    mark_unfinished,
     remove_checkpoints,
     write_results,
 )
@@ -163,9 +164,9 @@ def prepare_run(
         notes.append(str(estimate_memory(model, arguments, tokens)))
     prepared = tasks.prepare(data, tokenizer, max_length, seed=arguments.seed, mlm_probability=config.mlm_probability)
     if config.train_file and description.unit == "tokens":
-        found = tasks.examine_lengths(description, config.model, model.config, tokenizer)
-        found += tasks.examine_vocabulary(data, config.model, tokenizer)
-        prepared.notes += [f"warning: {finding.text}" for finding in found]
+        findings = tasks.examine_lengths(description, config.model, model.config, tokenizer)
+        findings += tasks.examine_vocabulary(data, config.model, tokenizer)
+        prepared.notes += [f"warning: {finding.text}" for finding in findings]
     others = load_other_tasks(config, data, tokenizer, max_length)
     for note in [*data.notes, *prepared.notes, *notes]:
         listener.note(note)
@@ -325,6 +326,8 @@ class Run:
             baselines = BaselineScores(**beside)
         record = self.record(trainer, evaluator, seconds)
         record.kept, record.soup, record.baselines = kept, soup, baselines
+        if trainer.args.should_save:
+            mark_unfinished(self.config.output_dir)
         trainer.save_model()
         self.predict(trainer, evaluator)
         if trainer.args.should_save:
@@ -398,6 +401,7 @@ class Run:
             versions=versions(),
             device=str(trainer.args.device),
             examples={name: len(split) for name, split in self.data.splits().items()},
+            available=self.data.available,
             metric=self.prepared.metric,
             greater_is_better=self.prepared.greater_is_better,
             notes=[*self.data.notes, *self.prepared.notes, *trainer.checkpoints.notes],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, on_one_line
+from ...utils.limits import MOST_YAML, check_nodes, read_bytes
 from ...utils.secrets import is_secret
 from .settings import RUN_SETTINGS, RunConfig, all_settings
 
@@ -34,13 +35,17 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     import yaml
 
     file = Path(path)
-    if not file.is_file():
+    if not file.exists() or file.is_dir():
         problem = "is a folder; give the file itself" if file.is_dir() else "does not exist"
         raise UserError(f"the configuration {str(path)!r} {problem}.")
     try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = read_bytes(file, MOST_YAML).decode("utf-8")
+        check_nodes(path, yaml.compose(text, yaml.SafeLoader))
+        settings = yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"the configuration {str(path)!r} cannot be read: {error.strerror or error}.") from None
+    except UserError:
+        raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"the configuration {str(path)!r} is not YAML: {on_one_line(error)}.") from None
     if settings is None:

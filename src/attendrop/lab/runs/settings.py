@@ -146,9 +146,13 @@ class RunConfig:
     )
     shots: int | None = _setting(None, "Train on this number of examples of each class.", DATA)
     fraction: float | None = _setting(None, "Train on this share of the examples, stratified.", DATA)
-    max_train_samples: int | None = _setting(None, "Train on at most this number of examples, the first ones.", DATA)
+    max_train_samples: int | None = _setting(
+        None, "Train on at most this number of examples, drawn at random by the seed, stratified.", DATA
+    )
     max_eval_samples: int | None = _setting(
-        None, "Evaluate on at most this number of examples of each split, the first ones.", DATA
+        None,
+        "Evaluate on at most this number of examples of each split, drawn at random, the same for all seeds.",
+        DATA,
     )
     also_eval: list[str] = field(
         default_factory=list, metadata=_metadata("Another task to evaluate on at the end; may be repeated.", DATA)
@@ -291,10 +295,10 @@ def _parse_list(value: Any) -> list[str]:
 def _parse_dict(value: Any) -> Any:
     if isinstance(value, str) and not value.strip().startswith("{") and Path(value).is_file():
         return value
-    found = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(found, dict):
+    loaded = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(loaded, dict):
         raise ValueError
-    return found
+    return loaded
 
 
 def _parse_float(value: Any) -> float:

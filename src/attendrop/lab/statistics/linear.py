@@ -250,8 +250,8 @@ def _solve(
 
     first = solution[fitted] if start is None else start[fitted]
     options = {"maxiter": steps, "maxcor": 10, "ftol": tolerance**2, "gtol": tolerance}
-    found = minimize(objective, (first / factors).ravel(), jac=True, method="L-BFGS-B", options=options)
-    solution[fitted] = found.x.reshape(factors.shape) * factors
+    minimum = minimize(objective, (first / factors).ravel(), jac=True, method="L-BFGS-B", options=options)
+    solution[fitted] = minimum.x.reshape(factors.shape) * factors
     if isinstance(loss, _Softmax) and len(fitted) < len(solution):  # an absent class is below all others
         absent = np.setdiff1d(np.arange(len(solution)), fitted)
         solution[absent, -1] = solution[fitted, -1].min() + np.log(0.5)
@@ -272,9 +272,9 @@ def _choose(loss: Any, values: Array, targets: Array, groups: Array, strengths: 
     for strength in strengths:
         total = 0.0
         for number, (fit, held) in enumerate(divided):
-            found = _solve(loss, values[fit], targets[fit], strength, starts[number], _TRIED // 2, 2e-3)
-            starts[number] = found
-            total += loss.loss(values[held] @ found[:, :-1].T + found[:, -1], targets[held])[0]
+            fitted = _solve(loss, values[fit], targets[fit], strength, starts[number], _TRIED // 2, 2e-3)
+            starts[number] = fitted
+            total += loss.loss(values[held] @ fitted[:, :-1].T + fitted[:, -1], targets[held])[0]
         if total > least:
             break
         best, least = strength, total

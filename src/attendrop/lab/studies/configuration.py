@@ -25,7 +25,7 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
     Args:
         folder: The folder of the study.
         configuration: The configuration.
-        may_grow: Names whose list may get longer, or whose number may grow.
+        may_grow: Names whose list or mapping may get longer, or whose number may grow.
 
     Raises:
         UserError: The configuration differs. The sentence names the first difference.
@@ -89,9 +89,11 @@ def _without_secrets(value: Any) -> Any:
 
 
 def has_grown(old: Any, new: Any) -> bool:
-    """Return whether the new value contains the old one: a longer list, or a greater number."""
+    """Return whether the new value contains the old one: a longer list or mapping, or a greater number."""
     if isinstance(old, list) and isinstance(new, list):
         return all(value in new for value in old)
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(name in new and new[name] == value for name, value in old.items())
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (old, new))
     return numbers and new >= old
 

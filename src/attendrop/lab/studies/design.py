@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +14,10 @@ from ...utils.checks import check_choice
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
+from .data_sets import OF_THE_STUDY, check_data_sets
 from .spec import FROZEN, KEEP, RunSpec
 
 PLAIN = "plain"  # fine-tuning without a method
-
-# Settings that a study decides for each run.
-_OF_THE_STUDY = ("method", "seed", "output_dir", "output-dir", "task", "resume", "overwrite")
 
 
 class Contender(NamedTuple):
@@ -46,7 +44,7 @@ def parse_contender(text: str) -> Contender:
     settings = {}
     for part in rest.split(",") if has_settings else []:
         name, equals, value = part.partition("=")
-        if not equals or not name.strip() or name.strip() in _OF_THE_STUDY:
+        if not equals or not name.strip() or name.strip() in OF_THE_STUDY:
             raise UserError(
                 f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
@@ -88,6 +86,8 @@ class Design:
         settings: Settings of `attendrop train` that all runs share.
         methods: The contenders, as the user wrote them. The first one is the baseline.
         tasks: Names of tasks. Empty if the data are the user's files.
+        data: Name of a data set -> the settings that belong to it: its files and columns. Empty if the shared settings
+            name one training file.
         sizes: Amounts of training data: "all", "fraction=0.1" or "shots=16".
         keep: Which epoch is scored, see `RunSpec`.
         resample: Whether the seed decides which examples are trained on.
@@ -103,6 +103,7 @@ class Design:
     resample: bool = False
     first_seed: int = 0
     same_head: bool = False
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str:
@@ -111,7 +112,7 @@ class Design:
     @property
     def cells(self) -> list[tuple[str, str]]:
         """Every task with every amount of data."""
-        names = self.tasks or (Path(str(self.settings["train_file"])).name,)
+        names = (*self.tasks, *self.data) or (Path(str(self.settings["train_file"])).name,)
         return [(task, size) for task in names for size in self.sizes]
 
     @property
@@ -138,8 +139,7 @@ class Design:
     def _run(self, cell: tuple[str, str], seed: int, contender: Contender) -> RunSpec:
         task, size = cell
         settings = {**self.settings, **contender.settings, "method": contender.methods, "seed": seed}
-        if self.tasks:
-            settings["task"] = task
+        settings |= self.data.get(task, {"task": task} if self.tasks else {})
         if size != "all":
             name, _, value = size.partition("=")
             settings[name] = value
@@ -151,8 +151,9 @@ class Design:
     def to_dict(self) -> dict[str, Any]:
         """Return the design as values that JSON can hold."""
         values = asdict(self)
-        if not self.same_head:
-            del values["same_head"]  # keeps the configuration of older studies unchanged
+        for name in ("same_head", "data"):
+            if not values[name]:
+                del values[name]  # keeps the configuration of older studies unchanged
         return values
 
 
@@ -185,6 +186,7 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     for name in ("method", "seed", *(("task",) if design.tasks else ())):
         if name in design.settings:
             raise UserError(f"{name} is decided by the study and cannot be a shared setting.")
+    check_data_sets(design.tasks, design.data, design.settings)
     if preset := design.settings.get("preset"):
         raise UserError(
             f"preset is {preset!r}, which would change plain fine-tuning too; write it after the method that it is "

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import UserError
 from ...utils.files import UNFINISHED
+from ...utils.manifest import check_sealed, seal_model
 from .. import tasks
 from ..runs.lora import merged
 from ..runs.settings import RunConfig
@@ -65,5 +66,21 @@ def keep_model(folder: str | Path, run_id: str, model: Any, config: RunConfig, t
     shutil.rmtree(unfinished, ignore_errors=True)
     whole = merged(copy.deepcopy(model), config, task) if config.lora else model
     whole.save_pretrained(unfinished)
+    seal_model(unfinished, {"run": run_id})
     shutil.rmtree(place, ignore_errors=True)  # of an earlier attempt
     unfinished.rename(place)
+
+
+def load_kept(place: Path, task: tasks.Task) -> Any:
+    """Load the model of a run.
+
+    Args:
+        place: Its folder, with the id of the run as its name.
+        task: The task.
+
+    Raises:
+        UserError: It is damaged, or that of another run.
+    """
+    if (owner := check_sealed(place).get("run", place.name)) != place.name:
+        raise UserError(f"{str(place)!r} holds the model of run {owner}; copy the models of the study again.")
+    return tasks.load_model(place, task, is_finished=True)

@@ -29,7 +29,7 @@ from ..runs.run import Listener, Run, prepare_run
 from ..runs.settings import make_config
 from ..tasks.pooling import OWN_HEAD
 from .configuration import read_configuration
-from .kept_models import MODELS_FOLDER
+from .kept_models import MODELS_FOLDER, load_kept
 from .records import read_records
 from .spec import RunSpec
 from .splits import SELECTION, load_split_data
@@ -234,7 +234,7 @@ class _Averager:
 
     def _load(self, seed: int) -> Weights:
         """Return the weights of a run in double precision, so that the order of the sum does not matter."""
-        model = tasks.load_model(self.paths[seed], self.run.data.task, is_finished=True)
+        model = load_kept(self.paths[seed], self.run.data.task)
         weights = {name: tensor.detach().double() for name, tensor in named_tensors(model)}
         expected = {name: tensor.shape for name, tensor in self._tensors()}
         if {name: tensor.shape for name, tensor in weights.items()} != expected:

@@ -135,6 +135,7 @@ class Worker:
             model=ModelFacts(config.model, model.fingerprint),
             data=fingerprints,
             examples={name: len(split) for name, split in data.splits().items()},
+            available=data.available,
             metric=run.prepared.metric,
             greater_is_better=run.prepared.greater_is_better,
             labels=list(data.task.labels),

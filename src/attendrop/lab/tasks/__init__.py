@@ -21,7 +21,7 @@ from .pooling import with_pairs
 from .positions import check_length, note_length
 from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, prepare
-from .split import few_shots, fraction, split_validation
+from .split import at_most, few_shots, fraction, split_validation
 from .user_files import Inspection, inspect_files, load_files, load_inputs, load_rows
 from .vocabulary import examine_vocabulary
 
@@ -41,6 +41,7 @@ __all__ = [
     "Task",
     "as_corpus",
     "as_text",
+    "at_most",
     "check_length",
     "describe",
     "examine_lengths",

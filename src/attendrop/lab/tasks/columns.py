@@ -13,7 +13,8 @@ from typing import Any
 
 from ...errors import UserError
 from .files import Table
-from .findings import shortened
+from .files.content import likely_label, likely_text, likely_texts
+from .findings import listed, shortened
 from .values import FEW_CLASSES, as_number, is_missing
 
 TEXT_NAMES = (
@@ -58,25 +59,8 @@ CONTEXT_NAMES = ("context", "question", "prompt", "premise", "startphrase", *TEX
 _CHOICE_NAME = re.compile(r"(ending|choice|option|answer)s?[ _.]?([0-9]+|[a-z])", re.IGNORECASE)
 
 
-def looks_like_text(values: Sequence[Any]) -> bool:
-    """Return whether most of the first 1,000 values are strings of more than one word."""
-    present = [value for value in values[:1000] if value is not None]
-    return sum(isinstance(value, str) and " " in value.strip() for value in present) * 2 > len(present)
-
-
-def likely_texts(table: Table) -> list[str]:
-    """Return the columns that hold texts."""
-    return [name for name, values in table.columns.items() if looks_like_text(values)]
-
-
-def likely_label(table: Table, texts: Collection[str]) -> str | None:
-    """Return the column beside the `texts` with the fewest different values; None if there is no other column."""
-    others = [name for name in table.columns if name not in texts]
-    return min(others, key=lambda name: len(set(map(str, table.columns[name]))), default=None)
-
-
 def _header(table: Table) -> str:
-    return f"{table.path} has the columns {', '.join(map(shortened, table.columns))}"
+    return f"{table.path} has the columns {listed(map(shortened, table.columns), 30)}"
 
 
 def _named(column: str) -> str:
@@ -134,7 +118,7 @@ def find_text(table: Table, text: str | None) -> tuple[str, list[str]]:
     _check_names(table, text, None, None)
     if text is not None:
         return text, []
-    names = _with_usual_name(table, TEXT_NAMES, list(table.columns)) or likely_texts(table)
+    names = _with_usual_name(table, TEXT_NAMES, list(table.columns)) or likely_texts(table.columns)
     names = list(table.columns) if len(table.columns) == 1 else names
     if len(names) != 1:
         raise UserError(f"{_header(table)}, and it is not clear which of them is the text; name it with --text.")
@@ -225,7 +209,7 @@ def _guess_of_two(table: Table) -> tuple[str, str] | None:
     if len(names) != 2 or any(name.lower() in LABEL_NAMES for name in names):
         return None
     texts = [name for name in names if name.lower() in TEXT_NAMES]
-    texts = texts or [name for name in names if looks_like_text(table.columns[name])]
+    texts = texts or likely_texts(table.columns)
     if len(texts) != 1:
         return None
     return texts[0], names[1 - names.index(texts[0])]
@@ -251,11 +235,10 @@ def _missing_columns(table: Table, texts: Sequence[str]) -> str:
     if not texts and _has_choices(table.columns):
         return "the label; use --kind multiple_choice if they are answers to choose from, or name it with --label"
     has_text = bool(texts) or len(_with_usual_name(table, TEXT_NAMES, table.columns)) == 1
-    likely = likely_texts(table)
-    label = likely_label(table, {*texts, *likely})
-    flags = "" if label is None else f" --label {shlex.quote(shortened(label))}"
-    if not has_text and len(likely) == 1:
-        flags = f" --text {shlex.quote(shortened(likely[0]))}{flags}"
+    label = likely_label(table.columns, {*texts, *likely_texts(table.columns)})
+    flags = "" if label is None else f" --label {shlex.quote(label)}"
+    if not has_text and (text := likely_text(table.columns)) is not None:
+        flags = f" --text {shlex.quote(text)}{flags}"
     perhaps = f", perhaps{flags}" if flags else ""
     if has_text:
         return f"the label; name it with --label{perhaps}"
@@ -276,6 +259,8 @@ def _guess_texts(table: Table, label: str) -> tuple[str, ...]:
     hint = "name it with --text (and --text-pair)"
     if _has_choices(free):
         hint = "use --kind multiple_choice if they are answers to choose from, or name it with --text (and --text-pair)"
+    if (text := likely_text({name: table.columns[name] for name in free})) is not None:
+        hint = f"{hint}, perhaps --text {shlex.quote(text)}"
     raise UserError(f"{_header(table)}, and it is not clear which of them is the text; {hint}.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 
+_MAIN = ("train", "validation", "test")
+
+
 @dataclass
 class Data:
     """The splits of a task. Labels are indices of `task.labels`, or floats for a regression.
@@ -31,6 +34,7 @@ class Data:
         test: The test split. A split without labels has no label column.
         others: All other splits, by name.
         notes: Sentences for the user about guesses, splits and excluded rows.
+        available: Split of which only a sample is used -> the number of examples that it was drawn from.
     """
 
     task: Task
@@ -39,6 +43,7 @@ class Data:
     test: Dataset | None = None
     others: dict[str, Dataset] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    available: dict[str, int] = field(default_factory=dict)
     _apart: Data | None = field(default=None, init=False, repr=False, compare=False)
 
     def encoded_apart(self) -> Data:
@@ -52,12 +57,16 @@ class Data:
         named = {"train": self.train, "validation": self.validation, "test": self.test, **self.others}
         return {name: split for name, split in named.items() if split is not None}
 
+    def with_splits(self, splits: Mapping[str, Dataset]) -> Data:
+        """Return a copy that has these splits, by name."""
+        others = {name: split for name, split in splits.items() if name not in _MAIN}
+        train, validation, test = map(splits.get, _MAIN)
+        return dataclasses.replace(self, train=train, validation=validation, test=test, others=others)
+
 
 def make_data(task: Task, splits: dict[str, Dataset], notes: list[str]) -> Data:
     """Return `Data` with these splits."""
-    main = {name: splits.get(name) for name in ("train", "validation", "test")}
-    others = {name: split for name, split in splits.items() if name not in main}
-    return Data(task, others=others, notes=notes, **main)
+    return Data(task, None, None, notes=notes).with_splits(splits)
 
 
 def load_task(name: str, data_dir: str | Path | None = None, *, evaluation: bool = False) -> Data:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from ...errors import UserError
 from ...model.pooled_config import SCALES, pooling_of
+from ...utils.loading import wrong_weights
+from ...utils.manifest import check_sealed
 from ...utils.quiet import quiet_transformers
 from .catalogue import Task
 from .hub import error_chain, is_path, offline_if_unreachable
@@ -219,7 +221,7 @@ def load_model(
     with quiet_transformers(hide_progress=Path(source).is_dir()):
         model, report = _load(name, load)
     if is_finished:
-        _check_complete(name, report)
+        _check_complete(name, report, old_labels, new_labels)
     notes += _loading_notes(name, report, old_labels, new_labels)
     model.new_weights = frozenset(report["missing_keys"]) | {key for key, *_ in report["mismatched_keys"]}
     if tokenizer is not None:
@@ -227,15 +229,24 @@ def load_model(
     return model
 
 
-def _check_complete(name: str | Path, report: dict[str, Any]) -> None:
-    """Refuse the model of a finished run without some of its weights."""
-    wrong = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
-    if wrong:
-        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+def _check_complete(
+    name: str | Path, report: dict[str, Any], old_labels: dict[int, str], labels: tuple[str, ...]
+) -> None:
+    """Refuse the model of a finished run if its weights or its labels are not those of its configuration."""
+    if problem := wrong_weights(report):
+        raise UserError(f"{name} is no whole model of a finished run: {problem}; copy it again, or train again.")
+    if written := _other_labels(old_labels, labels):
         raise UserError(
-            f"{name} is no whole model of a finished run: {', '.join(wrong[:4])}{more} are not in its weights, or have "
-            "another size; copy it again, or train again."
+            f"{name} is no whole model of a finished run: the record of the run has the labels {', '.join(labels)}, "
+            f"and config.json {', '.join(written)}; copy it again, or train again."
         )
+
+
+def _other_labels(old_labels: dict[int, str], labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that a configuration has for the labels, if they are others."""
+    old = tuple(old_labels[index] for index in sorted(old_labels))
+    has_names = any(label != f"LABEL_{index}" for index, label in enumerate(old))
+    return old if labels and has_names and old != labels else ()
 
 
 def _loading_notes(
@@ -250,14 +261,10 @@ def _loading_notes(
     if missing:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         notes.append(f"{', '.join(missing[:4])}{more} are not in {name} and are initialised at random")
-    if not resized and not missing and labels:
-        old = tuple(old_labels[index] for index in sorted(old_labels))
-        has_names = any(label != f"LABEL_{index}" for index, label in enumerate(old))
-        if has_names and old != labels:
-            notes.append(
-                f"the head of {name} was trained for the labels {', '.join(old)} and is now used for "
-                f"{', '.join(labels)}"
-            )
+    if not resized and not missing and (old := _other_labels(old_labels, labels)):
+        notes.append(
+            f"the head of {name} was trained for the labels {', '.join(old)} and is now used for {', '.join(labels)}"
+        )
     return notes
 
 
@@ -269,6 +276,7 @@ def _locate(name: str | Path) -> str:
             is_adapter = (path / "adapter_config.json").is_file()
             content = "an adapter; merge it into its model first" if is_adapter else "no model of transformers"
             raise UserError(f"the folder {text} has no config.json: it holds {content}.")
+        check_sealed(path)
         return str(path)
     if path.exists():
         raise UserError(
@@ -320,8 +328,8 @@ def _explain(name: str, error: Exception) -> str:
 def _explain_no_safetensors(name: str) -> str:
     folder = Path(name).expanduser()
     is_folder = folder.is_dir()
-    found = (path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else ()
-    pickles = sorted(name for name in found if not name.startswith(_OTHER_PICKLES))
+    files = (path.name for pattern in _PICKLES for path in folder.glob(pattern)) if is_folder else ()
+    pickles = sorted(name for name in files if not name.startswith(_OTHER_PICKLES))
     if is_folder and not pickles:
         return f"the folder {name} has no weights (model.safetensors)."
     what = f"{folder / pickles[0]} is a pickle" if pickles else f"{name} has no safetensors, only pickles"

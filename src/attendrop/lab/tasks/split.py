@@ -21,6 +21,7 @@ from .modalities import modality_of
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from .catalogue import Task
     from .data import Data
 
 FEW = 20  # validation examples; the standard error of an accuracy on so many is up to 11 points
@@ -32,13 +33,12 @@ def _training_split(data: Data) -> Dataset:
     return data.train
 
 
-def _groups(data: Data) -> list[np.ndarray]:
-    """Return the indices of the training examples of each class; one group of all if there are no classes."""
-    train = _training_split(data)
-    if not kind_of(data.task).has_one_class:
-        return [np.arange(len(train))]
-    labels = np.asarray(train[data.task.label][:])
-    return [np.flatnonzero(labels == label) for label in range(len(data.task.labels))]
+def _groups(task: Task, split: Dataset) -> list[np.ndarray]:
+    """Return the indices of the examples of each class; one group of all if there are no classes."""
+    if not kind_of(task).has_one_class or task.label not in split.column_names:
+        return [np.arange(len(split))]
+    labels = np.asarray(split[task.label][:])
+    return [np.flatnonzero(labels == label) for label in range(len(task.labels))]
 
 
 def _quotas(sizes: list[int], share: float, lowest: list[int], highest: list[int]) -> list[int]:
@@ -79,7 +79,8 @@ def split_validation(data: Data, share: float = 0.1, seed: int = 42) -> Data:
         return data
     if not 0 < share < 1:
         raise UserError(f"validation_share is {share}; it must be between 0 and 1.")
-    train, groups = _training_split(data), _groups(data)
+    train = _training_split(data)
+    groups = _groups(data.task, train)
     texts = _texts(data, train)
     chosen = _draw_unique(groups, share, seed, texts)
     if not len(chosen):
@@ -138,13 +139,44 @@ def few_shots(data: Data, shots: int, seed: int = 42) -> Data:
         raise UserError(f"--shots counts examples of each class, and {data.task.name} is of kind {data.task.kind}.")
     if shots < 1:
         raise UserError(f"--shots is {shots}; it must be at least 1.")
-    train, groups = _training_split(data), _groups(data)
+    train = _training_split(data)
+    groups = _groups(data.task, train)
     for name, group in zip(data.task.labels, groups, strict=True):
         if len(group) < shots:
             raise UserError(f"--shots is {shots}, but the class {name!r} has {plural(len(group), 'training example')}.")
     chosen = _draw(groups, [shots] * len(groups), seed)
     note = f"{shots} training examples of each class, {len(chosen):,} of {len(train):,}, seed {seed}"
-    return dataclasses.replace(data, train=train.select(chosen), notes=[*data.notes, note])
+    available = {"train": len(train), **data.available}
+    return dataclasses.replace(data, train=train.select(chosen), notes=[*data.notes, note], available=available)
+
+
+def at_most(data: Data, part: str, count: int, seed: int = 42) -> Data:
+    """Keep at most `count` examples of a part of the data.
+
+    Every class keeps at least one example, if `count` is large enough for that.
+
+    Args:
+        data: The data of a task.
+        part: The part: "train", "validation", or another one of `Data.splits`.
+        count: The number of examples to keep.
+        seed: The seed of the random choice.
+    """
+    split = data.splits()[part]
+    if len(split) <= count:
+        return data
+    groups = _groups(data.task, split)
+    sizes = [len(group) for group in groups]
+    lowest = [min(size, 1) if count >= len(groups) else 0 for size in sizes]
+    quotas = _quotas(sizes, count / len(split), lowest, sizes)
+    while sum(quotas) > count:  # rare classes keep more than their share, at the cost of the largest
+        quotas[int(np.argmax(quotas))] -= 1
+    noun = "training" if part == "train" else part
+    how = "stratified" if len(groups) > 1 else "drawn at random"
+    notes = [*data.notes, f"{count:,} of {len(split):,} {noun} examples, {how}, seed {seed}"]
+    if empty := sum(size > 0 and not quota for size, quota in zip(sizes, quotas, strict=True)):
+        notes.append(f"warning: {plural(count, f'{noun} example')} cannot hold all classes; {empty} have none")
+    sampled = data.with_splits({**data.splits(), part: split.select(_draw(groups, quotas, seed))})
+    return dataclasses.replace(sampled, notes=notes, available={part: len(split), **data.available})
 
 
 def fraction(data: Data, share: float, seed: int = 42) -> Data:
@@ -157,9 +189,11 @@ def fraction(data: Data, share: float, seed: int = 42) -> Data:
     """
     if not 0 < share <= 1:
         raise UserError(f"--fraction is {share}; it must be above 0 and at most 1.")
-    train, groups = _training_split(data), _groups(data)
+    train = _training_split(data)
+    groups = _groups(data.task, train)
     sizes = [len(group) for group in groups]
     quotas = _quotas(sizes, share, [min(size, 1) for size in sizes], sizes)
     chosen = _draw(groups, quotas, seed)
     note = f"{len(chosen):,} of {len(train):,} training examples ({share:g}), {_strategy(data)}, seed {seed}"
-    return dataclasses.replace(data, train=train.select(chosen), notes=[*data.notes, note])
+    available = {"train": len(train), **data.available}
+    return dataclasses.replace(data, train=train.select(chosen), notes=[*data.notes, note], available=available)

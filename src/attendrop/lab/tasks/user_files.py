@@ -14,7 +14,7 @@ from .catalogue import TASKS, Task
 from .data import Data, make_data
 from .diagnostics import examine, examine_header
 from .files import ReadOptions, Table, refusals
-from .findings import ERROR, NOTE, WARNING, Finding, shortened
+from .findings import ERROR, NOTE, WARNING, Finding, listed, shortened
 from .kinds import KINDS, Reading, Request, current_kind, kind_of
 from .modalities import MEDIA_KINDS, Media, file_kinds, find_media, modality_of, read_source
 from .rows import label_names, row_problems
@@ -311,7 +311,7 @@ def check_columns(task: Task, table: Table, needs_labels: bool) -> None:
     for name in (*texts, *([task.label] if task.label and needs_labels else [])):
         if name not in table.columns:
             hint = "; if its first line is data, name the columns with --columns" if table.has_header else ""
-            known = ", ".join(map(shortened, table.columns))
+            known = listed(map(shortened, table.columns), 30)
             raise UserError(f"{table.path} has no column {name!r}; it has {known}{hint}.")
 
 

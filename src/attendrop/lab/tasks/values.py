@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
 from ...errors import UserError
@@ -13,6 +16,8 @@ from .files import Problem, Table
 
 FEW_CLASSES = 20  # the most different whole numbers that are taken as classes
 MOST_CLASSES = 1000
+_EXACT = 2**53  # whole numbers below it are exact as floats
+_MOST_DIGITS = 4000  # of a whole number that Python reads from a text
 
 
 def is_missing(value: Any) -> bool:
@@ -36,16 +41,34 @@ def as_number(value: Any) -> float | None:
 
 
 def class_name(value: Any) -> str:
-    """Return the name of a class. `3`, `3.0`, `"3"` and `"03"` are the same class."""
-    number = as_number(value)
-    if number is not None and number.is_integer():
-        return str(int(number))
+    """Return the name of a class: a text as it is written, without spaces around it; a number 3.0 is `3`."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return str(int(value))
     return str(value).strip()
 
 
 def folded(name: str) -> str:
-    """Return the name of a class without its spaces and the case of its letters."""
-    return "".join(name.split()).casefold()
+    """Return what names of classes have in common that a reader would take for the same one.
+
+    Spaces, invisible characters and the case of letters do not count, nor the Unicode form of a letter, nor how a
+    number is written: `007` and `7.0` are 7.
+    """
+    if as_number(name) is not None:
+        with suppress(InvalidOperation):  # an exponent beyond all limits
+            return f"number {Decimal(name.strip()).normalize(Context(prec=len(name)))}"
+    signs = unicodedata.normalize("NFKC", name)
+    return "".join(c for c in signs if not (c.isspace() or is_invisible(c))).casefold()
+
+
+def is_invisible(sign: str) -> bool:
+    """Return whether a character has no width of its own, such as a zero-width space or a variation selector."""
+    return unicodedata.category(sign) == "Cf" or "\ufe00" <= sign <= "\ufe0f"
+
+
+def as_written(name: str) -> str:
+    """Return the name of a class in quotation marks, with escapes if it has characters that may look like others."""
+    looks_plain = name == unicodedata.normalize("NFC", name) and name.isprintable()
+    return repr(name) if looks_plain and unicodedata.normalize("NFKC", name) == name else ascii(name)
 
 
 # ---- rows that cannot be used ---------------------------------------------------------------------------------------
@@ -108,10 +131,10 @@ def split_labels(value: Any, task: Task) -> list[Any]:
     return list(value)
 
 
-def sorted_names(names: set[str]) -> tuple[str, ...]:
+def sorted_names(names: Collection[str]) -> tuple[str, ...]:
     """Sort label names by value if all are whole numbers, otherwise alphabetically."""
-    numeric = all(re.fullmatch(r"-?[0-9]+", name) for name in names)
-    return tuple(sorted(names, key=int if numeric else None))
+    numeric = all(re.fullmatch(r"-?[0-9]+", name) and len(name) <= _MOST_DIGITS for name in names)
+    return tuple(sorted(names, key=(lambda name: (int(name), name)) if numeric else None))
 
 
 def check_classes(table: Table, column: str, names: Sequence[str]) -> None:
@@ -165,7 +188,10 @@ def to_indices(table: Table, rows: Sequence[Any], labels: Sequence[str], accept_
         for name in [names] if isinstance(names, str) else names:
             if name not in index:
                 known = ", ".join(labels[:10]) + (", …" if len(labels) > 10 else "")
+                alike = next((label for label in labels if folded(label) == folded(name)), None)
+                hint = "" if alike is None else f"; if {as_written(alike)} is meant, write it so"
+                shown = repr(name) if alike is None else as_written(name)
                 raise UserError(
-                    f"{table.location(row)} has the label {name!r}, which the training data do not have ({known})."
+                    f"{table.location(row)} has the label {shown}, which the training data do not have ({known}){hint}."
                 )
     return [index[names] if isinstance(names, str) else [index[name] for name in names] for names in rows]

@@ -13,6 +13,7 @@ from .words import (
     VERDICT_SIGNS,
     Setting,
     Verdicts,
+    amount_of_data,
     cells_of,
     difference,
     ensembles_of,
@@ -80,10 +81,11 @@ def card_section(analysis: Analysis) -> str:
 
 
 def _cell_part(analysis: Analysis, setting: Setting) -> str:
-    task, size, part = map(markdown_text, setting)
-    title = f"{task}, {'all training data' if size == 'all' else size}, scored on {part}"
+    cells = cells_of(analysis, setting)
+    amount = amount_of_data(next(iter(cells.values())))
+    title = markdown_text(f"{setting[0]}, {amount}, scored on {setting[2]}")
     sentences = []
-    for cell in cells_of(analysis, setting).values():
+    for cell in cells.values():
         score = cell.outcomes.get("score")
         if score and score.comparison and (sentence := explanation(score.comparison)):
             sentences.append(markdown_text(sentence))

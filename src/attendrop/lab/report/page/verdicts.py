@@ -11,6 +11,7 @@ from ..analysis import Analysis, Ensemble
 from .words import (
     VERDICT_SIGNS,
     Verdicts,
+    amount_of_data,
     cells_of,
     difference,
     ensembles_of,
@@ -49,8 +50,8 @@ def verdict_blocks(analysis: Analysis) -> str:
             name: {outcome: (of.mean, of.comparison) for outcome, of in cell.outcomes.items()}
             for name, cell in cells.items()
         }
-        data = "data size " + size if size != "all" else "all training data"
-        title = f"{task}, {data}, scored on {part}"
+        amount = amount_of_data(next(iter(cells.values())))
+        title = f"{task}, {amount if size == 'all' else f'data size {amount}'}, scored on {part}"
         keys = f'data-task="{escape(task)}" data-size="{escape(size)}" data-part="{escape(part)}"'
         ensembles = ensembles_of(analysis, (task, size, part))
         blocks.append(_block(analysis, title, results, f'class="cell-block" {keys}', ensembles))

@@ -90,6 +90,14 @@ def cells_of(analysis: Analysis, setting: Setting) -> dict[str, Cell]:
     return {cell.method: cell for cell in analysis.cells if _setting(cell) == setting}
 
 
+def amount_of_data(cell: Cell) -> str:
+    """Return how many examples were trained on: "all training data", or "120 of 4,500 training examples"."""
+    size = [cell.size] if cell.size != "all" else []
+    if cell.examples is not None and cell.available is not None:
+        size.append(f"{cell.examples:,} of {cell.available:,} training examples")
+    return ", ".join(size) or "all training data"
+
+
 def ensembles_of(analysis: Analysis, setting: Setting) -> dict[str, Ensemble]:
     """Return the ensembles of the seeds of one combination by method."""
     return {ensemble.method: ensemble for ensemble in analysis.ensembles if _setting(ensemble) == setting}

@@ -134,6 +134,7 @@ def _cells(
                     part=part,
                     outcomes={outcome: results[method] for outcome, results in compared.items()},
                     examples=example.examples.get("train"),
+                    available=example.available.get("train"),
                     majority=example.score(part, "majority"),
                     unlearned=sentence,
                     curves=curves_of(group, method, confidence) if part == "validation" else None,

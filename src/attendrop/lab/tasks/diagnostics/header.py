@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..columns import likely_label, likely_texts
 from ..files import Table
+from ..files.content import suggested_names
 from ..findings import ERROR, WARNING, Finding, shortened
 from ..values import as_number
 
@@ -15,7 +15,9 @@ def examine_header(table: Table) -> list[Finding]:
     names = list(table.columns)
     if not table.has_header or names == [str(number) for number in range(len(names))]:  # pandas numbers its columns
         return []
-    add = f"if it is data, name the columns with --columns {','.join(_suggested(table))}"
+    add = (
+        f"if it is data, name the columns with --columns {','.join(suggested_names(table.columns))}, or --columns auto"
+    )
     for name in names:
         values = [str(value).strip() for value in table.columns[name] if value is not None]
         if (again := values.count(name)) > 1:
@@ -38,12 +40,3 @@ def examine_header(table: Table) -> list[Finding]:
         )
         return [Finding(WARNING, f"{text}; {add}")]
     return []
-
-
-def _suggested(table: Table) -> list[str]:
-    """Return names for the columns: `text` for texts, `label` for the column with the fewest different values."""
-    texts = likely_texts(table)
-    names = dict(zip(texts, ("text", "text_pair"), strict=False))
-    if (label := likely_label(table, texts)) is not None:
-        names[label] = "label"
-    return [names.get(name, f"column{number}") for number, name in enumerate(table.columns, 1)]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..catalogue import Task
 from ..files import Table
 from ..findings import ERROR, NOTE, WARNING, Finding, listed, plural
 from ..kinds import kind_of
 from ..rows import label_names
-from ..values import class_name, folded
+from ..values import as_number, as_written, class_name, folded
 
 _LARGE_SHARE = 0.8  # of the rows; a model that always predicts this class looks good
 _FEW_ROWS = 5
@@ -40,17 +40,28 @@ def examine_labels(task: Task, tables: Mapping[str, Table]) -> list[Finding]:
 
 
 def _alike(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    """Return labels that differ by case or spaces only. They would be learned as two classes."""
+    """Return labels that a reader takes for the same one. They would be learned as two classes."""
     groups: dict[str, list[str]] = {}
     for name in sorted(counts):
         groups.setdefault(folded(name), []).append(name)
     findings = []
     for spellings in groups.values():
         if len(spellings) > 1:
-            shown = " and ".join(f"{name!r} ({plural(counts[name], _unit(task))})" for name in spellings)
-            text = f"the labels {shown} in column {task.label!r} of {table.path} differ only by case or spaces"
+            shown = " and ".join(f"{as_written(name)} ({plural(counts[name], _unit(task))})" for name in spellings)
+            text = (
+                f"the labels {shown} in column {task.label!r} of {table.path} differ only by {_difference(spellings)}"
+            )
             findings.append(Finding(ERROR, f"{text}, and would be different classes; write them alike"))
     return findings
+
+
+def _difference(spellings: Sequence[str]) -> str:
+    """Return in what labels differ that are the same to a reader."""
+    if as_number(spellings[0]) is not None:
+        return "how a number is written"
+    if len({"".join(name.split()).casefold() for name in spellings}) == 1:
+        return "case or spaces"
+    return "invisible characters or Unicode forms of the same letters"
 
 
 def _unit(task: Task) -> str:
@@ -59,7 +70,7 @@ def _unit(task: Task) -> str:
 
 
 def _merged(task: Task, table: Table) -> list[Finding]:
-    """Return a spelling-independent form of a label: spaces around a name are ignored, and 1.0 is 1."""
+    """Return a note on spellings that are one label: spaces around a name, and numbers that JSON has as texts too."""
     if task.label in table.names:
         return []
     spellings: dict[str, dict[str, int]] = {}
@@ -87,10 +98,12 @@ def _joined(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
 
 
 def _placeholders(task: Task, table: Table, counts: Counter[str]) -> list[Finding]:
-    found = [f"{name!r} ({plural(counts[name], _unit(task))})" for name in counts if name.lower() in _PLACEHOLDERS]
-    if not found or kind_of(task).is_per_word:
+    placeholders = [
+        f"{name!r} ({plural(counts[name], _unit(task))})" for name in counts if name.lower() in _PLACEHOLDERS
+    ]
+    if not placeholders or kind_of(task).is_per_word:
         return []
-    text = f"in column {task.label!r} of {table.path} the label {listed(found)} may stand for a missing value"
+    text = f"in column {task.label!r} of {table.path} the label {listed(placeholders)} may stand for a missing value"
     return [Finding(WARNING, text)]
 
 

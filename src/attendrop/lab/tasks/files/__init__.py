@@ -2,45 +2,53 @@
 
 .csv .tsv                           a header line, then one example per line (quoted fields may hold line breaks)
 .txt                                a table like those, CoNLL columns, or sentences of word/TAG
-.jsonl .ndjson .json                one object per line, or one array of objects
+.jsonl .ndjson .json                one object per line, or one document with a list of rows
 .parquet .xlsx                      of an Excel file the first sheet, with the names of the columns in its first row
 .conll .iob .iob2 .bio              word … tag, a blank line between sentences; `-DOCSTART-` lines are skipped
 .gz after any of them               compressed
 any other suffix, or none           the content shows which of the formats it is
 
-For masked language modelling a .txt file has one text on each line instead.
+`FILE::NAME` is a sheet of an Excel file, or a part of a JSON document. For masked language modelling a .txt file has
+one text on each line instead.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from ....errors import UserError
+from ....utils.limits import growth_limit, read_bytes, read_stream
+from .binary import read_arrow, read_parquet, read_xlsx
 from .delimited import read_csv, read_tsv
-from .formats import looks_structured, read_arrow, read_conll, read_json, read_lines, read_parquet, read_txt, read_xlsx
+from .documents import read_json
 from .options import ReadOptions
 from .table import Problem, Source, Table, refusals
+from .words import looks_structured, read_conll, read_lines, read_txt
 
 __all__ = [
     "Problem",
     "ReadOptions",
     "Table",
+    "divided",
     "read_arrow",
     "read_table",
     "refusals",
 ]
 
+_JSON = (".jsonl", ".ndjson", ".json")
+_CONLL = (".conll", ".iob", ".iob2", ".bio")
 _READERS: dict[str, Callable[[Source], Table]] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
     ".txt": read_txt,
-    **dict.fromkeys((".jsonl", ".ndjson", ".json"), read_json),
+    **dict.fromkeys(_JSON, read_json),
     ".parquet": read_parquet,
     ".xlsx": read_xlsx,
-    **dict.fromkeys((".conll", ".iob", ".iob2", ".bio"), read_conll),
+    **dict.fromkeys(_CONLL, read_conll),
 }
 _BINARY = (".parquet", ".xlsx")
 _SEPARATED = (".csv", ".tsv", ".txt")
@@ -75,32 +83,41 @@ def read_table(
     """
     path = Path(path).expanduser()
     options = options or ReadOptions()
-    if content is None and path.is_dir():
-        raise UserError(f"{path} is a folder; give the file itself.")
-    if content is None and not path.exists():
-        raise UserError(f"{path} does not exist.")
-    is_compressed = path.suffix.lower() == ".gz"
-    suffix = Path(path.stem).suffix.lower() if is_compressed else path.suffix.lower()
+    file, part = (path, None) if content is not None else divided(path)
+    if content is None and file.is_dir():
+        raise UserError(f"{file} is a folder; give the file itself.")
+    if content is None and not file.exists():
+        raise UserError(f"{file} does not exist.")
+    is_compressed = file.suffix.lower() == ".gz"
+    suffix = Path(file.stem).suffix.lower() if is_compressed else file.suffix.lower()
     if suffix in _ADVICE:
         raise UserError(f"{path} {_ADVICE[suffix]}; the formats are {', '.join(_READERS)}, with or without .gz.")
     try:
-        raw = path.read_bytes() if content is None else content
-        if is_compressed and raw:
-            raw = _unpacked(path, raw)
+        raw = read_bytes(file) if content is None else content
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+    if is_compressed and raw:
+        raw = _unpacked(path, raw)
     if not raw:
         raise UserError(f"{path} is empty.")
     if suffix not in _READERS:
         suffix = _recognised(path, raw)
     _check_options(path, suffix, options, has_plain_texts)
     read = read_lines if has_plain_texts and suffix == ".txt" else _READERS[suffix]
-    table = read(Source(path, suffix, raw, options))
+    if part is not None and suffix not in (".xlsx", *_JSON):
+        raise UserError(f"{path} names the part {part!r}, and a {suffix} file has no parts; give {file}.")
+    table = read(Source(path, suffix, raw, options, part))
     if not len(table) and table.dropped:
         raise UserError(f"{refusals(path, table.dropped, can_drop=False)[0]}.")
     if not len(table):
         raise UserError(f"{path} has no examples{', only a header' if table.columns else ''}.")
     return table
+
+
+def divided(path: str | Path) -> tuple[Path, str | None]:
+    """Return the file of `FILE::NAME`, and the name of its sheet or part; None without one."""
+    file, sign, part = str(path).rpartition("::")
+    return (Path(file), part) if sign and not Path(path).exists() else (Path(path), None)
 
 
 def _recognised(path: Path, raw: bytes) -> str:
@@ -114,7 +131,7 @@ def _recognised(path: Path, raw: bytes) -> str:
     if start.startswith(b"PAR1"):
         return ".parquet"
     if start.startswith((b"{", b"[")):
-        return ".jsonl"
+        return ".json"
     if start.startswith((b"PK", b"%PDF", b"<")):
         what = "an XML or HTML file" if start.startswith(b"<") else "a PDF or a compressed file"
         raise UserError(f"{path} looks like {what}; save the table in it as one of {', '.join(_READERS)}.")
@@ -132,9 +149,9 @@ def _check_options(path: Path, suffix: str, options: ReadOptions, has_plain_text
     if options.encoding is not None and suffix in _BINARY:
         raise UserError(f"encoding is {options.encoding!r}, and {path} is no text file; leave --encoding out.")
     is_table = suffix in _SEPARATED and not (has_plain_texts and suffix == ".txt")
-    if options.separator is not None and not is_table:
+    if options.separator is not None and not (is_table or suffix in _CONLL):
         raise UserError(f"separator is {options.separator!r}, and {path} is no table with one; leave --separator out.")
-    if options.columns and not (is_table or suffix == ".xlsx"):
+    if options.columns and not (is_table or suffix in (".xlsx", *_JSON)):
         raise UserError(
             f"columns is {','.join(options.columns)!r}, and {path} has names for its columns; leave --columns out."
         )
@@ -142,6 +159,7 @@ def _check_options(path: Path, suffix: str, options: ReadOptions, has_plain_text
 
 def _unpacked(path: Path, raw: bytes) -> bytes:
     try:
-        return gzip.decompress(raw)
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+            return read_stream(file, path, growth_limit(len(raw)), "unpacks to")
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is incomplete or not a gzip file; copy or download it again.") from None

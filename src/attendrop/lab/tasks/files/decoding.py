@@ -7,8 +7,10 @@ silently changes letters; the error names the likely one.
 from __future__ import annotations
 
 import codecs
+import re
+from contextlib import suppress
 
-from ....errors import UserError
+from ....errors import UserError, on_one_line
 from ..findings import NOTE, WARNING, Finding, plural
 from .table import Source
 
@@ -20,6 +22,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "UTF-16", "utf-16"),
     (codecs.BOM_UTF16_BE, "UTF-16", "utf-16"),
 )
+_UNUSED = {0x81, 0x8D, 0x8F, 0x90, 0x9D}  # bytes that cp1252 does not have
 
 
 def decode(source: Source) -> str:
@@ -27,10 +30,12 @@ def decode(source: Source) -> str:
     path, raw = source.path, source.raw
     mark = next(((name, codec) for sign, name, codec in _MARKS if raw.startswith(sign)), None)
     if source.options.encoding is not None:
-        text = _decode_as(source, source.options.encoding)
+        source.encoding = source.options.encoding
+        text = _decode_as(source, source.encoding)
     elif mark is not None:
         source.findings.append(Finding(NOTE, f"{path} begins with a byte order mark and is read as {mark[0]}"))
-        text = _decode_as(source, mark[1])
+        source.encoding = mark[1]
+        text = _decode_as(source, source.encoding)
     else:
         text = _decode_utf8(source)
     if "\0" in text:
@@ -67,6 +72,10 @@ def _decode_as(source: Source, encoding: str) -> str:
             f"{source.path} cannot be read as {encoding}: line {line} has the byte 0x{source.raw[error.start]:02x}; "
             "name another encoding with --encoding."
         ) from None
+    except (UnicodeError, LookupError) as error:  # of a codec that does not say where
+        raise UserError(
+            f"{source.path} cannot be read as {encoding}: {on_one_line(error)}; name another encoding with --encoding."
+        ) from None
 
 
 def _decode_utf8(source: Source) -> str:
@@ -78,14 +87,35 @@ def _decode_utf8(source: Source) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        encoding = "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
-        line = raw.split(b"\n")[_line_of(raw, error.start) - 1]
-        begin = raw.rfind(b"\n", 0, error.start) + 1
-        word = _word_around(line.decode(encoding, "replace"), error.start - begin)
+        first = error
+    with suppress(UnicodeDecodeError):
+        return _with_pairs(source, raw.decode("utf-8", "surrogatepass"))
+    number = _line_of(raw, first.start)
+    line = raw.split(b"\n")[number - 1]
+    where = f"line {number} has the byte 0x{raw[first.start]:02x}"
+    bad = raw.decode("utf-8", "replace").count("\ufffd")
+    if bad * 10 < sum(len(part) for part in re.findall(rb"[\xc2-\xf4][\x80-\xbf]+", raw)):
         raise UserError(
-            f"{path} is not UTF-8: line {_line_of(raw, error.start)} has the byte 0x{raw[error.start]:02x}; if "
-            f"{word!r} is right there, read it with --encoding {encoding}."
-        ) from None
+            f"{path} is UTF-8 but for {plural(bad, 'byte')}: {where}, near {_shown_around(line, first, raw)!r}; repair "
+            "them, or save the file as UTF-8 again."
+        )
+    encoding = "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) and not _UNUSED & set(raw) else "latin-1"
+    begin = raw.rfind(b"\n", 0, first.start) + 1
+    word = _word_around(line.decode(encoding, "replace"), first.start - begin)
+    raise UserError(f"{path} is not UTF-8: {where}; if {word!r} is right there, read it with --encoding {encoding}.")
+
+
+def _with_pairs(source: Source, text: str) -> str:
+    """Return a text of CESU-8, in which Java and Oracle write a letter such as an emoji as two halves."""
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = f"{source.path} has {plural(len(text) - len(whole), 'letter')} in two halves (CESU-8), which are joined"
+    source.findings.append(Finding(NOTE, text))
+    return whole
+
+
+def _shown_around(line: bytes, error: UnicodeDecodeError, raw: bytes) -> str:
+    place = error.start - raw.rfind(b"\n", 0, error.start) - 1
+    return line[max(0, place - 15) : place + 15].decode("utf-8", "replace").strip("\r")
 
 
 def _word_around(line: str, position: int) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ....errors import UserError
+from ....utils.limits import MOST_CELLS, check_shape
 from ..findings import NOTE, Finding, plural
 from .decoding import decode
 from .table import Problem, Source, Table
@@ -26,7 +27,7 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
 
     A column without a name is left out: it is the row number that pandas saves, or the end of every line.
     """
-    header, remaining = source.header_and_rows(list(rows))
+    header, remaining = source.header_and_rows(_counted(source, rows))
     remaining = _without_orange_lines(source, remaining)
     columns: dict[str, list[str]] = {name: [] for name in header if name}
     lines, nameless = [], []
@@ -43,7 +44,19 @@ def make_table(source: Source, rows: Iterable[Row], hint: str) -> Table:
             if name:
                 columns[name].append(value)
     source.warn_of_nameless(nameless)
-    return source.table(dict(columns), lines, has_header=not source.options.columns)
+    form = "tsv" if source.suffix == ".tsv" else "csv"
+    return source.table(dict(columns), lines, has_header=not source.options.columns, form=form)
+
+
+def _counted(source: Source, rows: Iterable[Row]) -> list[Row]:
+    """Return the rows, which are refused as soon as there are too many fields."""
+    kept, fields = [], 0
+    for row in rows:
+        kept.append(row)
+        fields += len(row[1])
+        if fields > MOST_CELLS:
+            check_shape(source.path, len(row[1]), fields // len(row[1]) + 1)
+    return kept
 
 
 _ORANGE_TYPES = {"d", "discrete", "c", "continuous", "s", "string", "t", "time", ""}
@@ -113,6 +126,7 @@ def read_csv(source: Source) -> Table:
 
 
 def _read_quoted(source: Source, text: str, separator: str) -> Table:
+    source.separator = separator
     with _allow_long_fields():
         hint = f"put fields that contain {separator!r} in quotation marks"
         return make_table(source, _quoted_rows(source, text, separator), hint)
@@ -135,6 +149,7 @@ def _read_tabs(source: Source, text: str) -> Table:
     Quotation marks quote fields if every field that begins with one is properly quoted, or if the rows would otherwise
     differ in length.
     """
+    source.separator = "\t"
     rows = [(n, line.rstrip("\r").split("\t")) for n, line in enumerate(text.split("\n"), 1) if line.strip("\r")]
     ragged = any(len(row) != len(rows[0][1]) for _, row in rows)
     quoted = [value for _, row in rows for value in row if value.startswith('"')]

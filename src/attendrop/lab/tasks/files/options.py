@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from ....errors import UserError
 
 _NAMED = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+# encodings of names of hosts and of source code
+_NOT_OF_FILES = ("idna", "mbcs", "oem", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class ReadOptions:
             `load_files`.
         label_separator: The delimiter between the labels of one example; None = a label is one name, or a list.
         columns: The names of the columns of a table that has no header line; an item may hold several, with commas
-            between them. Empty = the first line has the names.
+            between them. Empty = the first line has the names; `auto` = the table has no header line, and names are
+            made from the content.
     """
 
     encoding: str | None = None
@@ -41,6 +44,11 @@ class ReadOptions:
             raise UserError(f"label_separator is {self.label_separator!r}; it must be a sign such as a comma.")
         object.__setattr__(self, "columns", _names_of(self.columns))
 
+    @property
+    def finds_columns(self) -> bool:
+        """Whether the names of the columns are made from their content."""
+        return self.columns == ("auto",)
+
 
 def _names_of(given: Iterable[str]) -> tuple[str, ...]:
     """Return the names that `--columns` gives, each alone or several with commas between them."""
@@ -51,14 +59,15 @@ def _names_of(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def _check_encoding(name: str) -> None:
-    """Raise a `UserError` if Python does not know the encoding, or if it is no text encoding."""
+    """Raise a `UserError` if Python does not know the encoding, or if files are not written in it."""
     try:
-        is_text = codecs.lookup(name)._is_text_encoding
+        codec = codecs.lookup(name)
+        is_text = codec._is_text_encoding and codec.name not in _NOT_OF_FILES
     except (LookupError, ValueError):
         is_text = False
     if not is_text:
         raise UserError(
-            f"encoding is {name!r}, which Python does not know; it must be the name of a text encoding, such as utf-8, "
+            f"encoding is {name!r}, which is no encoding of files that Python knows; it must be one such as utf-8, "
             "latin-1, cp1252 or utf-16."
         )
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ....errors import UserError
-from ..findings import WARNING, Finding, listed, plural
+from ....utils.limits import check_shape, is_deep
+from ..findings import NOTE, WARNING, Finding, listed, plural
+from .content import suggested_names
 from .options import ReadOptions
+
+_HALF = re.compile("[\ud800-\udfff]")
+_LOOKED_AT = 1000  # rows from which names of columns are made
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,9 @@ class Table:
         dropped: The place of each row that was left out -> why.
         has_header: Whether the names of the columns are the first line of the file.
         has_word_lines: Whether each word has a line of its own (CoNLL).
+        encoding: The encoding of a text file, so that a table that is made of it can have the same.
+        separator: The delimiter of its columns; None for a format without one.
+        form: The name of the format: `csv`, `tsv`, `jsonl`, `parquet` or `xlsx`; None for the others.
     """
 
     path: Path
@@ -54,6 +64,9 @@ class Table:
     dropped: dict[str, Problem] = field(default_factory=dict)
     has_header: bool = False
     has_word_lines: bool = False
+    encoding: str = "utf-8"
+    separator: str | None = None
+    form: str | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -117,32 +130,51 @@ class Source:
         suffix: The suffix that selects the format, without .gz.
         raw: The content, uncompressed.
         options: How it is read.
+        part: The sheet or the part that the user named after `::`.
         findings: The findings so far.
         dropped: The place of each row that was left out so far -> why.
+        encoding: The encoding, once the text has been decoded.
+        separator: The delimiter of the columns, once it is known.
     """
 
     path: Path
     suffix: str
     raw: bytes
     options: ReadOptions
+    part: str | None = None
     findings: list[Finding] = field(default_factory=list)
     dropped: dict[str, Problem] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    separator: str | None = None
+    _halves: int = field(default=0, init=False)
 
     def drop(self, line: int, problem: Problem) -> None:
         """Leave a row out. Whether that is an error is for the caller of `read_table` to say."""
         self.dropped[f"line {line}"] = problem
 
-    def header_and_rows(self, rows: list[tuple[int, list[Any]]]) -> tuple[list[str], list[tuple[int, list[Any]]]]:
+    def header_and_rows(
+        self, rows: list[tuple[int, list[Any]]], has_header: bool = True
+    ) -> tuple[list[str], list[tuple[int, list[Any]]]]:
         """Return the names of the columns, and the rows below them. With `--columns` all rows are examples.
 
         Args:
             rows: Line number and fields of each row.
+            has_header: Whether the format has a header, so that the first row is one without `--columns`.
         """
         line, first = rows[0]
         names = ["" if name is None else str(name) for name in first]
+        check_shape(self.path, len(names), len(rows))
         given = list(self.options.columns)
-        if not given:
+        if not given and has_header:
             return checked_header(self.path, names), rows[1:]
+        if not given or self.options.finds_columns:
+            first_rows = [[*row, *[None] * len(names)] for _, row in rows[:_LOOKED_AT]]
+            found = suggested_names({str(place): [row[place] for row in first_rows] for place in range(len(names))})
+            if given:
+                text = f"{self.path} has no header; its columns are called {','.join(found)}, from their content"
+                self.findings.append(Finding(NOTE, text))
+                return list(found), rows
+            raise UserError(f"{self.path} has no names of columns; give them with --columns {','.join(found)}.")
         if len(given) != len(names):
             raise UserError(
                 f"columns is {','.join(given)!r}, {plural(len(given), 'name')}, but line {line} of {self.path} has "
@@ -170,18 +202,63 @@ class Source:
             )
 
     def table(self, columns: dict[str, list[Any]], lines: list[int] | None = None, **fields: Any) -> Table:
-        """Return the table of this file."""
-        return Table(self.path, columns, lines, findings=self.findings, dropped=self.dropped, **fields)
+        """Return the table of this file. Everything that is read from a file comes through here."""
+        names = checked_header(self.path, list(columns))
+        table = Table(
+            self.path, dict(zip(names, columns.values(), strict=True)), lines, findings=self.findings,
+            dropped=self.dropped, encoding=self.encoding, separator=self.separator, **fields,
+        )  # fmt: skip
+        check_shape(self.path, len(columns), len(table))
+        for name, values in table.columns.items():
+            for row, value in enumerate(values):
+                if isinstance(value, (list, dict)) and is_deep(value):
+                    raise UserError(f"{table.location(row)} has lists or objects in column {name!r} nested too deeply.")
+            table.columns[name] = self._clean(values)
+        if self._halves:
+            text = f"{plural(self._halves, 'value')} of {self.path} had half of a surrogate pair, which stands for no "
+            self.findings.append(Finding(WARNING, f"{text}letter and is read as �"))
+        return table
+
+    def _clean(self, values: list[Any]) -> list[Any]:
+        """Return values without half surrogate pairs, which can neither be tokenised nor written."""
+        return [self._whole(value) if isinstance(value, (str, list, dict)) else value for value in values]
+
+    def _whole(self, value: Any) -> Any:
+        if isinstance(value, str):
+            has_half = not value.isascii() and _HALF.search(value) is not None
+        else:
+            has_half = "\\ud" in str(value)  # how a half is shown
+        self._halves += has_half
+        return _without_halves(value) if has_half else value
+
+
+def _without_halves(value: Any) -> Any:
+    """Return a value whose texts have whole letters only; two halves that belong together become one letter."""
+    if isinstance(value, list):
+        return [_without_halves(inner) for inner in value]
+    if isinstance(value, dict):
+        return {_without_halves(name): _without_halves(inner) for name, inner in value.items()}
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return value
+
+
+def printable(name: str) -> str:
+    """Return the name of a column as it is shown and can be typed: on one line, without invisible characters."""
+    if name.isprintable():
+        return name.strip()
+    spaced = "".join(" " if c.isspace() else c for c in name)
+    return " ".join("".join(c for c in spaced if c.isprintable()).split())
 
 
 def checked_header(path: Path, header: list[str]) -> list[str]:
-    """Return the names of the columns without spaces around them, none of which may occur twice."""
-    names = [name.strip() for name in header]
-    repeated = sorted({name for name in names if name and names.count(name) > 1})
-    if repeated:
-        count = names.count(repeated[0])
+    """Return the names of the columns as they can be typed, none of which may occur twice."""
+    names = [printable(name) for name in header]
+    counts = Counter(name for name in names if name)
+    repeated = min((name for name, count in counts.items() if count > 1), default=None)
+    if repeated is not None:
         raise UserError(
-            f"{path} has the column {repeated[0]!r} {count} times; rename or remove one, or "
+            f"{path} has the column {repeated!r} {counts[repeated]} times; rename or remove one, or "
             "name the columns with --columns if the first line is data."
         )
     return names

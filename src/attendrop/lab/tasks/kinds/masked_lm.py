@@ -47,8 +47,8 @@ class CorpusReading(Reading):
         column, notes = columns.find_text(table, request.text)
         return (column,), None, notes
 
-    def task(self, kind: str, name: str, found: Found, request: Request) -> Task:
-        return Task(name, kind, found[0], None, metrics=("perplexity",))
+    def task(self, kind: str, name: str, columns: Found, request: Request) -> Task:
+        return Task(name, kind, columns[0], None, metrics=("perplexity",))
 
 
 def word_numbers(word_ids: Sequence[int | None], tokens: Sequence[str]) -> list[int]:
@@ -82,8 +82,8 @@ class CorpusEncoder(Encoder):
         words = [word_numbers(encoded.word_ids(row), encoded.tokens(row)) for row in range(len(encoded["input_ids"]))]
         kept = [row for row, numbers in enumerate(words) if max(numbers) >= 0]  # a text may have no words at all
         names = [name for name in self.tokenizer.model_input_names if name in encoded]
-        found = {name: [encoded[name][row] for row in kept] for name in names}
-        return {**found, "words": [words[row] for row in kept]}
+        inputs = {name: [encoded[name][row] for row in kept] for name in names}
+        return {**inputs, "words": [words[row] for row in kept]}
 
 
 class MaskCodec(Codec):

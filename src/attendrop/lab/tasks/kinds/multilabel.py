@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class SetReading(Reading):
     """A cell holds a list of labels, or a text in which a sign stands between them."""
 
-    def task(self, kind: str, name: str, found: Found, request: Request) -> Task:
-        task = super().task(kind, name, found, dataclasses.replace(request, label_separator=None))
+    def task(self, kind: str, name: str, columns: Found, request: Request) -> Task:
+        task = super().task(kind, name, columns, dataclasses.replace(request, label_separator=None))
         return dataclasses.replace(task, label_separator=request.label_separator)
 
     def check_label_column(self, table: Table, task: Task) -> None:

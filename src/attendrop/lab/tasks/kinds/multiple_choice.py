@@ -41,8 +41,8 @@ class ChoiceReading(Reading):
     def find_columns(self, table: Table, request: Request) -> Found:
         return columns.find_choices(table, request.text, request.choices, request.label)
 
-    def task(self, kind: str, name: str, found: Found, request: Request) -> Task:
-        return Task(name, kind, found[0], found[1], max_length=256)
+    def task(self, kind: str, name: str, columns: Found, request: Request) -> Task:
+        return Task(name, kind, columns[0], columns[1], max_length=256)
 
     def labels(self, table: Table, task: Task) -> tuple[tuple[str, ...], list[str]]:
         names = set(self.label_names(table, task))

@@ -54,16 +54,16 @@ class Reading:
         """Find the columns of the texts and of the label."""
         return columns.find_columns(table, request.text, request.text_pair, request.label)
 
-    def task(self, kind: str, name: str, found: Found, request: Request) -> Task:
+    def task(self, kind: str, name: str, columns: Found, request: Request) -> Task:
         """Return the task of a file, without its labels.
 
         Args:
             kind: The name of the kind.
             name: The name of the file.
-            found: What `find_columns` found.
+            columns: What `find_columns` found.
             request: What the user said about the columns.
         """
-        texts, label, _ = found
+        texts, label, _ = columns
         if self.has_one_text and len(texts) > 1:
             raise UserError(f"--text-pair is {texts[1]!r}, but a task of kind {kind} has one text.")
         if request.label_separator is not None:

@@ -35,8 +35,8 @@ class TargetReading(Reading):
         text_pair, label = request.text_pair, request.label
         return columns.find_columns(table, request.text, text_pair, label, is_pair_label=label is None)
 
-    def task(self, kind: str, name: str, found: Found, request: Request) -> Task:
-        task = super().task(kind, name, found, request)
+    def task(self, kind: str, name: str, columns: Found, request: Request) -> Task:
+        task = super().task(kind, name, columns, request)
         return dataclasses.replace(task, text=(task.text[0], str(task.label)), label=None)
 
 

@@ -7,6 +7,7 @@ the files when they are needed: all of them would not fit into the memory.
 from __future__ import annotations
 
 import hashlib
+import stat
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +149,7 @@ class Media(Modality):
         if not isinstance(value, str) or not value.strip():
             return Problem(f"has no path in column {column!r}", "fill it in or remove the row", f"path {column}")
         text = f"has the file {value!r} in column {column!r}, which"
-        if not Path(value).is_file():
+        if not Path(value).exists():
             return Problem(f"{text} does not exist", "paths are relative to the folder of the table", "no file")
         if (problem := self.facts_of(value).problem) is not None:
             return Problem(f"{text} {problem}", "replace the file or remove the row", f"unreadable {column}")
@@ -162,8 +163,10 @@ class Media(Modality):
         """Return facts about a file, which is only read again if it has changed."""
         try:
             status = Path(path).stat()
-        except OSError as error:
-            return Facts(problem=f"cannot be read: {error.strerror or error}")
+        except (OSError, ValueError) as error:
+            return Facts(problem=f"cannot be read: {getattr(error, 'strerror', None) or error}")
+        if not stat.S_ISREG(status.st_mode):
+            return Facts(problem="is a folder, a pipe or a device, and no file")
         return _facts(self, path, status.st_mtime_ns, status.st_size)
 
 

@@ -1,0 +1,87 @@
+"""Guess from their content which columns of a table hold the texts and the labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+Columns = Mapping[str, Sequence[Any]]
+
+_LOOKED_AT = 1000
+_SAID_OFTEN = re.compile(
+    r"label|class|categor|group|topic|type|sentiment|intent|rating|score|target|tag", re.IGNORECASE
+)
+_MOST_REPEATED, _LONGEST_NAME = 5, 40  # rows of a name, and its letters on average
+_FEW_ROWS = 10  # in a table with fewer rows, labels may all be different
+_IDEOGRAMS = "\u2e80"  # the first letter of the scripts without spaces between words
+
+
+def looks_like_text(values: Sequence[Any]) -> bool:
+    """Return whether most of the first 1,000 values are strings of more than one word."""
+    present = [value for value in values[:_LOOKED_AT] if value is not None]
+    return sum(isinstance(value, str) and _has_words(value) for value in present) * 2 > len(present)
+
+
+def _has_words(value: str) -> bool:
+    return " " in value.strip() or (len(value) >= 8 and sum(sign >= _IDEOGRAMS for sign in value[:100]) >= 8)
+
+
+def likely_texts(columns: Columns) -> list[str]:
+    """Return the columns that hold texts, those with the longest first."""
+
+    def length(name: str) -> float:
+        present = [len(value) for value in columns[name][:_LOOKED_AT] if isinstance(value, str)]
+        return sum(present) / max(1, len(present))
+
+    texts = [name for name, values in columns.items() if looks_like_text(values)]
+    texts = [name for name in texts if not _are_names(columns[name])] or texts
+    return sorted(texts, key=length, reverse=True)
+
+
+def _are_names(values: Sequence[Any]) -> bool:
+    """Return whether short values repeat so often that they are names of classes of several words."""
+    present = [str(value) for value in values if value is not None]
+    repeat = len(present) >= _FEW_ROWS and _MOST_REPEATED * len(set(present)) <= len(present)
+    return repeat and sum(map(len, present)) < _LONGEST_NAME * len(present)
+
+
+def likely_text(columns: Columns) -> str | None:
+    """Return the column with the text; None if several columns have texts of nearly the same length."""
+    texts = likely_texts(columns)
+    if len(texts) < 2:
+        return texts[0] if texts else None
+    first, second = (sum(len(str(value)) for value in columns[name][:_LOOKED_AT]) for name in texts[:2])
+    return texts[0] if first > 2 * second else None
+
+
+def likely_label(columns: Columns, texts: Collection[str]) -> str | None:
+    """Return the column beside the `texts` that is most like a label; None if none is.
+
+    Its values repeat, unlike those of an id or a date; a usual name counts more than few different values.
+    """
+    counts = {name: _distinct(values) for name, values in columns.items() if name not in texts}
+    rows = len(next(iter(columns.values()), ()))
+    able = [name for name, count in counts.items() if count > 1 and (2 * count <= rows or rows < _FEW_ROWS)]
+    able = able or [name for name in counts if _has_fractions(columns[name])]
+    return min(able, key=lambda name: (not _SAID_OFTEN.search(name), counts[name]), default=None)
+
+
+def _distinct(values: Sequence[Any]) -> int:
+    return len({str(value) for value in values if value not in (None, "")})
+
+
+def _has_fractions(values: Sequence[Any]) -> bool:
+    return any(re.fullmatch(r"-?[0-9]+\.[0-9]+", str(value).strip()) for value in values[:_LOOKED_AT])
+
+
+def suggested_names(columns: Columns) -> tuple[str, ...]:
+    """Return names for the columns of a table without a header: `text`, `label`, and `column3` for others."""
+    texts = likely_texts(columns)
+    order = list(columns)
+    names = dict(zip(sorted(texts[:2], key=order.index), ("text", "text_pair"), strict=False))
+    if len(texts) > 1 and likely_text(columns) is not None:
+        names = {texts[0]: "text"}
+    if (label := likely_label(columns, texts)) is not None:
+        names[label] = "label"
+    return tuple(names.get(name, f"column{number}") for number, name in enumerate(columns, 1))

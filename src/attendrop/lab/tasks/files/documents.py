@@ -1,0 +1,191 @@
+"""Read JSON: one object in each line, or one document that holds a table in one of the usual shapes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from ....errors import UserError
+from ....utils.limits import MOST_COLUMNS, check_shape
+from ..findings import NOTE, Finding, listed, plural
+from .decoding import decode
+from .table import Problem, Source, Table
+
+_KEY = "key"  # the column of the names in an object of objects
+_SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing"}
+
+
+class _Unreadable(Exception):
+    """A text that is not JSON.
+
+    Attributes:
+        line: The line of the text, counted from 0; None if it is not known.
+        reason: What is wrong, as the end of a sentence.
+    """
+
+    def __init__(self, line: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.line, self.reason = line, reason
+
+
+def _reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise KeyError(next(name for name, count in counts.items() if count > 1))
+    return value
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_reject_repeated_keys)
+    except json.JSONDecodeError as error:
+        raise _Unreadable(error.lineno - 1, f"is not JSON: {error.msg}") from None
+    except KeyError as error:
+        raise _Unreadable(None, f"has the column {error.args[0]!r} twice; rename or remove one") from None
+    except RecursionError:
+        raise _Unreadable(0, "is nested too deeply") from None
+    except ValueError:
+        raise _Unreadable(None, "has a number of more than 4,300 digits; write it as text") from None
+
+
+def read_json(source: Source) -> Table:
+    """Read a JSON document, or one object in each line."""
+    text = decode(source)
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    first = lines[0][1].rstrip()
+    may_be_lines = not first.startswith("[") and source.part is None
+    if may_be_lines and (len(lines) > 1 or source.suffix != ".json") and _is_object(first):
+        return _read_objects(source, lines)
+    try:
+        value = _parse(text)
+    except _Unreadable as error:
+        if may_be_lines and (source.suffix != ".json" or first.endswith("}")):
+            return _read_objects(source, lines)  # each wrong line has an error
+        place = "" if error.line is None else f"line {error.line + 1} of "
+        raise UserError(f"{place}{source.path} {error.reason}.") from None
+    return _table_of(source, value if source.part is None else _part_of(source, value, source.part))
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return isinstance(_parse(line), dict)
+    except _Unreadable:
+        return False
+
+
+def _read_objects(source: Source, lines: Iterable[tuple[int, str]]) -> Table:
+    advice = 'write one object with columns on each line, like {"text": …, "label": …}'
+    records, numbers = [], []
+    for number, line in lines:
+        try:
+            value = _parse(line)
+        except _Unreadable as error:
+            source.drop(number, Problem(error.reason, advice, "json"))
+            continue
+        if isinstance(value, dict):
+            records.append(value)
+            numbers.append(number)
+        else:
+            source.drop(number, Problem("is not an object with columns", advice))
+    return _of_records(source, records, numbers)
+
+
+def _of_records(source: Source, records: list[dict[str, Any]], lines: list[int] | None = None) -> Table:
+    names: dict[str, None] = {}
+    for record in records:
+        names.update(dict.fromkeys(record))
+        if len(names) > MOST_COLUMNS:
+            check_shape(source.path, len(names), len(records))
+    check_shape(source.path, len(names), len(records))
+    if source.options.columns:
+        raise UserError(
+            f"columns is {','.join(source.options.columns)!r}, and {source.path} has names for its columns; leave "
+            "--columns out."
+        )
+    return source.table({name: [record.get(name) for record in records] for name in names}, lines, form="jsonl")
+
+
+def _part_of(source: Source, value: Any, part: str) -> Any:
+    if not isinstance(value, dict) or part not in value:
+        known = listed(map(repr, value), 10) if isinstance(value, dict) and value else "no parts with names"
+        raise UserError(f"{source.path} has no part {part!r}; it has {known}.")
+    return value[part]
+
+
+def _table_of(source: Source, value: Any) -> Table:
+    """Return the table that a document holds, whatever its usual shape."""
+    if isinstance(value, list):
+        return _of_list(source, value)
+    if not isinstance(value, dict):
+        raise UserError(f"{source.path} holds {value!r:.60}, and no rows; write a list of objects with columns.")
+    if isinstance(value.get("columns"), list) and isinstance(value.get("data"), list):  # pandas, orient="split"
+        return _of_rows(source, [value["columns"], *value["data"]], has_header=True)
+    inner = list(value.values())
+    if inner and all(isinstance(of, dict) and not any(map(_holds_rows, of.values())) for of in inner):
+        return _of_objects(source, value)
+    if _are_columns(value):
+        return _of_records(source, [dict(zip(value, row, strict=True)) for row in zip(*inner, strict=True)])
+    if len(value) > 1 and all(isinstance(of, list) and all(isinstance(text, str) for text in of) for of in inner):
+        text = f"{source.path} has a list of texts for each of {plural(len(value), 'name')}, which are read as labels"
+        source.findings.append(Finding(NOTE, text))
+        return _of_records(source, [{"text": text, "label": name} for name, texts in value.items() for text in texts])
+    tables = {name: of for name, of in value.items() if _holds_rows(of)}
+    tables = tables or {name: of for name, of in value.items() if isinstance(of, dict) and len(of) > 1}
+    if not tables:
+        return _of_records(source, [value])
+    if len(tables) == 1:
+        ((name, only),) = tables.items()
+        source.findings.append(Finding(NOTE, f"the rows of {source.path} are those of its part {name!r}"))
+        return _table_of(source, only)
+    shown = listed((f"{name} ({plural(len(of), 'row')})" for name, of in tables.items()), 10)
+    first = next((name for name in tables if name.lower().startswith("train")), next(iter(tables)))
+    raise UserError(f"{source.path} holds several tables: {shown}; name one of them, such as '{source.path}::{first}'.")
+
+
+def _holds_rows(value: Any) -> bool:
+    """Return whether a value is a list of rows."""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, (list, dict)) for row in value)
+
+
+def _are_columns(value: dict[str, Any]) -> bool:
+    """Return whether an object has a list for each column, and the lists are equally long."""
+    are_lists = len(value) > 1 and all(isinstance(of, list) and of for of in value.values())
+    return are_lists and len(set(map(len, value.values()))) == 1 and not {name.lower() for name in value} & _SPLITS
+
+
+def _of_list(source: Source, rows: list[Any]) -> Table:
+    if rows and all(isinstance(row, list) for row in rows):
+        return _of_rows(source, rows, has_header=False)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise UserError(
+                f'row {number} of {source.path} is not an object with columns, like {{"text": …, "label": …}}.'
+            )
+    return _of_records(source, rows)
+
+
+def _of_rows(source: Source, rows: list[Any], has_header: bool) -> Table:
+    """Return the table of rows that are lists."""
+    widths = [len(row) if isinstance(row, list) else -1 for row in rows]
+    wrong = next((place for place, width in enumerate(widths) if width != widths[0] or width < 1), None)
+    if wrong is not None:
+        raise UserError(
+            f"row {wrong + 1} of {source.path} is not a list of {plural(max(widths[0], 1), 'value')}, as the first one."
+        )
+    header, numbered = source.header_and_rows(list(enumerate(rows, 1)), has_header)
+    columns = {name: [row[place] for _, row in numbered] for place, name in enumerate(header) if name}
+    return source.table(columns, form="jsonl")
+
+
+def _of_objects(source: Source, value: dict[str, dict[str, Any]]) -> Table:
+    """Return the table of an object of objects: rows by their names, or columns of rows by their numbers (pandas)."""
+    first = next(iter(value.values()))
+    if first and all(name.isdecimal() for name in first) and not all(name.isdecimal() for name in value):
+        rows = dict.fromkeys(name for column in value.values() for name in column)
+        check_shape(source.path, len(value), len(rows))
+        return _of_records(source, [{name: column.get(row) for name, column in value.items()} for row in rows])
+    key = _KEY if not any(_KEY in row for row in value.values()) else f"{_KEY}_of_object"
+    return _of_records(source, [{key: name, **row} for name, row in value.items()])
