@@ -301,7 +301,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         if self.engine is not None:
             batch = self.engine.begin_micro_batch(
                 inputs,
-                backward=lambda network, examples: run(network, examples, num_items_in_batch),
+                backward=lambda network, views: run(network, views, self._items_of_views(num_items_in_batch)),
                 loop_loss=functools.partial(self._loop_loss, model, inputs) if self.adaptation.calls_model else None,
             )
         loss = self.capture.try_captured(run, inputs, num_items_in_batch, batch, has_no_padding)
@@ -327,14 +327,17 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         if self.engine is None or batch is None:
             return run(model, inputs, items)
         # The plan is applied until `run` has ended its backward: gradient checkpointing runs blocks again in it.
-        items = None if items is None else items * self.engine.views
+        items = self._items_of_views(items)
         return self.engine.run_passes(batch, EagerRunner(self.engine, lambda views: run(model, views, items)))
+
+    def _items_of_views(self, items: Tensor | int | None) -> Tensor | int | None:
+        return items if items is None or self.engine is None else items * self.engine.views
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         engine = self.engine
-        if engine is None or not model.training or model in self.networks:
+        if engine is None or not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         # Only a penalty needs outputs, which some trainers do not compute.
         if not engine.reads_outputs:
