@@ -55,7 +55,7 @@ _THIRDS: dict[str, Callable[[Any, int], float]] = {
     "freelb": lambda method, layers: passes(trained=method.steps),
     "lora_dropout": lambda method, layers: passes(trained=method.samples),
     # Two views; the prediction that the perturbation moves away from, a probe for each ascent step, and the teacher.
-    "smart": lambda method, layers: passes(trained=2, probes=method.steps, forwards=2),
+    "smart": lambda method, layers: passes(trained=3, probes=method.steps, forwards=2),
     "deni": lambda method, layers: passes(trained=method.models),  # of a step in which the copies are trained
     "freeze": lambda method, layers: 1 + 2 * (1 - method.blocks / layers),
     "lp_ft": lambda method, layers: passes(trained=0, forwards=1),  # of a step that trains the head alone

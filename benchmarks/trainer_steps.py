@@ -238,7 +238,7 @@ BASELINES: dict[str, float] = {
     "asam": 2.1,
     "freelb:steps=2": 3.0,
     "freelb:steps=3": 4.0,
-    "smart": 3.7,
+    "smart": 4.7,
     "neftune": 1.1,
     "hype": 1.1,
     "hidden_mixup": 1.1,

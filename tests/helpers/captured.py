@@ -15,7 +15,10 @@ ROWS = {
         "addrop:attribution=rd,layers=all,cross_tuning=False",
         "addrop:p=0.2..0.6,q=0..0.5,layers=all,cross_tuning=False",
     ],
-    "attendout": ["attendout:T=3,samples=6,reward_on=cached,active=0.5,init_drop=0.4,explore=0.5"],
+    "attendout": [
+        "attendout:T=3,samples=6,reward_on=cached,active=0.5,init_drop=0.4,explore=0.5",
+        "attendout:T=3,reward_on=cached,init_drop=0.4 + addrop:p=0.5,q=0.5,layers=all,cross_tuning=False + rdrop",
+    ],
     "attention_dropout": ["attention_dropout:p=0.3", "attention_dropout:p=0.1..0.5,renormalise=True,pattern=span"],
     "attention_layerdrop": ["attention_layerdrop:p=0.5", "attention_layerdrop:p=0..0.8"],
     "child_tuning": ["child_tuning:p=0.4", "child_tuning:p=0.3..0.9", "child_tuning:variant=D,p=0.5,samples=4"],
@@ -56,7 +59,10 @@ ROWS = {
     "freeze": ["freeze:blocks=1", "freeze:blocks=1 + addrop:p=0.5,q=0.5,layers=all,cross_tuning=False"],
     "lp_ft": ["lp_ft:share=0.5"],
     "wise_ft": ["wise_ft:alpha=0.4"],
-    "deni": ["deni:models=3,noise_on=trained,start=0,end=0.5,every=0.25,ensemble=0.7"],
+    "deni": [
+        "deni:models=3,noise_on=trained,start=0,end=0.5,every=0.25,ensemble=0.7",
+        "deni:models=2,start=0,end=1,every=0.25 + cutoff",
+    ],
     "swa": ["swa:start=0.2", "swa:start=0,every=2"],
     "unidrop": ["unidrop:p_k=0.2,p_d=0.3", "unidrop:fd1=0..0.3,fd2=0.1..1,layerdrop=0..0.5,p_d=0.5..0.1"],
 }

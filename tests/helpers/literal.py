@@ -21,6 +21,14 @@ FIRST_BLOCK = {
     "bart": "model.encoder.layers.0",
     "mpnet": "mpnet.encoder.layer.0",
 }
+WORDS = {
+    "bert": "bert.embeddings.word_embeddings",
+    "albert": "albert.embeddings.word_embeddings",
+    "gpt2": "transformer.wte",
+    "llama": "model.embed_tokens",
+    "bart": "model.encoder.embed_tokens",
+    "t5": "encoder.embed_tokens",
+}
 LAST_BLOCK = {
     "bert": "bert.encoder.layer.1",
     "gpt2": "transformer.h.1",

@@ -11,16 +11,31 @@ import pytest
 import torch
 from torch import nn
 
-from attendrop import AttendOut, Engine, Loop, Progress, RegularizedTrainer, Schedule, fit_schedule
+from attendrop import (
+    DENI,
+    AttendOut,
+    ConcreteDropout,
+    Cutoff,
+    Engine,
+    Loop,
+    Progress,
+    RegularizedTrainer,
+    Schedule,
+    fit_schedule,
+)  # fmt: skip
 from attendrop.capture.graphs import Graphs
 from attendrop.core.step import MicroBatch, Step
 from attendrop.lab.report.attendout_figure import plot_run
+from attendrop.methods import make_method
 from attendrop.methods.attendout import policy_gradient as module
 from attendrop.methods.attendout.generator import Generator, ids_and_mask, pairs
 from attendrop.methods.attendout.policy_gradient import CachedBatch, actions, likelihood_gradient, reinforce
 from attendrop.methods.attendout.rewards import Rewards, attacker_probability, rewards_of_steps
 from helpers import data, zoo
 from helpers.precision import assert_same_numbers
+from helpers.settings import SETTINGS, bert_for
+from helpers.training import same_parameters
+from helpers.training import train as fine_tune
 
 
 def tiny_generator(layers: int = 2, width: int = 6, **options: Any) -> Generator:
@@ -426,6 +441,38 @@ def test_attacker_without_dropped_positions_equals_the_defender_exactly(tmp_path
     assert [equal for _, equal in method.notes] == [True] * 12
 
 
+BESIDE = ["addrop", "confidence_penalty", "cutoff", "hiddencut", "headmask", "layerdrop", "scal", "structure_mask"]
+
+
+@pytest.mark.parametrize("other", [*BESIDE, "lora_dropout"])
+def test_defender_trains_with_the_same_other_methods_and_draws(tmp_path, other: str) -> None:
+    """With masks it is the model that the other method trains alone; without masks the two networks are equal."""
+    kind, setting = bert_for(other), SETTINGS[other]
+    alone, _ = fine_tune(tmp_path, kind, [make_method(other, setting.usual)])
+    masked = AttendOut(T=50, init_drop=0.5, reward_on="cached")
+    for methods in ([masked, make_method(other, setting.usual)], [make_method(other, setting.usual), masked]):
+        model, _ = fine_tune(tmp_path, kind, methods)
+        assert same_parameters(masked.defender, alone)
+        assert not same_parameters(model, alone)
+    without = Watched(T=3, init_drop=0, reward_on="cached")
+    fine_tune(tmp_path, kind, [without, make_method(other, setting.usual)])
+    assert [entry["reward"] for entry in without.history] == [0, 0]
+    assert all(equal for _, equal in without.notes)
+
+
+def test_defender_in_a_loop_of_ones_own_gets_penalties_too() -> None:
+    method = Decided(T=9, init_drop=0.0)
+    model = one_round([method, Cutoff(ratio=0.4, weight=3.0)], steps=2)
+    assert data.same_bits(data.weights_of(model), data.weights_of(method.defender))
+
+
+def test_method_with_parameters_of_its_own_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"AttendOut trains networks beside the model, and the parameters that"):
+        Engine(zoo.make_model("bert"), [AttendOut(), ConcreteDropout()])
+    with pytest.raises(ValueError, match=r"DENI trains networks beside the model, and the parameters that"):
+        Engine(zoo.make_model("bert"), [ConcreteDropout(), DENI()])
+
+
 def test_without_masks_and_common_dropout_the_networks_differ_and_the_attacker_trains_as_plain_fine_tuning(
     tmp_path,
 ) -> None:
@@ -740,18 +787,18 @@ class Decided(AttendOut):
         return Rewards(self.evidence, self.evidence.mean(), torch.zeros(()))
 
 
-def one_round(method: AttendOut, steps: int = 1, sizes: tuple[int, ...] = (4,), before: Any = None, **loop: Any) -> Any:
+def one_round(method: Any, steps: int = 1, sizes: tuple[int, ...] = (4,), before: Any = None, **loop: Any) -> Any:
     """Trains a tiny BERT for `steps` steps, one micro-batch for each of `sizes`; returns the model."""
     model = zoo.make_model("bert", dropout=False).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sizes = sizes * (steps // len(sizes)) if len(sizes) < steps else sizes
-    with Engine(model, [method], loop=Loop(optimizer, **loop), seed=5, batch_size=4) as engine:
+    with Engine(model, method, loop=Loop(optimizer, **loop), seed=5, batch_size=4) as engine:
         for step in range(steps):
             per_step = len(sizes) // steps
             for micro, size in enumerate(sizes[step * per_step : (step + 1) * per_step]):
                 batch = zoo.make_batch("bert", size=size, seed=10 * step + micro)
                 with engine.micro_batch(batch) as inputs:
-                    (model(**inputs).loss / per_step).backward()
+                    (engine.loss(model(**inputs)) / per_step).backward()
             engine.before_optimizer()
             optimizer.step()
             optimizer.zero_grad()

@@ -11,12 +11,12 @@ from attendrop import Engine, NEFTune, Progress
 from attendrop.kernels.draws import uniform
 from attendrop.random import key_of
 from helpers import zoo
-from helpers.literal import FIRST_BLOCK, reading
+from helpers.literal import WORDS, giving
 from helpers.precision import assert_same_gradients, assert_same_numbers
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart", "choice", *zoo.POOLED])
+@pytest.mark.parametrize("kind", ["bert", "albert", "gpt2", "llama", "bart", "t5", "choice", *zoo.POOLED])
 def test_whole_step_matches_noise_by_hand(kind: str) -> None:
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
@@ -33,7 +33,7 @@ def test_whole_step_matches_noise_by_hand(kind: str) -> None:
         return torch.stack(rows)
 
     plain = literal(**batch).loss
-    with reading(literal.get_submodule(FIRST_BLOCK.get(kind, FIRST_BLOCK["bert"])), noisy):
+    with giving(literal.get_submodule(WORDS.get(kind, WORDS["bert"])), noisy):
         expected = literal(**batch).loss
     expected.backward()
     assert (plain - expected).abs() > 1e-6

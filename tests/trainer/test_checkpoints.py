@@ -134,11 +134,13 @@ def test_a_fingerprint_depends_on_the_examples_only() -> None:
 
 
 def make_trainer(folder: Path, of: type = RegularizedTrainer, count: int = 16, dev: Any = None, **options: Any) -> Any:
-    methods = {} if of is Trainer else {"regularizers": [Mixout(p=options.pop("p", 0.5))]}
+    ours = {} if of is Trainer else {
+        "regularizers": [Mixout(p=options.pop("p", 0.5))], "strict_resume": options.pop("strict_resume", False)
+    }  # fmt: skip
     shape = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, **options}
     return of(
         model=make_model("bert"), args=make_arguments(folder, **shape), train_dataset=make_examples("bert", count),
-        eval_dataset=dev, data_collator=pad, **methods,
+        eval_dataset=dev, data_collator=pad, **ours,
     )  # fmt: skip
 
 
@@ -163,7 +165,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_changed_settings_are_refused(trained: Path, options: dict[str, Any], message: str) -> None:
-    trainer = make_trainer(trained, **options)
+    trainer = make_trainer(trained, strict_resume=True, **options)
     with pytest.raises(ValueError, match=message):
         trainer.train(resume_from_checkpoint=str(trained / "checkpoint-2"))
 
@@ -199,7 +201,7 @@ def test_plain_trainer_checkpoint_is_resumed_only_on_request(tmp_path: Path) -> 
     make_trainer(tmp_path, of=Trainer).train()
     shutil.rmtree(tmp_path / "checkpoint-4")
     with pytest.raises(ValueError, match=f"has no {MANIFEST_FILE}.*resume_changed=True"):
-        make_trainer(tmp_path).train(resume_from_checkpoint=True)
+        make_trainer(tmp_path, strict_resume=True).train(resume_from_checkpoint=True)
     trainer = make_trainer(tmp_path)
     trainer.train(resume_from_checkpoint=True, resume_changed=True)
     assert trainer.state.global_step == 4

@@ -102,12 +102,12 @@ class CapturedTraining:
         """Return the loss of a micro-batch with the engine's methods."""
         inputs = {name: x for name, x in static.items() if name not in engine.columns}
 
-        def backward(network: nn.Module, examples: Mapping[str, Any]) -> Tensor:
-            name = ("another network", id(network), key)
-            return self.graphs.run(name, lambda: run(network, dict(inputs), items), network=network, forward_of=network)
+        def backward(network: nn.Module) -> Tensor:
+            runner = _GraphRunner(self, engine, run, items, ("another network", id(network), key), network)
+            return engine.run_beside(network, batch, runner)
 
         batch = replace(batch, examples=static, inputs=inputs, backward=backward)
-        return engine.run_passes(batch, _GraphRunner(self, engine, run, items, key))
+        return engine.run_passes(batch, _GraphRunner(self, engine, run, items, key, self.model))
 
     def trained(self, engine: Engine) -> nn.Module:
         """Return the model, with the parameters of the methods that the pass gives gradients."""
@@ -153,10 +153,16 @@ class _GraphRunner:
     """Runs the passes over one micro-batch as graphs, which the first run with a key records."""
 
     def __init__(
-        self, training: CapturedTraining, engine: Engine, step: TrainingStep, items: Any, key: Hashable
+        self,
+        training: CapturedTraining,
+        engine: Engine,
+        step: TrainingStep,
+        items: Any,
+        key: Hashable,
+        model: nn.Module,
     ) -> None:
         self._training, self._engine, self._step, self._items, self._key = training, engine, step, items, key
-        self._graphs, self._model = training.graphs, training.model
+        self._graphs, self._model = training.graphs, model
 
     def plan(self, batch: MicroBatch) -> Callable[[], AbstractContextManager[None]]:
         """Plan, in a separate graph if a method probes the model; otherwise the plan is part of the pass."""
@@ -176,7 +182,8 @@ class _GraphRunner:
     def run(self, number: int, inputs: dict[str, Any]) -> Tensor:
         """Return forward, loss and backward of one pass."""
         name = ("pass", self._key, number) if number else ("pass", self._key)
-        network = self._training.trained(self._engine)
+        is_model = self._model is self._training.model
+        network = self._training.trained(self._engine) if is_model else self._model
         loss = self._graphs.run(name, self._pass, batch=self._batch, network=network, forward_of=self._model)
         return loss.clone()  # the graph of another pass may use its memory
 
@@ -184,5 +191,5 @@ class _GraphRunner:
         engine, items = self._engine, self._items
         views = replace(self._work, inputs=tiled(self._work.inputs, engine.views, self._work.size))
         plan = engine.plan(views) if self._plan is None else self._plan
-        with engine.tracked(views, engine.seams.applied(plan)):
+        with engine.tracked(views, views.step.seams.applied(plan)):
             return self._step(self._model, dict(views.inputs), None if items is None else items * engine.views)

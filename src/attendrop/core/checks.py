@@ -43,6 +43,12 @@ def check_regularizers(regularizers: Sequence[Any]) -> None:
     editors = [type(r).__name__ for r in regularizers if isinstance(r, EditsWeights)]
     if len(editors) > 1:
         raise ValueError(f"regularizers has {' and '.join(editors)}, which both edit the weights; choose one of them.")
+    several = [type(r).__name__ for r in regularizers if isinstance(r, RunsSeveralPasses)]
+    if len(several) > 1:
+        raise ValueError(
+            f"regularizers has {' and '.join(several)}, which both decide how often a batch passes through the model; "
+            "choose one of them."
+        )
     averages = [type(r).__name__ for r in regularizers if isinstance(r, AveragesWeights)]
     if len(averages) > 1:
         raise ValueError(

@@ -41,6 +41,7 @@ from .capabilities import (
     views_of,
 )
 from .checks import as_list, check_calls, check_checkpointing, check_columns, check_model_loss, check_regularizers
+from .networks import TrainsNetworks
 from .rates import Rates
 from .regularizer import Regularizer
 from .schedule import Progress
@@ -238,7 +239,8 @@ class Engine:
 
         Args:
             batch: the batch as the data loader gave it, on the device of the model.
-            backward: forward, loss and backward of a network on given inputs, as the loop does it for the model.
+            backward: forward, loss (through `loss`) and backward of a network on given inputs, as the loop does it for
+                the model.
             loop_loss: where the loop's loss calls the model by itself: computes it, without a trace in what the loop
                 counts and logs.
         """
@@ -262,8 +264,13 @@ class Engine:
         check_columns(self.regularizers, batch)
         inputs = tiled({name: x for name, x in batch.items() if name not in self.columns}, self.views, size)
         begun = MicroBatch(self._step, dict(batch), inputs, first_position, size)
-        if backward is not None:
-            begun = replace(begun, backward=backward)
+        run = backward or (lambda network, inputs: self.loss(network(**inputs)).backward())
+        begun = replace(
+            begun,
+            backward=lambda network: self.run_beside(
+                network, begun, EagerRunner(self, lambda inputs: run(network, inputs))
+            ),
+        )
         if loop_loss is not None:
             begun = replace(begun, loop_loss=LoopLoss(loop_loss))
         return begun
@@ -278,6 +285,29 @@ class Engine:
         with closing(self.passes(batch, runner.plan)) as passes:
             losses = [runner.run(number, inputs) for number, inputs in enumerate(passes)]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def run_beside(self, network: nn.Module, batch: MicroBatch, runner: Runner) -> Any:
+        """Run forward, loss and backward of a network that is trained beside the model.
+
+        All methods but those that train networks act on it as they act on the model, with the same draws. Nothing of it
+        is logged.
+
+        Args:
+            network: a copy of the bound model, with its seams.
+            batch: the micro-batch of the model.
+            runner: plans the pass and runs it.
+        """
+        seams = Seams.of(network)
+        assert seams is not None
+        own = replace(batch, step=replace(batch.step, model=network, seams=seams, measure=False, metrics={}))
+        with runner.plan(own)():
+            return runner.run(0, dict(own.inputs))
+
+    def _acting_on(self, step: Step) -> list[Regularizer]:
+        """Return the methods that act on the network of this step."""
+        if step.model is self.model:
+            return self.regularizers
+        return [method for method in self.regularizers if not isinstance(method, TrainsNetworks)]
 
     def passes(self, batch: MicroBatch, plan: Planner | None = None) -> Generator[dict[str, Any], None, None]:
         """Call the hooks of the micro-batch, and for each tracked pass yields its inputs while the plan is applied.
@@ -307,7 +337,7 @@ class Engine:
         """Plan and return what makes the context of a pass. Where the loss calls the model, each call has its plan."""
         if batch.loop_loss is None:
             plan = self.plan(batch)
-            return lambda: self.tracked(batch, self.seams.applied(plan))
+            return lambda: self.tracked(batch, batch.step.seams.applied(plan))
 
         def plan_of(call: int, inputs: dict[str, Any]) -> Plan:
             size = self.batch_size or batch.size  # a call may have several rows for each example
@@ -332,7 +362,7 @@ class Engine:
         """Return the plans of all methods for the tracked pass, combined."""
         plan = Plan()
         rows, _, _ = map_shape(self.seams.sites[0], batch.examples)
-        for regularizer in self.regularizers:
+        for regularizer in self._acting_on(batch.step):
             own = regularizer.plan(self._for(regularizer, batch))
             # Each is repeated by itself: some are made for all views already.
             plan = plan | own.repeated(self.views, rows)
@@ -355,7 +385,7 @@ class Engine:
         """
         assert self._tracked is not None, "loss() belongs inside micro_batch()"
         total: Tensor = outputs["loss"] if loss is None else loss
-        for regularizer in self.regularizers:
+        for regularizer in self._acting_on(self._tracked.step):
             if loss is not None and isinstance(regularizer, RequiresModelLoss):
                 check_model_loss(regularizer, outputs.get("loss") is None)
             penalty = regularizer.penalty(outputs, self._for(regularizer, self._tracked))

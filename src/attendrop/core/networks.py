@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from .capabilities import HasParameters
 from .regularizer import Regularizer
 from .step import Loop
 
@@ -39,6 +40,14 @@ class TrainsNetworks(Regularizer):
                 f"{type(self).__name__} trains a second network and scores it on single examples, and in this trainer "
                 f"{reason}; use another method."
             )
+
+    def refuses(self, other: Regularizer) -> str | None:
+        if not isinstance(other, HasParameters):
+            return None
+        return (
+            f"of which {type(self).__name__} trains networks beside the model, and the parameters "
+            f"that {type(other).__name__} learns belong to one network; choose one of them."
+        )
 
     def networks(self) -> dict[str, nn.Module]:
         """Return the networks, by name. There are none before the first step."""

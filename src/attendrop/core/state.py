@@ -40,6 +40,14 @@ def save_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: in
             write_whole(path.with_suffix(".json"), json.dumps(values) + "\n", flush=False)
 
 
+def find_missing_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> str | None:
+    """Return the name of a method that keeps a state, of which `save_state` has written none here, or None."""
+    for regularizer in (r for r in regularizers if isinstance(r, KeepsState)):
+        if not _state_file(folder, regularizer, rank if regularizer.local_state else 0).is_file():
+            return regularizer.name
+    return None
+
+
 def load_state(regularizers: Sequence[Regularizer], folder: str | Path, rank: int) -> None:
     """Load what `save_state` wrote into the methods."""
     for regularizer in (r for r in regularizers if isinstance(r, KeepsState)):

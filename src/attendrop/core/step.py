@@ -211,10 +211,6 @@ class Step:
         return to_device_async(function(self).float(), self.device)
 
 
-def _backward(network: nn.Module, inputs: Mapping[str, Any]) -> None:
-    network(**inputs)["loss"].backward()
-
-
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
@@ -229,7 +225,8 @@ class MicroBatch:
         inputs: what the model gets in the tracked pass: all views, without the methods' columns.
         first_position: the position of the first example in the global batch of the step, over all processes.
         size: the number of examples.
-        backward: forward, loss and backward of a network on given inputs, as the loop does it for the model.
+        backward: forward, loss and backward of another network on the same inputs, as the loop does it for the model;
+            the other methods act on it too. None: no engine has opened the micro-batch.
         loop_loss: the loss of the micro-batch, where the loop's loss calls the model by itself, maybe several times.
             Then `examples` and `inputs` are those of one call.
         call: the number of that call.
@@ -240,7 +237,7 @@ class MicroBatch:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     first_position: int = 0
     size: int = 1
-    backward: Callable[[nn.Module, Mapping[str, Any]], Any] = _backward
+    backward: Callable[[nn.Module], Any] | None = None
     loop_loss: LoopLoss | None = None
     call: int = 0
 

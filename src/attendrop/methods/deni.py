@@ -89,7 +89,7 @@ class DENI(TrainsNetworks, AveragesWeights, KeepsState):
             )
 
     def refuses(self, other: Regularizer) -> str | None:
-        return reason_against(self, other)
+        return super().refuses(other) or reason_against(self, other)
 
     def _noisy(self, model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the weights that get noise."""

@@ -7,8 +7,8 @@
 All norms are Frobenius norms of one example. The K passes draw the same ordinary dropout.
 
 Zhu et al., "FreeLB: Enhanced Adversarial Training for Natural Language Understanding", arXiv 1909.11764.
-Differs from the paper in: δ is added to the input of the first block, after the sum with the positions, its norm and
-dropout.
+x are the word embeddings, before the sum with the positions, its norm and dropout.
+Differs from the paper in: in a model that reads no token ids x is the input of the first block.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from ..model.tokens import real_keys
 from ..utils.checks import check_number
 from ._shared.dropping import draws_like
 from ._shared.noise import noise_of
+from ._shared.passes import LeftTensors
 from ._shared.weights import reason_against
 
 
@@ -81,7 +82,7 @@ class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
 
     def reset(self) -> None:
         self._number = 0  # of the current pass
-        self._deltas: dict[Hashable, Tensor] = {}  # what each pass leaves for the next one
+        self._deltas = LeftTensors()
 
     def refuses(self, other: Regularizer) -> str | None:
         return reason_against(self, other)
@@ -108,15 +109,18 @@ class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
             if number == 0:
                 delta = self._first(x, batch, counted, epsilon)
             else:
-                delta = self._deltas[self._place(number, x, step)]
+                delta = self._deltas.read(number - 1, x.shape, step)
             delta = delta.detach()
             if number < self.steps - 1 and torch.is_grad_enabled():
                 delta.requires_grad_()
-                place = self._place(number + 1, x, step)
-                delta.register_hook(lambda g: self._leave(place, ascended(delta, g * counted, self.step_size, epsilon)))
+
+                def leave(g: Tensor) -> None:
+                    self._deltas.leave(number, ascended(delta, g * counted, self.step_size, epsilon), step)
+
+                delta.register_hook(leave)
             return x + delta.to(x.dtype)
 
-        return Plan(edits={-1: (perturb,)})
+        return Plan(words=(perturb,))
 
     def _first(self, x: Tensor, batch: MicroBatch, counted: Tensor, epsilon: float | Tensor) -> Tensor:
         """δ_0; padding has none."""
@@ -124,17 +128,6 @@ class FreeLB(RunsSeveralPasses, ReadsHiddenGradients):
         size = epsilon if self.init is None else self.init
         noise = noise_of(draws_like(x, batch, -1, self.name), size) * counted / count.clamp(min=1).sqrt()
         return noise.to(torch.promote_types(x.dtype, torch.float32))
-
-    def _place(self, number: int, x: Tensor, step: Step) -> Hashable:
-        # Graphs read and write fixed addresses, so that each shape has its own tensors.
-        return (number, x.shape) if step.is_captured else number
-
-    def _leave(self, place: Hashable, delta: Tensor) -> None:
-        """Keep δ for the next pass. A tensor of a captured pass exists already: a trial run has created it."""
-        if isinstance(place, tuple) and place in self._deltas:
-            self._deltas[place].copy_(delta)
-        else:
-            self._deltas[place] = delta.detach().clone()
 
     def on_close(self) -> None:
         self.reset()

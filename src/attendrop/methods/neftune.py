@@ -3,8 +3,8 @@
     x̃ = x + α / √(L d) · z,    z ~ U(−1, 1)        L: the tokens of the example that are not padding, d: the width
 
 Jain et al., "NEFTune: Noisy Embeddings Improve Instruction Finetuning", arXiv 2310.05914.
-Differs from the paper in: the noise is added to the input of the first block. In models such as Llama these are the
-token embeddings, as in the paper; in BERT it is after the sum with the positions, its norm and dropout.
+Differs from the paper in: L does not count padding. In a model that reads no token ids the noise is added to the input
+of the first block.
 """
 
 from __future__ import annotations
@@ -60,4 +60,4 @@ class NEFTune(Regularizer):
             area = lengths.repeat(step.views, 1).view(len(x), -1, *[1] * (x.dim() - 2)) * x.shape[-1]
             return x + (alpha * noise_of(draws, 1.0) / area.to(draws.dtype).sqrt()).to(x.dtype)
 
-        return Plan(edits={-1: (add_noise,)})
+        return Plan(words=(add_noise,))

@@ -7,9 +7,12 @@
 
 Jiang et al., "SMART: Robust and Efficient Fine-Tuning for Pre-trained Natural Language Models through Principled
 Regularized Optimization", arXiv 1911.03437.
-Differs from the paper in: δ is added to the input of the first block, after the sum with the positions, its norm and
-dropout; the norm of g is that of one example; δ and f̃(x) are computed without ordinary dropout, which stays on in the
-two views that train the model.
+x are the word embeddings. There are three passes with the same ordinary dropout, so that δ alone makes f(x + δ) differ:
+
+    1. x, which leaves f(x)    2. x + δ, which takes the gradient of λ ℓ by f(x + δ) and leaves it    3. x, by f(x)
+
+Differs from the paper in: the norm of g is that of one example; δ and f̃(x) are computed without ordinary dropout; ε is
+0.03 and η 0.1 where the paper has 10⁻⁵ and 10⁻³, with which the penalty is 0 up to rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..core.capabilities import ComparesViews, KeepsState, ProbesModel, RequiresModelLoss, views_of
+from ..core.capabilities import KeepsState, ProbesModel, RequiresModelLoss, RunsSeveralPasses
 from ..core.hyper import hyper
 from ..core.regularizer import Regularizer
 from ..core.schedule import Strength, largest, value_at
@@ -31,13 +34,14 @@ from ..model.probe import Probe
 from ..model.seams import Seams
 from ._shared.averages import WeightAverage
 from ._shared.by_parts import at_least_float32
-from ._shared.divergence import Pair, check_head, pair_of
+from ._shared.divergence import Pair, check_head
 from ._shared.dropping import draws_like
 from ._shared.noise import noise_of
+from ._shared.passes import LeftTensors
 from ._shared.predictions import Predictions, predictions_of
 from ._shared.weights import reason_against, refuse_sharded, trained_weights
 
-REPLACES_LABELS = ("label_smoothing", "hidden_mixup")
+PASSES, PERTURBED = 3, 1  # the number of passes, and which of them is over x + δ
 
 _TEACHER = "smart teacher"
 _SCALE = 1024.0  # half precision underflows below 6e-8, and only the direction of the gradient counts
@@ -86,12 +90,17 @@ class Teacher(WeightAverage):
         self._on_device(step.model)
 
 
+def _divergence(own: Predictions, other: Tensor) -> Tensor:
+    """ℓ of the predictions and of other logits for the same examples."""
+    return Pair(own.head, torch.cat([own.logits, other]), None, own.counted).both_ways()
+
+
 @dataclass
-class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
+class SMART(ProbesModel, RunsSeveralPasses, RequiresModelLoss, KeepsState):
     """Smoothness-inducing adversarial regularisation, and a momentum teacher.
 
     Args:
-        weight: λ of the adversarial part; a number from 0, or a schedule. With 0 there is one view
+        weight: λ of the adversarial part; a number from 0, or a schedule. With 0 there is one pass
         mu: μ of the teacher; a number from 0, or a schedule
         epsilon: ε, the largest size of a number of the perturbation; a number from 0
         sigma: σ, the standard deviation of the first noise; a number from 0
@@ -104,23 +113,21 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
 
     weight: Strength = hyper(1.0, search="log:0.1..10")
     mu: Strength = hyper(1.0, search="log:0.1..10")
-    epsilon: float = hyper(1e-5, search="log:1e-6..1e-1")
+    epsilon: float = hyper(0.03, search="log:0.003..0.3")
     sigma: float = hyper(1e-5)
     steps: int = hyper(1, low=1)
-    step_size: float = hyper(1e-3)
+    step_size: float = hyper(0.1)
     beta: Strength = hyper(0.99, high=1)
 
     def reset(self) -> None:
         self._teacher = Teacher(self.beta)
-
-    @property
-    def views(self) -> int:
-        return 2 if largest(self.weight) > 0 else 1
+        self._number = 0  # of the current pass
+        self._predicted = LeftTensors()
 
     @property
     def requires_model_loss(self) -> tuple[str, str] | None:
         needs = "SMART.weight is not 0, for which the loss must be the model's own"
-        return (needs, "set SMART(weight=0)") if self.views > 1 else None
+        return (needs, "set SMART(weight=0)") if largest(self.weight) > 0 else None
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
         check_head("SMART", model)
@@ -128,15 +135,11 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
             refuse_sharded("SMART", model)
 
     def refuses(self, other: Regularizer) -> str | None:
-        if self.views > 1 and views_of(other) > 1:
+        replaces_loss = isinstance(other, RequiresModelLoss) and other.requires_model_loss is not None
+        if largest(self.weight) > 0 and replaces_loss:
             return (
-                f"of which SMART trains on the first of two views alone and {type(other).__name__} on all; set "
-                "SMART(weight=0), or choose one of them."
-            )
-        if self.views > 1 and other.name in REPLACES_LABELS:
-            return (
-                f"of which SMART trains on the model's own loss and {type(other).__name__} replaces its labels; set "
-                "SMART(weight=0), or choose one of them."
+                f"of which SMART leaves the model's own loss out of a pass and {type(other).__name__} replaces a part "
+                "of it; set SMART(weight=0), or choose one of them."
             )
         return reason_against(self, other)
 
@@ -145,6 +148,12 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
 
     def probes(self, step: Step) -> bool:
         return self._is_adversarial(step) or self._has_teacher(step)
+
+    def passes(self, step: Step) -> int:
+        return PASSES if self._is_adversarial(step) else 1
+
+    def on_pass(self, batch: MicroBatch, number: int) -> None:
+        self._number = number
 
     def _is_adversarial(self, step: Step) -> bool:
         return value_at(self.weight, step.progress) > 0
@@ -169,14 +178,14 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
         def perturb(x: Tensor) -> Tensor:
             if taught is not None:
                 step.seams.kept[_TEACHER] = taught
-            if delta is None:
+            if delta is None or self._number != PERTURBED:
                 return x
-            return torch.cat([x[: len(delta)], x[len(delta) :] + delta.to(x.dtype)])
+            return x + delta.repeat(step.views, *[1] * (x.dim() - 1)).to(x.dtype)
 
-        return Plan(edits={-1: (perturb,)})
+        return Plan(words=(perturb,))
 
     def _adversarial(self, probe: Probe, batch: MicroBatch) -> Tensor:
-        """δ, for the examples of one view."""
+        """δ, for one view of the examples."""
         with probe.untracked(training=False):
             with torch.no_grad():
                 clean = self._predictions(probe, batch, Plan())
@@ -196,9 +205,8 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
             return x + used[0].to(x.dtype)
 
         with torch.enable_grad():
-            noisy = self._predictions(probe, batch, Plan(edits={-1: (perturb,)}))
-            pair = Pair(noisy.head, torch.cat([noisy.logits, clean.logits]), None, noisy.counted)
-            (gradient,) = torch.autograd.grad(pair.both_ways() * _SCALE, used[:1])
+            noisy = self._predictions(probe, batch, Plan(words=(perturb,)))
+            (gradient,) = torch.autograd.grad(_divergence(noisy, clean.logits) * _SCALE, used[:1])
         return ascended(used[0].detach(), gradient, self.step_size, self.epsilon)
 
     def _noise(self, x: Tensor, batch: MicroBatch) -> Tensor:
@@ -219,18 +227,30 @@ class SMART(ProbesModel, ComparesViews, RequiresModelLoss, KeepsState):
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
-        if self.views == 1 and not self._has_teacher(step):
+        if not self.probes(step):
             return None
-        pair = pair_of(outputs, batch)
-        total = pair.from_mean_to_first() if self.views > 1 else at_least_float32(pair.logits).new_zeros(())
-        if self._is_adversarial(step):
-            total = total + step.strength(f"{self.name} weight", self.weight) * pair.both_ways()
-        taught = step.seams.kept.get(_TEACHER)  # none where the model has skipped its first block by itself
-        if taught is not None:
-            first = pair.logits.chunk(pair.views)[0]
-            beside_teacher = Pair(pair.head, torch.cat([first, taught]), None, pair.counted)
-            total = total + step.strength(f"{self.name} mu", self.mu) * beside_teacher.both_ways()
-        return total
+        own = predictions_of(outputs, batch)
+        if not self._is_adversarial(step):
+            return self._beside_teacher(own, step)
+        # The engine divides each pass by their number. Of the two passes over x each has half of the cross-entropy.
+        weight = PASSES * step.strength(f"{self.name} weight", self.weight)
+        if self._number == 0:
+            self._predicted.leave(0, own.logits, step)
+            return (PASSES / 2 - 1) * own.loss() + PASSES * self._beside_teacher(own, step)
+        other = self._predicted.read(self._number - 1, own.logits.shape, step)
+        divergence = weight * _divergence(own, other)
+        if self._number == PERTURBED:
+            self._predicted.leave(PERTURBED, own.logits, step)
+            return divergence - own.loss()
+        return (PASSES / 2 - 1) * own.loss() + divergence - divergence.detach()  # its value has been added already
+
+    def _beside_teacher(self, own: Predictions, step: Step) -> Tensor:
+        """μ ℓ(f(x), f̃(x))."""
+        taught = step.seams.kept.get(_TEACHER) if self._has_teacher(step) else None
+        if taught is None:
+            return at_least_float32(own.logits).new_zeros(())
+        taught = taught.repeat(step.views, *[1] * (taught.dim() - 1))
+        return step.strength(f"{self.name} mu", self.mu) * _divergence(own, taught)
 
     def on_step_end(self, step: Step) -> None:
         if largest(self.mu) > 0:

@@ -196,6 +196,22 @@ def _linear_layers(modules: Mapping[str, nn.Module]) -> list[str]:
     return names
 
 
+def word_embeddings(trace: Trace, model: nn.Module) -> tuple[nn.Module | None, int]:
+    """Return the module that looks up the tokens of the only stack, or of the encoder, and how often a pass calls it.
+
+    None where no token ids are looked up, as in models of images and sounds.
+    """
+    inner: Any = unwrapped(model)
+    try:
+        stack = inner.get_encoder() if getattr(inner.config, "is_encoder_decoder", False) else inner
+        module = stack.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None, 0
+    calls = [event for event in trace.events if event.kind == "leave" and event.module is module]
+    looks_up = all(len(event.output_shape) == len(event.input_shape) + 1 for event in calls)
+    return (module, len(calls)) if calls and looks_up else (None, 0)
+
+
 def few_tokens(model: nn.Module, config: Any) -> dict[str, Tensor]:
     """Return the smallest input on which every attention layer runs. Source and target differ in length on purpose."""
     device = next(model.parameters()).device

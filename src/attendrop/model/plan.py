@@ -38,7 +38,9 @@ class Plan:
         skip: blocks that return their input.
         skip_where: block -> 0-d bool tensor: the same, decided on the device. For captured steps.
         instead: block -> function that returns its result, so that the block does not run. For probes.
-        edits: block -> functions of the hidden states after it, in order; block -1 is the embeddings.
+        words: functions of the word embeddings, before positions, norm and dropout, in order; of the encoder's, where
+            there is one. In a model that reads no token ids, of the input of the first block.
+        edits: block -> functions of the hidden states after it, in order; block -1 is the input of the first one.
         ffn: block -> functions of the feed-forward's output, before its dropout and the residual connection.
         inner: block -> functions of the feed-forward's inner activation, the input of its last linear layer.
         linear_inputs: name of a linear layer -> functions of its input, in order; the layer must be open
@@ -59,6 +61,7 @@ class Plan:
     skip: frozenset[int] = frozenset()
     skip_where: Mapping[int, Tensor] = field(default_factory=dict)
     instead: Mapping[int, Callable[[], Any]] = field(default_factory=dict)
+    words: tuple[Edit, ...] = ()
     edits: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
     ffn: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
     inner: Mapping[int, tuple[Edit, ...]] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class Plan:
             or self.skip
             or self.skip_where
             or self.instead
+            or self.words
             or self.edits
             or self.ffn
             or self.inner
@@ -101,6 +105,7 @@ class Plan:
             skip=self.skip | other.skip,
             skip_where=_merged(self.skip_where, other.skip_where, lambda a, b: a | b),
             instead={**self.instead, **other.instead},
+            words=_in_order(self.words, other.words),
             edits=_merged(self.edits, other.edits, _in_order),
             ffn=_merged(self.ffn, other.ffn, _in_order),
             inner=_merged(self.inner, other.inner, _in_order),

@@ -1,7 +1,7 @@
 """`bind` and `unbind`: the places in a model that follow a plan.
 
-There are two kinds: the attention function (attention.py); and blocks, the last linear layers of feed-forwards, and
-linear layers that a method asks for, whose class is replaced by a subclass (subclasses.py).
+There are two kinds: the attention function (attention.py); and blocks, word embeddings, the last linear layers of
+feed-forwards, and linear layers that a method asks for, whose class is replaced by a subclass (subclasses.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,27 @@ from ..kernels.bitmask_attention import is_possible
 from ..random import preserved
 from .attention import IMPLEMENTATIONS, REPLACED, CallCounter, Record
 from .attention_adapters import ADAPTERS
-from .dry_run import Trace, few_tokens, sites_and_blocks, traced
+from .dry_run import Trace, few_tokens, sites_and_blocks, traced, word_embeddings
 from .modes import evaluating
 from .plan import Plan
 from .sites import Layers, Site, called_by_name, select, unwrapped
-from .subclasses import ATTENTION, BLOCK, EMPTY, FEED_FORWARD, LINEAR, BlockSeam, FeedForwardSeam, LinearSeam, with_seam
+from .subclasses import (
+    ATTENTION,
+    BLOCK,
+    EMPTY,
+    FEED_FORWARD,
+    LINEAR,
+    WORDS,
+    BlockSeam,
+    FeedForwardSeam,
+    LinearSeam,
+    WordsSeam,
+    with_seam,
+)
 from .token_head import TokenHead
 from .validity import Validity
 
-_ATTRIBUTES = (ATTENTION, BLOCK, FEED_FORWARD, LINEAR)
+_ATTRIBUTES = (ATTENTION, BLOCK, FEED_FORWARD, LINEAR, WORDS)
 
 
 class Seams:
@@ -36,6 +48,7 @@ class Seams:
     Attributes:
         sites: the attention calls, in calling order.
         blocks: the names of the blocks, in calling order.
+        words: the name of the word embeddings that `Plan.words` edits; None: it edits the input of the first block.
         feed_forwards: for each block, the name of the last linear layer of its feed-forward, or None.
         plan: the plan that every pass follows now.
         records: what the current pass has recorded, by site.
@@ -46,6 +59,7 @@ class Seams:
         self.name = type(unwrapped(model)).__name__
         self.sites: list[Site] = []
         self.blocks: list[str] = []
+        self.words: str | None = None
         self.feed_forwards: list[str | None] = []
         self.plan: Plan = EMPTY
         self.records: dict[int, Record] = {}
@@ -56,7 +70,9 @@ class Seams:
         self._modules: list[nn.Module] = []
         self._counters: list[CallCounter] = []
         self._counters_of_sites: list[CallCounter] = []
-        self._overridden: str | None = None  # a block with a forward of its own on the instance
+        # a block, or the word embeddings, with a forward of its own on the instance
+        self._overridden: str | None = None
+        self._overridden_words: str | None = None
         self._token_heads: list[TokenHead | None] = []  # the head, once it was looked for
 
     @classmethod
@@ -128,10 +144,13 @@ class Seams:
         """Apply `plan` to every pass from now on, until another one is applied; return where it will record."""
         if plan.ffn or plan.inner:
             self.needs_feed_forward("Plan.ffn")
-        if plan.changes_blocks and self._overridden is not None:
+        overridden = self._overridden if plan.changes_blocks else None
+        if plan.words:
+            overridden = overridden or self._overridden_words
+        if overridden is not None:
             raise ValueError(
-                f"{self._overridden} of {self.name} has a forward of its own on the instance (assigned by hand, or by "
-                "accelerate's device_map), which hides the class's; blocks cannot be skipped or edited there."
+                f"{overridden} of {self.name} has a forward of its own on the instance (assigned by hand, or by "
+                "accelerate's device_map), which hides the class's; it cannot be skipped or edited there."
             )
         self._install(plan, {}, {})
         return self.records
@@ -241,6 +260,18 @@ def _attach_all(model: Any, seams: Seams, trace: Trace) -> None:
         if block.feed_forward is not None:
             # With the counter of the block: the layer is called while the block runs.
             seams._attach(model.get_submodule(block.feed_forward), FEED_FORWARD, FeedForwardSeam, counter)
+    _attach_words(model, seams, trace)
+
+
+def _attach_words(model: Any, seams: Seams, trace: Trace) -> None:
+    module, calls = word_embeddings(trace, model)
+    if module is None:
+        seams._overridden_words = seams._overridden
+        return
+    seams.words = next(name for name, other in model.named_modules() if other is module)
+    if "forward" in vars(module):
+        seams._overridden_words = seams.words
+    seams._attach(module, WORDS, WordsSeam).numbers.extend(range(calls))
 
 
 # How many bound models share a configuration object, by its id. One that is not here is used by one model at most.

@@ -1,4 +1,4 @@
-"""Subclasses of the blocks, feed-forwards and linear layers of a model, which follow a plan.
+"""Subclasses of the blocks, word embeddings, feed-forwards and linear layers of a model, which follow a plan.
 
 An instance that is bound gets a subclass of its class, of the same name, so that copies, `isinstance` and `state_dict`
 keys stay the same.
@@ -18,7 +18,7 @@ from .plan import Edit, Plan
 
 # Our attributes on modules, each a CallCounter.
 ATTENTION, BLOCK, FEED_FORWARD = "_attendrop", "_attendrop_block", "_attendrop_feed_forward"
-LINEAR = "_attendrop_linear"
+LINEAR, WORDS = "_attendrop_linear", "_attendrop_words"
 
 EMPTY = Plan()
 
@@ -53,8 +53,9 @@ class BlockSeam(Seam):
         if block in plan.instead:
             counter.seams.count_skipped(counter.advance())
             return plan.instead[block]()
-        if block == 0 and -1 in plan.edits:
-            args, kwargs = _with_hidden_states(args, kwargs, _edited(_hidden_states(args, kwargs), plan.edits[-1]))
+        edits = _before_blocks(plan, counter.seams.words) if block == 0 else ()
+        if edits:
+            args, kwargs = _with_hidden_states(args, kwargs, _edited(_hidden_states(args, kwargs), edits))
         result = run(*args, **kwargs)
         counter.advance()
         if block not in plan.skip and block not in plan.skip_where and block not in plan.edits:
@@ -67,6 +68,11 @@ class BlockSeam(Seam):
             after = torch.where(is_skipped, _hidden_states(args, kwargs), after)
         after = _edited(after, plan.edits.get(block, ()))
         return after if isinstance(result, Tensor) else (after, *result[1:])
+
+
+def _before_blocks(plan: Plan, words: str | None) -> tuple[Edit, ...]:
+    """Return the edits of the first block's input: also those of the word embeddings, where there are none."""
+    return (*(plan.words if words is None else ()), *plan.edits.get(-1, ()))
 
 
 def _is_skipped(plan: Plan, block: int, device: torch.device) -> Tensor | None:
@@ -90,6 +96,17 @@ def _edited(x: Tensor, edits: Iterable[Edit]) -> Tensor:
     for edit in edits:
         x = edit(x)
     return x
+
+
+class WordsSeam(Seam):
+    """Comes before the class of the word embeddings: edits their output, where a decoder shares them only the first."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        x = super().forward(*args, **kwargs)  # type: ignore[misc]
+        counter = getattr(self, WORDS, None)
+        if counter is None or not counter.seams.plan.words:
+            return x
+        return _edited(x, counter.seams.plan.words) if counter.advance() == 0 else x
 
 
 class FeedForwardSeam(Seam):

@@ -224,7 +224,13 @@ def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any
     base: Any = trainer_class
 
     def __init__(
-        self: Any, *args: Any, regularizers: Any = (), step: str | None = None, check_finite: bool = True, **kwargs: Any
+        self: Any,
+        *args: Any,
+        regularizers: Any = (),
+        step: str | None = None,
+        check_finite: bool | None = None,
+        strict_resume: bool = False,
+        **kwargs: Any,
     ) -> None:
         base.__init__(self, *args, **kwargs)
         plain = self.st_trainer
@@ -235,6 +241,7 @@ def with_regularized_body(trainer_class: type, regularized: Callable[[type], Any
             regularizers=regularizers,
             step=step,
             check_finite=check_finite,
+            strict_resume=strict_resume,
         )
         self.st_trainer.callback_handler.callbacks = plain.callback_handler.callbacks
 

@@ -55,7 +55,10 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         capture: how training steps run: "eager", "captured" (as CUDA graphs; an error where that is not possible) or
             "auto" (captured where possible). The default is `args.capture`, and "auto" where `args` has no such field.
         check_finite: whether training ends with a `DivergedError` where the loss is not finite in several steps in a
-            row, or where weights that are not finite would be saved.
+            row, or where weights that are not finite would be saved. By default it does with methods, and without
+            them the Trainer trains on as the stock one does.
+        strict_resume: whether training is resumed with the settings of its checkpoint only, from a verified checkpoint.
+            By default a changed setting is a warning, and without methods the Trainer resumes as the stock one does.
         step: deprecated name of `capture`.
     """
 
@@ -67,7 +70,8 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         *args: Any,
         regularizers: Regularizer | str | Sequence[Regularizer | str] = (),
         capture: str | None = None,
-        check_finite: bool = True,
+        check_finite: bool | None = None,
+        strict_resume: bool = False,
         step: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -77,8 +81,8 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         self.engine: Engine | None = None
         self.networks = AuxiliaryNetworks(self)
         self.choice = Choice(self)
-        self.divergence = DivergenceCheck(self, check_finite)
-        self.checkpoints = Checkpoints(self, self.networks.all_examples)
+        self.divergence = DivergenceCheck(self, bool(self.regularizers) if check_finite is None else check_finite)
+        self.checkpoints = Checkpoints(self, self.networks.all_examples, strict_resume)
         self._loss_depends_on_items: bool | None = None
         super().__init__(*args, **kwargs)
         old = step or getattr(self.args, "step", None)
@@ -206,11 +210,12 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
 
         Args:
             resume_from_checkpoint: a checkpoint to continue from, or True for the newest complete one in the output
-                folder. Its files are verified. A `ValueError` says what is wrong with a checkpoint that is damaged,
-                and which settings differ from those that it was trained with.
+                folder. With methods its files are verified: a `ValueError` says what is wrong with a checkpoint that is
+                damaged, and a warning names the settings that differ from those that it was trained with, which
+                `strict_resume` refuses.
             *args: other arguments of `Trainer.train`.
-            resume_changed: continue also if settings differ, or if the checkpoint has no manifest because a plain
-                Trainer wrote it.
+            resume_changed: use the settings of this Trainer where they differ, also those that the optimizer of the
+                checkpoint holds, such as the learning rate, and continue also without the state of a method.
             **kwargs: other arguments of `Trainer.train`.
         """
         self._check_labels()
@@ -296,7 +301,7 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         if self.engine is not None:
             batch = self.engine.begin_micro_batch(
                 inputs,
-                backward=lambda network, examples: run(network, examples, num_items_in_batch),
+                backward=lambda network, views: run(network, views, self._items_of_views(num_items_in_batch)),
                 loop_loss=functools.partial(self._loop_loss, model, inputs) if self.adaptation.calls_model else None,
             )
         loss = self.capture.try_captured(run, inputs, num_items_in_batch, batch, has_no_padding)
@@ -322,14 +327,17 @@ class RegularizerMixin(CapturedLoop, Evaluation, Saving):
         if self.engine is None or batch is None:
             return run(model, inputs, items)
         # The plan is applied until `run` has ended its backward: gradient checkpointing runs blocks again in it.
-        items = None if items is None else items * self.engine.views
+        items = self._items_of_views(items)
         return self.engine.run_passes(batch, EagerRunner(self.engine, lambda views: run(model, views, items)))
+
+    def _items_of_views(self, items: Tensor | int | None) -> Tensor | int | None:
+        return items if items is None or self.engine is None else items * self.engine.views
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
         engine = self.engine
-        if engine is None or not model.training or model in self.networks:
+        if engine is None or not model.training:
             return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
         # Only a penalty needs outputs, which some trainers do not compute.
         if not engine.reads_outputs:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 from transformers.utils import logging
 
 from ..core.networks import TrainsNetworks, exchange, exchanged, networks_of
@@ -32,10 +31,6 @@ class AuxiliaryNetworks:
     @property
     def _methods(self) -> list[TrainsNetworks]:
         return [method for method in self._trainer.regularizers if isinstance(method, TrainsNetworks)]
-
-    def __contains__(self, network: nn.Module) -> bool:
-        """Return whether `network` is trained beside the model."""
-        return any(network is other for other in networks_of(self._trainer.regularizers).values())
 
     def prepare_data(self) -> None:
         """Check what the methods need of the data and the arguments, and hold examples out where they ask for it."""

@@ -60,7 +60,7 @@ class Saving(TrainerParts):
             with self.checkpoints.loading_optimizer():
                 super()._load_optimizer_and_scheduler(checkpoint)
         except ValueError as error:
-            if "parameter group" not in str(error):
+            if not self.regularizers or "parameter group" not in str(error):
                 raise
             raise ValueError(
                 f"{Path(str(checkpoint)).name} has other groups of weights in its optimizer; methods that freeze "

@@ -26,6 +26,9 @@ _NO_EFFECT = {
 }  # fmt: skip
 _NO_EFFECT_PREFIXES = ("log", "save_", "hub_", "push_to_hub", "trackio_")
 
+# Settings of the optimizer that its state in a checkpoint holds: the Trainer loads them over those of the run.
+HELD_BY_OPTIMIZER = {"learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_args"}
+
 _RENAMED = {"step": "capture"}  # settings in the manifests of older checkpoints
 
 _LIBRARIES = ("torch", "transformers", "accelerate")

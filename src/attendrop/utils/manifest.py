@@ -20,6 +20,7 @@ from .files import flush_to_disk, write_whole
 MANIFEST_FILE = "attendrop_manifest.json"
 
 _THREADS = 4  # one hashes while the others wait for the disk
+_WEIGHTS = re.compile(r"(?:pytorch_|adapter_)?model(?:-\d+-of-\d+)?\.(?:safetensors|bin)(?:\.index\.json)?")
 _LOADED = (".safetensors", ".bin", ".pt", ".pth")  # files that the Trainer would load if it found them
 
 # What is written with a model and its tokenizer, image processor or feature extractor, and read when it is loaded.
@@ -145,20 +146,27 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return content
 
 
-def find_problem(folder: Path, with_checksums: bool = True) -> str | None:
+def find_problem(folder: Path, with_checksums: bool = True, may_be_resaved: bool = False) -> str | None:
     """Return the problem of the files of a checkpoint, or None. The text continues a sentence.
 
     Args:
         folder: the checkpoint.
         with_checksums: whether the content of the files is compared too, and not only their sizes.
+        may_be_resaved: whether the user may have put other files of weights, such as shards, in the place of those
+            that were written.
     """
     try:
         files: dict[str, dict[str, Any]] = read_manifest(folder)["files"]
     except ValueError as error:
         return str(error)
+    added = _files(folder) - set(files)
+    resaved = {name for name in added if _WEIGHTS.fullmatch(name)}
+    if may_be_resaved and resaved and not any((folder / name).is_file() for name in files if _WEIGHTS.fullmatch(name)):
+        files = {name: entry for name, entry in files.items() if not _WEIGHTS.fullmatch(name)}
+        added -= resaved
     problem = _difference(folder, files, _digest if with_checksums else None)
-    added = (name for name in sorted(_files(folder) - set(files)) if name.endswith(_LOADED))
-    return next((f"{name} was added later" for name in added), problem)
+    loaded = (name for name in sorted(added) if name.endswith(_LOADED))
+    return next((f"{name} was added later" for name in loaded), problem)
 
 
 def _difference(

@@ -261,6 +261,8 @@ class Run:
                 optimizers=(optimizer, None),
                 regularizers=regularizers,
                 capture=self.config.capture,
+                check_finite=True,
+                strict_resume=True,
                 is_balanced=self.config.balanced_sampling,
                 quality=self.prepared.quality if self.config.keep_epoch == "auto" else None,
             )

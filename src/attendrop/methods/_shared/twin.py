@@ -1,4 +1,4 @@
-"""A copy of the model that takes the same optimizer steps, without plans."""
+"""A copy of the model that takes the same optimizer steps, without the plans of the method that trains it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...utils.distributed import average_gradients
 
 
 class Twin:
-    """A copy of the model and of its optimizer, in their current state.
+    """A copy of the model, with seams of its own, and of its optimizer, in their current state.
 
     Args:
         step: the optimizer step in which the copy is made.
@@ -27,9 +27,6 @@ class Twin:
         # accelerate stores its wrapped forward on the instance. The copy would run it with the weights of the original.
         for attribute in ("forward", "_original_forward", "_is_accelerate_prepared"):
             network.__dict__.pop(attribute, None)
-        seams = Seams.of(network)
-        if seams is not None:
-            seams.unbind()
         self.network: Any = step.loop.prepare(network)
         parameters = zip(step.model.parameters(), self.network.parameters(), strict=True)
         # The memo maps each parameter of the model to its copy, so that the copied optimizer updates the copies.
@@ -43,11 +40,11 @@ class Twin:
             batch: the micro-batch.
             seed: of the ordinary dropout; None: the copy draws the same as the model.
         """
-        columns = batch.step.columns
+        assert batch.backward is not None
         with preserved(next(self.network.parameters()).device):
             if seed is not None:
                 torch.manual_seed(seed)
-            batch.backward(self.network, {k: v for k, v in batch.examples.items() if k not in columns})
+            batch.backward(self.network)
 
     def step(self, step: Step) -> None:
         """Take the optimizer's step, with the clipping and the learning rate that the model's step is about to use."""
@@ -79,6 +76,12 @@ class Twin:
                 else:
                     target_state[b][name] = value.clone() if isinstance(value, Tensor) else value
         _copy_all(copies)
+
+    def close(self) -> None:
+        """Remove the seams of the copy."""
+        seams = Seams.of(self.network)
+        if seams is not None:
+            seams.unbind()
 
 
 def _optimizer_of(loop: Loop) -> torch.optim.Optimizer:

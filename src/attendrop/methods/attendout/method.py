@@ -357,6 +357,10 @@ class AttendOut(TrainsNetworks, KeepsState):
     def record(self) -> list[dict[str, Any]]:
         return self.history
 
+    def on_close(self) -> None:
+        if self._twin is not None:
+            self._twin.close()
+
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
