@@ -134,9 +134,7 @@ class ADDrop(ProbesModel):
         # In float64, in which the rank of the threshold is rounded down.
         p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
         keep: dict[int, Tensor | KeepForm] = {}
-        of_sites = attributions(
-            batch.probe(), sites, self.attribution, self.label, self._integration, self.positions
-        )
+        of_sites = attributions(batch.probe(), sites, self.attribution, self.label, self._integration, self.positions)
         for site, attribution in of_sites:
             rows, device = len(attribution.record.query), attribution.record.query.device
             rule = DropRule(p, q, batch.key(site, self.name), batch.positions(rows, device), self.direction)
