@@ -72,7 +72,7 @@ class SuperTickets(ChangesFirstWeights):
         if self.tickets == Tickets():
             raise ValueError(
                 "SuperTickets.tickets is empty, so nothing would be masked; it must name a file that Tickets.save "
-                "wrote, such as supertickets:tickets=tickets.json; attendrop.find_supertickets finds them, in several runs."
+                "wrote, such as supertickets:tickets=tickets.json. attendrop.find_supertickets finds them."
             )
         refuse_sharded("SuperTickets", model)
         self._places = masked_places(self.tickets, model, seams)
