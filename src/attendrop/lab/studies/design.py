@@ -15,7 +15,7 @@ from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
 from .data_sets import OF_THE_STUDY, check_data_sets
-from .spec import FROZEN, KEEP, RunSpec
+from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
 
@@ -174,7 +174,9 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
     first = baseline or PLAIN
-    settings = with_common_loss(settings, [parse_contender(name) for name in names])
+    settings = with_common_loss(with_absolute_paths(settings), [parse_contender(name) for name in names])
+    if "data" in fields:
+        fields["data"] = {name: with_absolute_paths(own) for name, own in fields["data"].items()}
     design = Design(dict(settings), (first, *(name for name in names if name != first)), **fields)
     if len(design.methods) < 2:
         raise UserError("there is one method only; give at least two with --method, such as plain and addrop.")
