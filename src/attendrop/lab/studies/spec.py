@@ -82,8 +82,8 @@ def with_absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _absolute(value: Any) -> Any:
-    path = Path(str(value)).expanduser()
-    return os.path.abspath(path) if path.exists() else value
+    path = Path(str(value or "")).expanduser()
+    return os.path.abspath(path) if value and path.exists() else value
 
 
 def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
