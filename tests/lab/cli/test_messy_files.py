@@ -11,7 +11,7 @@ from helpers.messy import SETS, Messy, Texts, walk
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("messy files")]
 
-SETTINGS = "--max-steps 1 --max-length 32 --no-baselines --head-start random --use-cpu".split()
+SETTINGS = ["--max-steps", "1", "--max-length", "32", "--no-baselines", "--head-start", "random", "--use-cpu"]
 ROWS = 60
 PREDICTED = {"CLINC150 (nested JSON)": ROWS - 20}  # of one part
 FORM = {"clinc": ".jsonl", "nlu": ".jsonl", "emotions": ".tsv", "paws": ".tsv", "tickets": ".xlsx", "clear": ".xlsx"}
