@@ -156,6 +156,8 @@ def with_label_set(table: Table, label: str | None) -> Table:
     names = (label or "").split(",")
     if label is None or label in table.columns or len(names) < 2 or not all(name in table.columns for name in names):
         return table
+    if all(is_missing(value) for name in names for value in table.columns[name]):
+        return table  # a file to predict
     for name in names:
         row = next((row for row, value in enumerate(table.columns[name]) if _as_bit(value) is None), None)
         if row is not None:
@@ -194,8 +196,9 @@ def with_decimal_points(table: Table, kind: str | None, label_separator: str | N
         commas = {value for value in values if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())}
         if not commas or all(_THREE_DECIMALS.fullmatch(value.strip()) for value in commas):  # may be thousands
             continue
-        if all(value in commas or is_missing(value) or as_number(value) is not None for value in values):
-            columns[name] = [value.replace(",", ".") if value in commas else value for value in values]
+        points = [value.replace(",", ".") if isinstance(value, str) and value in commas else value for value in values]
+        if all(is_missing(value) or as_number(value) is not None for value in points):
+            columns[name] = points
     changed = [name for name in columns if columns[name] is not table.columns[name]]
     if not changed:
         return table

@@ -65,7 +65,7 @@ def likely_label(columns: Columns, texts: Collection[str]) -> str | None:
     rows = len(next(iter(columns.values()), ()))
     able = [name for name, count in counts.items() if count > 1 and (2 * count <= rows or rows < _FEW_ROWS)]
     bits = [name for name in able if all(str(value).strip() in ("0", "1") for value in columns[name])]
-    if len(bits) > 2 and not any("," in name for name in bits):
+    if len(bits) > 2 and not any("," in name for name in bits) and not any(map(_SAID_OFTEN.search, {*able} - {*bits})):
         return ",".join(bits)
     able = able or [name for name in counts if _has_fractions(columns[name])]
     return min(able, key=lambda name: (not _SAID_OFTEN.search(name), counts[name]), default=None)
