@@ -23,6 +23,7 @@ from transformers import set_seed
 from ...capture.persistent_graphs import PersistentGraphs
 from ...errors import UserError
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
+from ...utils.model_files import model_checksums
 from .. import tasks
 from ..evaluation.outputs import as_text
 from ..evaluation.scorer import MAX_PREDICTIONS, Scorer
@@ -132,7 +133,7 @@ class Worker:
             regularizers=[method.to_dict() for method in regularizers],
             versions=versions(),
             device=_device_name(model.device),
-            model=ModelFacts(config.model, model.fingerprint),
+            model=ModelFacts(config.model, model.fingerprint, model.content),
             data=fingerprints,
             examples={name: len(split) for name, split in data.splits().items()},
             available=data.available,
@@ -278,8 +279,10 @@ class _ModelOnDevice:
         self.tokenizer = tasks.load_processor(config.model, task, trust_remote_code=config.trust_remote_code)
         self.model: Any = None
         self.fingerprint = ""
+        self.content: dict[str, str] = {}  # of the files of the pretrained model
         self.kept = PersistentGraphs()
         self._optimizers: dict[Any, torch.optim.Optimizer] = {}
+        self._name = config.model
         self._load = lambda: load_for_training(config, task, self.tokenizer, [])
 
     @property
@@ -291,6 +294,7 @@ class _ModelOnDevice:
         """Copy the pretrained weights and the head of this seed into the model, in place."""
         set_seed(seed)  # so that the weights of a new head depend on the seed only
         fresh = self._load()
+        self.content = model_checksums(self._name)
         if self.model is None:
             self.model, self.fingerprint = fresh, model_fingerprint(fresh)
             return
