@@ -96,6 +96,7 @@ def analyse_records(
         summary=_summary(cells, baseline, confidence, deltas, greater_is_better),
         ensembles=ensembles,
         runs=[_run(record) for record in scored],
+        searched=len(records) - len(scored),
         method_metrics={
             name: series
             for name in methods
