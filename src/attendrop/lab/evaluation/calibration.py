@@ -8,7 +8,7 @@ import numpy as np
 
 from ..statistics.calibration import (
     brier_score,
-    calibration_error,
+    debiased_calibration_error,
     fit_temperature,
     log_loss,
     reliability,
@@ -34,7 +34,7 @@ def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
         table = reliability(probabilities, gold)
         summary[name] = {
             "loss": log_loss(probabilities, gold),
-            "ece": calibration_error(probabilities, gold),
+            "ece": max(0.0, debiased_calibration_error(probabilities, gold)),
             "brier": brier_score(probabilities, gold),
             "reliability": table._asdict(),
         }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..records import StudyRecord
-from ..statistics.calibration import brier_score, calibration_error, log_loss
+from ..statistics.calibration import brier_score, debiased_calibration_error, log_loss
 from .metrics import metric_label
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
@@ -101,8 +101,8 @@ OUTCOMES: dict[str, Outcome] = {
         Outcome("score", "score", 0.01, reads=_score, greater_is_better=None, family="score"),
         Outcome("loss", "loss", 0.02, family="loss", is_in_headline=True),  # the Trainer computes it
         Outcome(
-            "ece", "calibration error", 0.01, calibration_error, family="calibration", short="ECE", is_in_headline=True,
-            limits=(0.0, 1.0),
+            "ece", "calibration error", 0.01, debiased_calibration_error, family="calibration", short="ECE",
+            is_in_headline=True, limits=(-1.0, 1.0),  # a debiased error may be below 0
         ),
         Outcome("brier", "Brier score", 0.01, brier_score, family="calibration", limits=(0.0, 2.0)),
         Outcome(
@@ -110,8 +110,8 @@ OUTCOMES: dict[str, Outcome] = {
             is_in_terminal=False,
         ),
         Outcome(
-            "scaled_ece", "calibration error after temperature scaling", 0.01, calibration_error, is_scaled=True,
-            family="calibration", is_compared=False, limits=(0.0, 1.0),
+            "scaled_ece", "calibration error after temperature scaling", 0.01, debiased_calibration_error,
+            is_scaled=True, family="calibration", is_compared=False, limits=(-1.0, 1.0),
         ),
         Outcome(
             "cost", "cost", 0.05, reads=_cost, phrase="training time", is_relative=True,
