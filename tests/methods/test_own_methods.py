@@ -134,7 +134,11 @@ def test_a_study_gives_the_code_to_its_workers_and_continues_only_with_it(
     assert mine.regularizers[0]["code"].startswith("my_method.py:LogitNorm, sha256 ")
     assert [*json.loads((study / "study.json").read_text())["method_files"]] == ["my_method.py"]
 
-    _own._sources.clear()
+    for name in ("_sources", "_modules", "_classes"):
+        getattr(_own, name).clear()
+    file.write_text("open('ran', 'w').close()\n")
+    assert run(["report", str(study)]) == 0
+    assert not os.path.exists("ran")  # no file is run because a study names it
     file.write_text(METHOD.replace("mean()", "sum()"))
     capsys.readouterr()
     assert run([*words, "--workers", "0"]) == 2
