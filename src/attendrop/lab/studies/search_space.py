@@ -21,12 +21,8 @@ from typing import Any
 
 from ...core.hyper import Hyper, hyper_of
 from ...errors import UserError, on_one_line
-<<<<<<< HEAD
-from ...methods import method_class, parse_method
-from ..runs.presets import paper_layers
-=======
 from ...methods import method_class, parse_method, split_method
->>>>>>> main
+from ..runs.presets import paper_layers
 from ..runs.settings import TRAINING, all_settings, make_config
 from .design import Contender
 
