@@ -100,6 +100,7 @@ def analyse_records(
         ),
         ensembles=ensembles,
         runs=[_run(record) for record in scored],
+        searched=len(records) - len(scored),
         method_metrics={
             name: series
             for name in methods
