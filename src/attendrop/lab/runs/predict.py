@@ -300,7 +300,7 @@ def predict_file(
 
 def _encoding_of(table: Table, added: Iterable[Any], notes: list[str]) -> str:
     """Return the encoding of a table, or UTF-8 with a note if a name or a prediction cannot be written in it."""
-    for text in {part for value in added for part in (value if isinstance(value, list) else [value])}:
+    for text in dict.fromkeys(part for value in added for part in (value if isinstance(value, list) else [value])):
         try:
             str(text).encode(table.encoding)
         except UnicodeError:
