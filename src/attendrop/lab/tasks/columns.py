@@ -179,22 +179,23 @@ def _as_bit(value: Any) -> bool | None:
 _THREE_DECIMALS = re.compile(r"[-+]?[0-9]{1,3},[0-9]{3}")
 
 
-def with_decimal_points(table: Table, kind: str | None, label_separator: str | None) -> Table:
+def with_decimal_points(table: Table, has_numbers: bool | None) -> Table:
     """Return the table with decimal points in the columns of numbers that have decimal commas.
 
     In a regression these are numbers, and in a table with semicolons if nothing else is said.
 
     Args:
         table: The file.
-        kind: The kind of the task, or None if it is not known yet.
-        label_separator: The sign between several labels, or None.
+        has_numbers: Whether the labels are numbers; None = it is not known yet.
     """
-    if kind != "regression" and (kind is not None or table.separator != ";" or label_separator is not None):
+    if not (table.separator == ";" if has_numbers is None else has_numbers):
         return table
     columns = dict(table.columns)
     for name, values in table.columns.items():
         commas = {value for value in values if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value.strip())}
-        if not commas or all(_THREE_DECIMALS.fullmatch(value.strip()) for value in commas):  # may be thousands
+        has_points = any(isinstance(value, str) and "." in value for value in values)
+        may_be_thousands = all(_THREE_DECIMALS.fullmatch(value.strip()) for value in commas)
+        if not commas or has_points or may_be_thousands:
             continue
         points = [value.replace(",", ".") if isinstance(value, str) and value in commas else value for value in values]
         if all(is_missing(value) or as_number(value) is not None for value in points):

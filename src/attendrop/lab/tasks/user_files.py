@@ -164,7 +164,7 @@ class _Inspector:
                 table = columns.with_label_set(table, self.request.label)
                 if self.request.kind is None and self.request.label in columns.label_sets(table):
                     self.request = dataclasses.replace(self.request, kind="multilabel")
-                table = columns.with_decimal_points(table, self.request.kind, self.request.label_separator)
+                table = columns.with_decimal_points(table, self._has_numbers())
             except UserError as error:
                 self._add_error(error)
                 continue
@@ -173,6 +173,12 @@ class _Inspector:
             self.findings += examine_header(table)
             if not self.options.drop_bad_rows:
                 self.findings += [Finding(ERROR, text) for text in refusals(table.path, table.dropped)]
+
+    def _has_numbers(self) -> bool | None:
+        """Return whether the labels are numbers; None if nothing that the user said decides it."""
+        if self.request.kind is None:
+            return None if self.request.label_separator is None else False
+        return self.request.kind in KINDS and KINDS[self.request.kind].has_numbers
 
     def _remove_bad_rows(self, task: Task) -> bool:
         """Exclude bad rows and report them; return whether every file has other rows."""
@@ -290,7 +296,7 @@ def load_rows(
     table = reading.table(read_source(path, options, reading.has_plain_texts, content))
     check_columns(task, table, needs_labels=False)
     given, table = table, modality_of(task).located(table, task.text)
-    table = columns.with_decimal_points(columns.with_label_set(table, task.label), task.kind, task.label_separator)
+    table = columns.with_decimal_points(columns.with_label_set(table, task.label), kind_of(task).has_numbers)
     problems = row_problems(table, _present(task, table), _labels_count(task, table, False))
     table, _ = filled(table.without(problems), _present(task, table))
     if table.dropped and not options.drop_bad_rows:
