@@ -82,7 +82,7 @@ WORDS = [
     command("no such option: --learnin-rate; did you mean --learning-rate", "train", "--learnin-rate", "1"),
     command("'--seed' requires an argument", "train", "--seed"),
     command("extra argument", "train", "roberta-base"),
-    command("missing argument 'folder'", "predict"),
+    command("missing argument '(?i:folder)'", "predict"),
     command("no such option: --batch-sise; did you mean --batch-size", "predict", "x", "--batch-sise", "3"),
     command("invalid value for '--batch-size'", "predict", "x", "--batch-size", "many"),
     command("extra argument", "methods", "addrop", "rdrop"),
@@ -792,7 +792,7 @@ PREDICT += [
 # ---- check ---------------------------------------------------------------------------------------------------------
 
 CHECK = [
-    command("missing argument 'files", "check"),
+    command("missing argument '(?i:files)", "check"),
     command("gone.csv does not exist", "check", "gone.csv"),
     command("4 files are given; give a training file", "check", "a.csv", "b.csv", "c.csv", "d.csv"),
     command("encoding is 'utf-99', which is no encoding", "check", "a.csv", "--encoding", "utf-99"),
