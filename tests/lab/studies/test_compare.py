@@ -146,6 +146,43 @@ def test_a_study_that_is_started_again_with_more_seeds_repeats_nothing(tmp_path:
         compare(design_of(["rdrop"], keep="dev"), tmp_path / "study", executor, seeds=5)
 
 
+@pytest.mark.parametrize(
+    ("fields", "settings", "resample"),
+    [
+        ({"sizes": ("shots=16",)}, {}, True),
+        ({"sizes": ("fraction=0.1", "all")}, {}, True),
+        ({}, {"max_train_samples": 300}, True),
+        ({"sizes": ("shots=16",), "resample": False}, {}, False),
+        ({}, {}, False),
+    ],
+)
+def test_seeds_draw_their_own_examples_where_a_part_is_trained_on(
+    fields: dict[str, Any], settings: dict[str, Any], resample: bool
+) -> None:
+    design = make_design({"model": "roberta-base", **settings}, ["rdrop"], tasks=("glue/rte",), **fields)
+    assert design.resample is resample
+    assert {run.resample for run in design.all_runs(2)} == {resample}
+
+
+@pytest.mark.parametrize(
+    ("resample", "available", "scope"),
+    [
+        (True, {"train": 4500}, "each draws 120 of the 4,500 training examples."),
+        (False, {"train": 4500}, "All seeds train on the same 120 of the 4,500 training examples: this is about these"),
+        (False, {}, "The seeds vary the training, not its examples."),
+    ],
+)
+def test_a_verdict_says_what_the_seeds_vary(resample: bool, available: dict[str, int], scope: str) -> None:
+    design = design_of(["rdrop"])
+    examples = {"train": 120, "validation": 50}
+    records = [
+        record_of(run, 0.8 + 0.01 * (seed % 2), resample=resample, available=available, examples=examples)
+        for seed in range(6)
+        for run in design.runs(design.cells[0], seed)
+    ]
+    assert scope in comparison_of(analyse_records(records, design.to_dict())).sentence
+
+
 # ---- the analysis ----------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +303,6 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
         "8",
         "--shots",
         "16",
-        "--resample",
         "--output-dir",
         str(folder),
     ]
@@ -274,6 +310,7 @@ def test_the_command_trains_compares_and_writes_a_report(words: list[str], tmp_p
     assert done.code == 0, done.err
     assert "2 methods × 5 seeds × 2 tasks and sizes: 20 runs" in done.out
     assert "train.csv, shots=8" in done.out
+    assert "The seeds vary the training and its examples: each draws 16 of the 48 training examples." in done.out
     assert f"the report is {folder / 'report.html'}" in " ".join(done.out.split())
     assert len(list((folder / "runs").glob("*.json"))) == 20
     study = json.loads((folder / "study.json").read_text())
@@ -321,7 +358,7 @@ def test_a_method_that_cannot_work_is_refused_before_any_run(
         (["--method", "addrop", "--until-decided", "--max-seeds", "3"], "max_seeds is 3; it must be at least 5"),
         (["--method", "addrop", "--delta", "-1"], "delta of score is -1"),
         (["--method", "addrop", "--keep", "best"], "keep is 'best'"),
-        (["--method", "addrop", "--resample"], "it needs --fraction or --shots"),
+        (["--method", "addrop", "--resample"], "it needs --fraction, --shots or --max"),
         (["--method", "addrop", "--fraction", "2"], "fraction is 2"),
         (["--method", "addrop", "--shots", "8", "--shots", "8"], "shots is 8 is given 2 times"),
         (["--method", "addrop", "--baseline", "rdrop"], "baseline is 'rdrop'"),

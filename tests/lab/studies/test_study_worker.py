@@ -250,7 +250,7 @@ def test_studies_of_earlier_versions_go_on() -> None:
         (["addrop@learningrate=1"], {}, "there is no setting 'learningrate'"),
         (["addrop"], {"baseline": "rdrop"}, "baseline is 'rdrop'; it must be one of the methods: addrop"),
         (["addrop"], {"keep": "best"}, "keep is 'best'; it must be one of 'last', 'split', 'dev'"),
-        (["addrop"], {"resample": True}, "it needs --fraction or --shots"),
+        (["addrop"], {"resample": True}, "it needs --fraction, --shots or --max"),
         (["addrop"], {"sizes": ("fraction=2",)}, "fraction is 2"),
     ],
 )

@@ -63,8 +63,13 @@ def compare_command(
         list[str] | None, _option("Train on this number of examples of each class; may be repeated.")
     ] = None,
     resample: Annotated[
-        bool, _option("With --fraction or --shots: every seed trains on other examples.", "--resample")
-    ] = False,
+        bool | None,
+        _option(
+            "With --fraction, --shots or --max-train-samples: every seed draws its own examples, the default; or all "
+            "train on the same ones, and the verdicts are about these alone.",
+            "--resample/--no-resample",
+        ),
+    ] = None,
     keep: Annotated[
         str,
         _option(
@@ -128,6 +133,13 @@ def compare_command(
     words = {**shared, "method": list(design.methods), **{name: value or [] for name, value in given.items()}}
     more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
     more |= {name: True for name, is_on in (("same_head", same_head), ("keep_models", keep_models)) if is_on}
+    more |= {} if resample is None else {"resample": resample}
+    usual: dict[str, tuple[Any, Any]] = {
+        "first_seed": (first_seed, 0), "keep": (keep, "last"), "baseline": (baseline, None),
+        "delta": (delta, _DELTAS["score"]), "delta_loss": (delta_loss, _DELTAS["loss"]),
+        "delta_calibration": (delta_calibration, _DELTAS["ece"]),
+    }  # fmt: skip
+    more |= {name: value for name, (value, default) in usual.items() if value != default}
     command = shlex.join(["attendrop", "compare", *as_arguments({**words, **more, "output_dir": str(place)})])
     _announce(design, seeds, max_seeds if until_decided else None, place)
     try:

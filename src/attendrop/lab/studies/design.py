@@ -18,6 +18,7 @@ from .data_sets import OF_THE_STUDY, check_data_sets
 from .spec import FROZEN, KEEP, RunSpec
 
 PLAIN = "plain"  # fine-tuning without a method
+_DRAWS_EXAMPLES = ("fraction", "shots", "max_train_samples")  # settings that train on a part of the examples
 
 
 class Contender(NamedTuple):
@@ -164,7 +165,8 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
         settings: Settings of `attendrop train` that all runs share.
         methods: The contenders, as the user wrote them.
         **fields: Other fields of `Design`, and `baseline`, the name of one of the methods. Without it the baseline is
-            `plain`, which is added if it is not among the methods.
+            `plain`, which is added if it is not among the methods. `resample` is on by default where runs train on a
+            part of the examples.
     """
     baseline = fields.pop("baseline", None)
     names = [parse_contender(method).name for method in methods]
@@ -174,14 +176,21 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
     first = baseline or PLAIN
-    settings = with_common_loss(settings, [parse_contender(name) for name in names])
+    contenders = [parse_contender(name) for name in names]
+    settings = with_common_loss(settings, contenders)
+    each = (settings, *fields.get("data", {}).values(), *(contender.settings for contender in contenders))
+    given = {name.replace("-", "_") for of in each for name, value in of.items() if value is not None}
+    draws = set(fields.get("sizes", ("all",))) != {"all"} or not given.isdisjoint(_DRAWS_EXAMPLES)
+    if fields.get("resample") is None:
+        fields["resample"] = draws
     design = Design(dict(settings), (first, *(name for name in names if name != first)), **fields)
     if len(design.methods) < 2:
         raise UserError("there is one method only; give at least two with --method, such as plain and addrop.")
     check_choice("keep", design.keep, KEEP)
-    if design.resample and design.sizes == ("all",):
+    if design.resample and not draws:
         raise UserError(
-            "resample is on, but all examples are trained on; it needs --fraction or --shots to choose from them."
+            "resample is on, but all examples are trained on; it needs --fraction, --shots or --max-train-samples to "
+            "choose from them."
         )
     for name in ("method", "seed", *(("task",) if design.tasks else ())):
         if name in design.settings:

@@ -22,6 +22,7 @@ from .hub import error_chain, is_path, offline_if_unreachable
 from .kinds import kind_of
 from .modalities import modality_of
 from .pooling import AUTO, OWN_HEAD, choose_pooling, set_pooling
+from .positions import own_length
 
 T = TypeVar("T")
 
@@ -74,6 +75,7 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name} has no tokenizer: its vocabulary is empty.")
     tokenizer.padding_side = "right"
+    tokenizer.model_max_length = own_length(tokenizer)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

@@ -31,6 +31,7 @@ from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .learned import unlearned, without_verdicts
 from .outcomes import Group, compare, group_records, outcomes_of
+from .scope import scope_of, with_scope, with_scope_over_tasks
 
 
 def analyse(folder: str | Path) -> Analysis:
@@ -93,7 +94,9 @@ def analyse_records(
         greater_is_better=greater_is_better,
         device=example.device if example else "",
         versions=example.versions if example else {},
-        summary=_summary(cells, baseline, confidence, deltas, greater_is_better),
+        summary=with_scope_over_tasks(
+            _summary(cells, baseline, confidence, deltas, greater_is_better), [r for r in scored if r.is_finished]
+        ),
         ensembles=ensembles,
         runs=[_run(record) for record in scored],
         method_metrics={
@@ -125,6 +128,8 @@ def _cells(
                 name: results if OUTCOMES[name].is_relative else without_verdicts(results, sentence)
                 for name, results in compared.items()
             }
+        else:
+            compared["score"] = with_scope(compared["score"], scope_of(group.finished))
         for method in group.runs:
             cells.append(
                 Cell(

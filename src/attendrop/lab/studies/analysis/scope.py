@@ -1,0 +1,61 @@
+"""What the seeds of a study vary, and so what its verdicts are about."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from ...records import StudyRecord
+from ...report.analysis import MethodSummary, Result
+
+
+def scope_of(records: Sequence[StudyRecord]) -> str:
+    """Return the sentence that says what the seeds vary.
+
+    Args:
+        records: The runs of one task and amount of data that have a result.
+    """
+    drawn = {(r.examples.get("train"), r.available.get("train")) for r in records if "train" in r.available}
+    (used, available) = next(iter(drawn)) if len(drawn) == 1 else (None, None)
+    count = "a part" if used is None or available is None else f"{used:,}"
+    total = "the training examples" if available is None else f"the {available:,} training examples"
+    if not drawn:
+        text = "The seeds vary the training, not its examples."
+    elif any(record.resample for record in records):
+        text = f"The seeds vary the training and its examples: each draws {count} of {total}."
+    else:
+        text = f"All seeds train on the same {count} of {total}: this is about these examples, not about others."
+    if any(record.head_seed is not None for record in records):
+        text += " All begin with the same new head."
+    return text
+
+
+def with_scope(results: Mapping[str, Result], sentence: str) -> dict[str, Result]:
+    """Return results whose comparisons say what the seeds vary.
+
+    Args:
+        results: Method -> its result on an outcome.
+        sentence: From `scope_of`.
+    """
+    return {
+        method: dataclasses.replace(
+            result,
+            comparison=result.comparison
+            and dataclasses.replace(result.comparison, sentence=f"{result.comparison.sentence} {sentence}"),
+        )
+        for method, result in results.items()
+    }
+
+
+def with_scope_over_tasks(summary: Sequence[MethodSummary], records: Sequence[StudyRecord]) -> list[MethodSummary]:
+    """Return the verdicts over tasks; those on the score say what the seeds vary.
+
+    Args:
+        summary: The verdicts.
+        records: The runs that have a result.
+    """
+    scope = scope_of(records)
+    return [
+        dataclasses.replace(entry, sentence=f"{entry.sentence} {scope}") if entry.outcome == "score" else entry
+        for entry in summary
+    ]
