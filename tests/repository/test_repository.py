@@ -85,4 +85,3 @@ def test_oldest_constraints_are_the_lower_bounds() -> None:
     pins = dict(re.findall(r"^([\w-]+)==(.+)$", (ROOT / "constraints-oldest.txt").read_text(), re.MULTILINE))
     assert pins.keys() == bounds.keys()
     assert all(f"{pins[name]}.".startswith(f"{bound}.") for name, bound in bounds.items())
-

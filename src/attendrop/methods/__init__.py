@@ -10,7 +10,6 @@ import ast
 import dataclasses
 import difflib
 import importlib
-import json
 import pkgutil
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..utils.files import load_json
 
 if TYPE_CHECKING:
     from ..core.regularizer import Regularizer
@@ -118,7 +118,7 @@ def load_regularizers(folder: str | Path) -> list[Regularizer]:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a folder that RegularizedTrainer saved has one.")
     regularizers = []
-    for fields in json.loads(path.read_text(encoding="utf-8"))["regularizers"]:
+    for fields in load_json(path)["regularizers"]:
         fields = dict(fields)
         regularizers.append(make_method(fields.pop("method"), fields))
     return regularizers

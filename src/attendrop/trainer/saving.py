@@ -71,9 +71,9 @@ class Saving(TrainerParts):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Load the states of the random generators; a checkpoint of numpy 1 names a function that moved in numpy 2."""
-        rebuild = np.empty(0).__reduce__()[0]
-        names = [f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")]
-        with safe_globals([(rebuild, name) for name in names]):
+        rebuild: Any = np.empty(0).__reduce__()[0]
+        moved: list[Any] = [(rebuild, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+        with safe_globals(moved):
             super()._load_rng_state(checkpoint)
 
     def _load_best_model(self) -> None:

@@ -277,8 +277,14 @@ class Setting:
         parse, expected = _PARSERS[self.type]
         try:
             return parse(value)
-        except (TypeError, ValueError, OverflowError):
-            raise UserError(f"{self.name} is {value!r}; it must be {expected}.") from None
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise UserError(f"{self.name} is {_shown(value)}; it must be {expected}.") from None
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a sentence, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]} … {text[-50:]}"
 
 
 def _parse_text(value: Any) -> str:
