@@ -15,7 +15,7 @@ from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
 from .data_sets import OF_THE_STUDY, check_data_sets
-from .spec import FROZEN, KEEP, RunSpec
+from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
 _DRAWS_EXAMPLES = ("fraction", "shots", "max_train_samples")  # settings that train on a part of the examples
@@ -176,8 +176,10 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
     first = baseline or PLAIN
+    if "data" in fields:
+        fields["data"] = {name: with_absolute_paths(own) for name, own in fields["data"].items()}
     contenders = [parse_contender(name) for name in names]
-    settings = with_common_loss(settings, contenders)
+    settings = with_common_loss(with_absolute_paths(settings), contenders)
     each = (settings, *fields.get("data", {}).values(), *(contender.settings for contender in contenders))
     given = {name.replace("-", "_") for of in each for name, value in of.items() if value is not None}
     draws = set(fields.get("sizes", ("all",))) != {"all"} or not given.isdisjoint(_DRAWS_EXAMPLES)

@@ -157,7 +157,10 @@ def _ensembles(
 
     if folder is None:
         return [], []
-    made = [ensembles_of(group, lambda run: read_outputs(folder, run), delta, confidence) for group in groups]
+    made = [
+        ensembles_of(group, lambda run: read_outputs(folder, run.id, run.outputs_checksum), delta, confidence)
+        for group in groups
+    ]
     return [row for rows, _ in made for row in rows], [note for _, notes in made for note in notes]
 
 
