@@ -858,14 +858,14 @@ ODD = [
     train("number", train_file=csv('[{"text": "a b", "label": ' + _MANY + "}]", "given.json")),
     train("given.jsonl", train_file=csv('{"text": "a b", "label": ' + _NESTED + "}", "given.jsonl")),
     train("given.xlsx", train_file=csv(_table_of("xlsx", "xl/workbook.xml"), "given.xlsx")),
-    train("given.xlsx", train_file=csv(_table_of("xlsx", "xl/worksheets/sheet1.xml"), "given.xlsx")),
+    train("other.xlsx", train_file=csv(_table_of("xlsx", "xl/worksheets/sheet1.xml"), "other.xlsx")),
     train("cannot be loaded", model=Model({"config.json": _config(num_hidden_layers=_NESTED)})),
     train("cannot be loaded", model=Model({"config.json": '{"a": ' + _MANY + "}"})),
     command("record.json' is damaged", "predict", Run({"record.json": _NESTED}), "a text"),
     command("record.json' is damaged", "predict", Run({"record.json": '{"schema": ' + _MANY + "}"}), "a text"),
     *(
-        command("study.json", "study", "s", files=(csv(content, "s/study.json"),))
-        for content in ("", "[]", "3", "{}", _NESTED, '{"schema": ' + _MANY + "}")
+        command("study.json' cannot be read", "study", f"s{number}", files=(csv(content, f"s{number}/study.json"),))
+        for number, content in enumerate(("", "[]", "3", _NESTED, '{"schema": ' + _MANY + "}"))
     ),
     command("worker_timeout is 1e.300; it must be", "compare", "--model", Model(), "--train-file", "t.csv", "--method",
             "rdrop", "--worker-timeout", "1e300", files=(csv("text,label\na b,x\nc d,y\n", "t.csv"),)),

@@ -69,8 +69,6 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
         content = load_json(path)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}")
-        if not isinstance(content.get("methods"), (dict, list)):
-            raise ValueError("'methods' is missing, or no list")
         if content.get("schema", 1) not in (1, SCHEMA):
             schema = content["schema"]
             raise ValueError(f"its schema is {schema!r}, and this version of attendrop reads schemas up to {SCHEMA}")
