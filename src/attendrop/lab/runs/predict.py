@@ -227,8 +227,13 @@ def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[A
     for number, text in enumerate(texts, 1):
         parts = [text] if isinstance(text, str) else text
         joined = " ".join(parts)
-        if not all(part.strip() for part in parts) or not parts or "\0" in joined:
-            problem = "has a NUL character" if "\0" in joined else "is empty"
+        problem = (
+            "has a NUL character" if "\0" in joined
+            else "has half of a surrogate pair, which is no character" if not _is_unicode(joined)
+            else "is empty" if not parts or not all(part.strip() for part in parts)
+            else None
+        )  # fmt: skip
+        if problem is not None:
             raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
     columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
     if kind.is_per_word:
@@ -239,6 +244,14 @@ def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[A
             if (unusable := tasks.modality_of(task).problem(task, name, value)) is not None:
                 raise UserError(f"the example {unusable.text}; {unusable.advice}.")
     return columns
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def predict_file(
