@@ -26,6 +26,15 @@ def command(
     temperature: Annotated[
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
     ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(help="Mark predictions with a smaller probability as unsure.")
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Mark as unsure what is needed so that the others have this accuracy.")
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="Add prediction sets that have the right class this often, such as 0.9.")
+    ] = None,
 ) -> None:
     if not 0 <= port <= 65535:
         raise UserError(f"port is {port}; it must be from 0 to 65535.")
@@ -34,11 +43,14 @@ def command(
     ):  # fmt: skip
         check_whole(name, value, 1)
     with exits_on_interrupt():
+        from ..runs.decisions import Wish
         from ..runs.predict import read_finished
         from ..serving.app import LOOPBACK, Limits, make_app
         from ..serving.run import listen, serve
 
-    run = read_finished(folder, temperature)
+    run = read_finished(folder, temperature, Wish(min_confidence, target_accuracy, coverage))
+    for sentence in run.rule.sentences if run.rule is not None else ():
+        print_sentence(shown(sentence))
     with listen(host, port) as opened:
         is_local = host in LOOPBACK
         limits = Limits(max_texts, max_bytes, max_waiting)
@@ -49,6 +61,8 @@ def command(
             )
         place = f"[{host}]" if ":" in host else host
         address = f"http://{place}:{opened.getsockname()[1]}"
-        console.print(f"serving {shown(folder)} at {address} (documentation: {address}/docs); Ctrl-C stops it")
+        console.print(
+            f"serving {shown(folder)} at {address} (documentation: {address}/docs); Ctrl-C stops it", soft_wrap=True
+        )
         serve(app, opened)
     console.print("stopped")

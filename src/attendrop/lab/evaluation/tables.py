@@ -46,10 +46,10 @@ def prediction_columns(
     """
     answers = tasks.kind_of(task).answers(task, values, threshold=threshold)
     columns = answers.columns(temperature, decimals, word_starts)
-    return {_free(name, taken): column for name, column in columns.items()}
+    return {free_name(name, taken): column for name, column in columns.items()}
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, taken: Sequence[str]) -> str:
     """Return a name that no column has yet."""
     number, free = 2, name
     while free in taken:
@@ -81,9 +81,9 @@ def error_columns(answers: Answers, split: Any, word_starts: Any, temperature: f
     )  # fmt: skip
     losses = answers.losses()
     order = np.argsort(-losses, kind="stable")
-    columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
+    columns[free_name("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
     if answers.marks_right:
-        columns[_free("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
+        columns[free_name("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 
 
@@ -122,7 +122,7 @@ def _write_delimited(file: Any, columns: Mapping[str, Sequence[Any]], task: task
         writer.writerow(joined)
         writer.writerows([cell(value) for value in row] for row in zip(*joined.values(), strict=True))
         return
-    writer.writerow([_free("sentence_number", tuple(columns)), *columns])
+    writer.writerow([free_name("sentence_number", tuple(columns)), *columns])
     words = columns[task.text[0]]
     for number, row in enumerate(zip(*columns.values(), strict=True), 1):
         count = len(words[number - 1])

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi.responses import JSONResponse
 
+_DRAINED = 16  # times the limit that is read and thrown away, before the connection is closed
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -46,17 +47,15 @@ class BodyLimit:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        is_too_large = announced.isdigit() and int(announced) > self.most
-        body, more = b"", not is_too_large
-        while more:
+        body, size, more = b"", 0, True
+        while more and size <= _DRAINED * self.most:
             message = await receive()
             if message["type"] != "http.request":  # the client is gone
                 return None
-            body, more = body + message.get("body", b""), message.get("more_body", False)
-            if len(body) > self.most:
-                is_too_large, more = True, False
-        if is_too_large:
+            part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            body = body + part if size <= self.most else b""
+        if size > self.most:  # what was sent has been read, so that the client reads the answer
             error = (
                 f"the body has more than {self.most:,} bytes, the limit of this service; send fewer or shorter texts."
             )

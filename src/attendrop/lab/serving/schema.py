@@ -18,6 +18,8 @@ class Answer(BaseModel):
         description="The class, the number, the labels, or one tag for each word."
     )
     probabilities: dict[str, float] | None = Field(None, description="The probability of each class or label.")
+    decision: str | None = Field(None, description="The prediction, or `unsure`; see --min-confidence.")
+    prediction_set: list[str] | None = Field(None, description="The classes that are possible; see --coverage.")
     words: list[str] | None = Field(None, description="The words that have tags.")
     probability: list[float | None] | None = Field(None, description="Of each word's tag; null = it was cut off.")
 
@@ -82,5 +84,6 @@ def answers_of(task: Task, columns: Columns) -> list[dict[str, Any]]:
             answer |= {"words": columns[task.text[0]][place], "probability": columns["probability"][place]}
         elif of_labels:
             answer["probabilities"] = {label: columns[name][place] for name, label in of_labels.items()}
+        answer |= {name: columns[name][place] for name in ("decision", "prediction_set") if name in columns}
         answers.append(answer)
     return answers
