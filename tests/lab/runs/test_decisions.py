@@ -29,7 +29,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(sources: Path) -> Path:
-    return train_small(sources, "single", max_steps=60, max_length=32, validation_size=0.5)
+    return train_small(sources, "single", max_steps=60, max_length=32, validation_share=0.5)
 
 
 def saved(folder: Path) -> tuple[np.ndarray, np.ndarray]:
