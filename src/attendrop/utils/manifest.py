@@ -123,7 +123,7 @@ def _sealed_problem(folder: Path, files: Mapping[str, Any], names: Iterable[str]
         if (name := min(added, default=None)) is not None:
             return f"{name} was added later"
         names = filter(is_model_file, files)
-    return _difference(folder, {name: files[name] for name in names if name in files}, _digest_once)
+    return _difference(folder, {name: files[name] for name in names if name in files}, digest_once)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_once(path: Path) -> str:
+def digest_once(path: Path) -> str:
     """Return the digest of a file, and remember it as long as the file is the same."""
     stat = path.stat()
     return _remembered(path.absolute(), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)

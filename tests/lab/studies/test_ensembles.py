@@ -119,8 +119,8 @@ def test_predictions_are_read_as_they_were_written_and_a_broken_file_counts_as_n
     }
     text = as_text(parts)
     assert text is not None
-    write_outputs(tmp_path, "abc", text)
-    stored = read_outputs(tmp_path, "abc")
+    checksum = write_outputs(tmp_path, "abc", text)
+    stored = read_outputs(tmp_path, "abc", checksum)
     assert list(stored) == list(parts)
     for part, of in stored.items():
         assert of.values.argmax(-1).tolist() == logits.argmax(-1).tolist()
@@ -129,6 +129,8 @@ def test_predictions_are_read_as_they_were_written_and_a_broken_file_counts_as_n
     assert file.stat().st_size < 2 * 500 * 2 * 4  # less than both parts in single precision
     file.write_bytes(file.read_bytes()[:300])
     assert read_outputs(tmp_path, "abc") == {} == read_outputs(tmp_path, "missing")
+    write_outputs(tmp_path, "abc", str(as_text({"validation": parts["validation"]})))
+    assert read_outputs(tmp_path, "abc", checksum) == {} != read_outputs(tmp_path, "abc")  # those of another run
     assert outputs_of(task_of("translation"), prepared(), prediction([[1]], [[1]])) is None
 
 
@@ -176,7 +178,7 @@ def test_ensembles_of_a_group_and_the_sentence_where_predictions_are_missing() -
                 id=f"{method}{seed}", status="finished" if seed else "failed", method=method, task="t", seed=seed,
                 settings={}, metric="accuracy", scores={"validation": {"accuracy": accuracy}},
             )  # fmt: skip
-    rows, notes = ensembles_of(Group("t", "all", runs), lambda run: stored.get(run, {}), 0.01, 0.95)
+    rows, notes = ensembles_of(Group("t", "all", runs), lambda record: stored.get(record.id, {}), 0.01, 0.95)
     assert len(rows) == 1
     row = rows[0]
     assert (row.method, row.part, row.seeds) == ("plain", "validation", 5)

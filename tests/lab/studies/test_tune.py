@@ -285,3 +285,35 @@ def test_storage_that_cannot_be_reached_is_named_in_one_sentence(url: str, tmp_p
     assert message.startswith(f"storage is {without_password(url)!r}, which cannot be used (")
     assert "secret" not in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("sampler", "greater_is_better"), [("qmc", True), pytest.param("tpe", False, marks=pytest.mark.slow)]
+)
+def test_a_search_that_is_killed_after_any_of_its_writes_starts_again(
+    sampler: str, greater_is_better: bool, tmp_path: Path
+) -> None:
+    spaces = ["p=0.1,0.5", "q=0.1", "layers=all", "learning_rate=1e-5"]
+    settings = config(sampler=sampler, trials=2, repeats=1, final_seeds=1, spaces=spaces)
+
+    def searched(folder: Path, finished: dict[str, Any]) -> tuple[dict[str, Any], list[list[str]]]:
+        """Return the result of a search, and the journal when each record was written."""
+        executor, journals = FunctionExecutor(good_p, greater_is_better=greater_is_better), []
+        tuner = Tuner(settings, open_storage(folder, None), "me", finished)
+        for record in executor.results(tuner.next_spec, tuner.on_progress):
+            finished[record.id] = record  # the driver writes it first
+            journals.append((folder / "trials.journal").read_text().splitlines(keepends=True))
+            tuner.on_record(record)
+        return summarize(tuner), journals
+
+    records: dict[str, Any] = {}
+    expected, journals = searched(tmp_path, records)
+    lines = (tmp_path / "trials.journal").read_text().splitlines(keepends=True)
+    for count in [*range(3, 12), *range(12, len(lines), 12)]:  # the first trial of each method, and some of the others
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        (folder / "trials.journal").write_text("".join(lines[:count]))
+        written = sum(len(journal) <= count for journal in journals)
+        result, _ = searched(folder, dict(list(records.items())[:written]))
+        assert result["chosen"] == expected["chosen"], count
+        assert result["greater_is_better"] is greater_is_better

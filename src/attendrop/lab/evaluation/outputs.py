@@ -8,6 +8,7 @@ They make ensembles possible when the runs have ended: the answers of several se
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import zipfile
 import zlib
@@ -63,8 +64,8 @@ def as_text(parts: Mapping[str, Outputs]) -> str | None:
     return base64.b64encode(pack(parts)).decode() if parts else None
 
 
-def write_outputs(folder: str | Path, run_id: str, text: str) -> None:
-    """Write the file of a run, whole or not at all.
+def write_outputs(folder: str | Path, run_id: str, text: str) -> str:
+    """Write the file of a run, whole or not at all, and return its checksum.
 
     Args:
         folder: The folder of the study.
@@ -73,18 +74,24 @@ def write_outputs(folder: str | Path, run_id: str, text: str) -> None:
     """
     path = _path(folder, run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, base64.b64decode(text))
+    content = base64.b64decode(text)
+    write_whole(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def read_outputs(folder: str | Path, run_id: str) -> dict[str, Outputs]:
-    """Return what the model of a run predicted on each part; empty if that was not stored, or the file is broken.
+def read_outputs(folder: str | Path, run_id: str, checksum: str = "") -> dict[str, Outputs]:
+    """Return what the model of a run predicted on each part; empty if that was not stored, or the file was changed.
 
     Args:
         folder: The folder of the study.
         run_id: The id of the run.
+        checksum: The checksum of the file, from `write_outputs`; empty = it is not verified.
     """
     try:
-        with np.load(_path(folder, run_id), allow_pickle=False) as file:
+        content = _path(folder, run_id).read_bytes()
+        if checksum and hashlib.sha256(content).hexdigest() != checksum:
+            return {}
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = dict(file)
         names = dict.fromkeys(name.rpartition("/")[0] for name in arrays)
         parts: dict[str, dict[str, Any]] = {

@@ -42,10 +42,17 @@ class RunError:
 
 @dataclass
 class ModelFacts:
-    """The pretrained model: its name or folder, and the fingerprint of its weights."""
+    """The pretrained model.
+
+    Attributes:
+        name: Its name or folder, as the user gave it.
+        fingerprint: Its class, with a checksum of the names and shapes of its weights.
+        content: Part ("weights", "configuration", "tokenizer") -> the checksum of its files.
+    """
 
     name: str
     fingerprint: str = ""
+    content: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -257,6 +264,7 @@ class StudyRecord(RunRecord):
         method_metrics: What the methods logged: name -> [step, value] pairs.
         predictions: Part of the data -> the classes of its first examples.
         outputs: The outputs of the model as text, for transfer to the driver, which writes them to a separate file.
+        outputs_checksum: The checksum of that file.
         texts: The first validation texts, for the report.
         explorer: Attention maps of a few examples, for the report.
     """
@@ -284,6 +292,7 @@ class StudyRecord(RunRecord):
     method_metrics: dict[str, list[Any]] = field(default_factory=dict)
     predictions: dict[str, ClassPredictions] = field(default_factory=dict)
     outputs: str | None = None
+    outputs_checksum: str = ""
     texts: list[str] = field(default_factory=list)
     explorer: dict[str, Any] | None = None
 

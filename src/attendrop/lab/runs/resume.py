@@ -10,6 +10,7 @@ from typing import Any
 from transformers import EarlyStoppingCallback
 
 from ...errors import UserError
+from ...utils.model_files import model_checksums
 from .folder import check_folder, read_record
 from .settings import RunConfig
 
@@ -26,12 +27,14 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
         check_folder(config)  # again: another run may have used the folder until now
     named = config.training.get("resume_from_checkpoint")
     trainer.checkpoints.run_settings |= {
-        "model name": config.model,
+        **{f"the {part} of the model": checksum for part, checksum in model_checksums(config.model).items()},
         "patience": config.patience,
         "keep_epoch": config.keep_epoch,
         "class_weights": config.class_weights,
         "balanced_sampling": config.balanced_sampling,
         "focal_gamma": config.focal_gamma,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
     }
     if config.lora:
         names = ("lora_r", "lora_alpha", "lora_dropout", "lora_targets", "quantize")

@@ -15,10 +15,11 @@ from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
 from .data_sets import OF_THE_STUDY, check_data_sets
-from .spec import FROZEN, KEEP, RunSpec
+from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
 _DRAWS_EXAMPLES = ("fraction", "shots", "max_train_samples")  # settings that train on a part of the examples
+LENGTH_AND_RATE = ("learning_rate", "num_train_epochs", "max_steps")  # in which a matched control equals its method
 
 
 class Contender(NamedTuple):
@@ -60,6 +61,51 @@ def parse_contender(text: str) -> Contender:
         except ValueError as error:
             raise UserError(f"{on_one_line(error)}.") from None
     return Contender(text.strip(), methods, settings)
+
+
+def matched_controls(methods: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """Return the baseline with the learning rate and the epochs of each method that has its own.
+
+    Args:
+        methods: The contenders, the baseline first.
+        settings: The settings that all runs share.
+    """
+    baseline, *others = (parse_contender(method) for method in methods)
+    shared = {str(name).replace("-", "_"): value for name, value in settings.items()}
+
+    def trained(of: Contender) -> dict[str, Any]:
+        values = {name: of.settings.get(name, shared.get(name)) for name in LENGTH_AND_RATE}
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+    controls: dict[str, None] = {}
+    known = [trained(of) for of in (baseline, *others) if _same_method(of, baseline)]
+    for of in others:
+        if of.settings.get("preset"):
+            raise UserError(
+                f"matched is on, and method {of.name!r} takes its learning rate and epochs from a preset; write them "
+                "after the @ instead, as in addrop@learning_rate=2e-5,num_train_epochs=10."
+            )
+        if trained(of) in known or of.name.partition("@")[0].strip() == FROZEN:
+            continue
+        known.append(trained(of))
+        own = {name: value for name, value in baseline.settings.items() if name not in LENGTH_AND_RATE}
+        own |= {name: of.settings[name] for name in LENGTH_AND_RATE if name in of.settings}
+        written = ",".join(f"{name}={value}" for name, value in own.items())
+        controls[f"{baseline.name.partition('@')[0].strip()}{'@' * bool(written)}{written}"] = None
+    return list(controls)
+
+
+def _same_method(one: Contender, other: Contender) -> bool:
+    """Return whether two contenders differ in the learning rate and the epochs alone."""
+    own, others = (
+        {name: value for name, value in of.settings.items() if name not in LENGTH_AND_RATE} for of in (one, other)
+    )
+    return one.name.partition("@")[0].strip() == other.name.partition("@")[0].strip() and own == others
+
+
+def is_control(method: str, baseline: str) -> bool:
+    """Return whether a contender is the baseline, but for the learning rate and the epochs."""
+    return _same_method(parse_contender(method), parse_contender(baseline))
 
 
 def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender]) -> dict[str, Any]:
@@ -166,9 +212,10 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
         methods: The contenders, as the user wrote them.
         **fields: Other fields of `Design`, and `baseline`, the name of one of the methods. Without it the baseline is
             `plain`, which is added if it is not among the methods. `resample` is on by default where runs train on a
-            part of the examples.
+            part of the examples. `matched` adds the baseline with the learning rate and epochs of each method that
+            has its own.
     """
-    baseline = fields.pop("baseline", None)
+    baseline, is_matched = fields.pop("baseline", None), fields.pop("matched", False)
     names = [parse_contender(method).name for method in methods]
     for name in names:
         if names.count(name) > 1:
@@ -176,8 +223,13 @@ def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: A
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline is {baseline!r}; it must be one of the methods: {', '.join(names)}.")
     first = baseline or PLAIN
+    if is_matched:
+        ordered = [first, *(name for name in names if name != first)]
+        names += [name for name in matched_controls(ordered, settings) if name not in names]
+    if "data" in fields:
+        fields["data"] = {name: with_absolute_paths(own) for name, own in fields["data"].items()}
     contenders = [parse_contender(name) for name in names]
-    settings = with_common_loss(settings, contenders)
+    settings = with_common_loss(with_absolute_paths(settings), contenders)
     each = (settings, *fields.get("data", {}).values(), *(contender.settings for contender in contenders))
     given = {name.replace("-", "_") for of in each for name, value in of.items() if value is not None}
     draws = set(fields.get("sizes", ("all",))) != {"all"} or not given.isdisjoint(_DRAWS_EXAMPLES)

@@ -28,7 +28,7 @@ from ..evaluation.outputs import write_outputs
 from ..records import RunError, StudyRecord
 from .configuration import STUDY_FILE, write_configuration
 from .executors import Executor, NextSpec, OnProgress
-from .records import RUNS_FOLDER, SameStudy, read_records, remove_unfinished, write_record
+from .records import RUNS_FOLDER, SameStudy, check_models, read_records, remove_unfinished, write_record
 from .spec import RunSpec
 from .status import PROGRESS_FILE, Status
 
@@ -103,6 +103,7 @@ class Study:
             remove_unfinished(self.folder)
             self.records = read_records(self.folder, lambda problem: self.watcher.note(f"{problem} It will be rerun."))
             self._same = SameStudy(self.records.values())
+            check_models(self.folder, self.records.values())
             stack.enter_context(self._heartbeat())
             self._context = stack.pop_all()
         return self
@@ -226,7 +227,8 @@ class Study:
     def _write(self, record: StudyRecord) -> None:
         try:
             if record.outputs is not None:
-                write_outputs(self.folder, record.id, record.outputs)  # first: a run with a record is never repeated
+                # first: a run with a record is never repeated
+                record.outputs_checksum = write_outputs(self.folder, record.id, record.outputs)
             write_record(self.folder, record)
         except OSError as error:
             if not is_no_space(error):

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...errors import UserError, on_one_line, one_line
 from ...utils.files import UNFINISHED, write_whole
+from ...utils.model_files import model_checksums
 from ...utils.secrets import is_secret
 from ..records import STATUSES, RunError, StudyRecord
 from .spec import RunSpec
@@ -28,6 +29,14 @@ RUNS_FOLDER = "runs"
 
 # What a run with a result has.
 _RESULT_FIELDS = ("model", "data", "versions", "scores")
+
+# Settings in which the runs of a comparison may differ: those of the contender, the seed and the amount of data, the
+# place of files whose content is compared, and what a machine decides.
+_MAY_DIFFER = {
+    "method", "seed", "data_seed", "task", "fraction", "shots", "model", "train_file", "validation_file", "test_file",
+    "data_dir", "output_dir", "use_cpu", "disable_tqdm", "dataloader_num_workers",
+}  # fmt: skip
+_OF_THE_EXAMPLES = ("class_weights",)  # chosen from the examples, which may depend on the seed
 
 
 def now() -> str:
@@ -165,14 +174,32 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def check_models(folder: Path, records: Iterable[StudyRecord]) -> None:
+    """Raise a `UserError` if a model that runs were trained from has other weights, settings or tokens now.
+
+    Args:
+        folder: The folder of the study.
+        records: Its records.
+    """
+    for name, content in {r.model.name: r.model.content for r in records if r.model is not None}.items():
+        now = model_checksums(name)
+        if part := next((part for part, value in content.items() if now and now.get(part) != value), None):
+            raise UserError(
+                f"the {part} of the model {name} changed after runs of the study in {str(folder)!r} were trained from "
+                "it; restore the model, or choose another folder for the new runs."
+            )
+
+
 class SameStudy:
-    """Refuses a record that does not belong to the others: other data, another model, other versions.
+    """Refuses a record that does not belong to the others: other data or settings, another model, other versions.
 
     Args:
         records: The existing records.
     """
 
     def __init__(self, records: Iterable[StudyRecord] = ()) -> None:
+        records = list(records)
+        self._is_search = any(record.trial is not None for record in records)  # its runs have settings of their own
         self._seen: dict[tuple[Any, ...], tuple[Any, str]] = {}
         for record in records:
             self.add(record)
@@ -183,7 +210,8 @@ class SameStudy:
         Raises:
             UserError: It differs. The sentence names the difference.
         """
-        facts = dict(_facts(record))
+        self._is_search |= record.trial is not None
+        facts = {**dict(_facts(record)), **({} if self._is_search else dict(_settings(record)))}
         for key, value in facts.items():
             before, other = self._seen.get(key, (value, ""))
             if value != before:
@@ -200,7 +228,10 @@ def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield what records must have in common: the name of a fact, where it holds, and its value."""
     task = record.task
     if record.model is not None:
-        yield ("model",), record.model.name
+        for part, checksum in record.model.content.items():
+            yield (f"checksum of the {part} of the model",), checksum
+        if not record.model.content:
+            yield ("model",), record.model.name
         yield (f"fingerprint of the model for {task}",), record.model.fingerprint
     # Which examples a run is trained and scored on may depend on all of these.
     seed = None if record.resample is False else record.seed
@@ -211,3 +242,18 @@ def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
             yield (f"fingerprint of the {part} data of {task}",), fingerprint
     for library, version in record.versions.items():
         yield (f"version of {library}",), version
+
+
+def _settings(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the settings that the runs of a comparison must have in common, as `_facts` does.
+
+    A contender with settings of its own shares them with its other runs only.
+    """
+    if record.has_failed:
+        return
+    contender = record.method if "@" in record.method else None
+    where = (record.task, record.size, record.keep, record.fold, contender)
+    for name, value in record.settings.items():
+        if name not in _MAY_DIFFER:
+            seed = record.seed if record.resample and name in _OF_THE_EXAMPLES else None
+            yield (name, *where, seed), value

@@ -31,7 +31,7 @@ from ..runs.settings import make_config
 from ..tasks.pooling import OWN_HEAD
 from .configuration import read_configuration
 from .kept_models import MODELS_FOLDER, load_kept
-from .records import read_records
+from .records import check_models, read_records
 from .spec import RunSpec
 from .splits import SELECTION, load_split_data
 from .training import named_tensors
@@ -148,6 +148,7 @@ def choose_records(study: str | Path, method: str | None, task: str | None, size
     """
     read_configuration(study)
     finished = [r for r in read_records(study).values() if r.is_finished and r.fold is None]
+    check_models(Path(study), finished)
     kept = [record for record in finished if Path(study, MODELS_FOLDER, record.id).is_dir()]
     if not kept:
         raise UserError(

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ...utils.manifest import digest_once
+from ...utils.model_files import model_checksums
+
+_FILES = ("train_file", "validation_file", "test_file", "data_dir")
 KEEP = ("last", "split", "dev")
 FROZEN = "frozen"  # the linear model of the frozen features, which is not fine-tuned
 # Fields that do not decide the result of a run: they belong to one invocation of the study.
@@ -64,3 +70,29 @@ class RunSpec:
             del values["head_seed"]  # keeps the ids of older studies unchanged
         text = json.dumps(values, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def with_absolute_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings whose model and files have absolute paths, so that every path to them is the same setting.
+
+    Args:
+        settings: Settings of `attendrop train`.
+    """
+    return {name: _absolute(value) if name in ("model", *_FILES) else value for name, value in settings.items()}
+
+
+def _absolute(value: Any) -> Any:
+    path = Path(str(value or "")).expanduser()
+    return os.path.abspath(path) if value and path.exists() else value
+
+
+def without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with checksums of the model and of the files, which are the same on another machine.
+
+    Args:
+        settings: From `with_absolute_paths`.
+    """
+    files = {name: Path(str(settings[name])) for name in _FILES if settings.get(name)}
+    contents = {name: digest_once(path) if path.is_file() else path.name for name, path in files.items()}
+    model = settings.get("model")
+    return {**settings, **contents, "model": model_checksums(str(model)) or model}

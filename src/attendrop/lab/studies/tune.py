@@ -201,7 +201,6 @@ class Tuner:
 
     def on_record(self, record: StudyRecord) -> None:
         """Process the record of a finished run."""
-        self._learn_metric(record.metric, record.greater_is_better)
         if record.is_finished:
             self.finished[record.id] = record
         for run in self._in_flight.pop(record.id, []):
@@ -225,8 +224,9 @@ class Tuner:
         return self.searches[trial.method].report(trial.trial, step, self._signed(float(report["score"])))
 
     def _learn_metric(self, metric: str | None, greater_is_better: bool | None) -> None:
-        if self.metric is None and metric is not None:
-            self.metric, self.greater_is_better = metric, bool(greater_is_better)
+        # A driver that was killed between its writes has stored the metric alone.
+        if self.metric is None and metric is not None and greater_is_better is not None:
+            self.metric, self.greater_is_better = metric, greater_is_better
             for search in self.searches.values():
                 search.study.set_user_attr("metric", self.metric)
                 search.study.set_user_attr("greater_is_better", self.greater_is_better)
@@ -240,6 +240,7 @@ class Tuner:
         return None if trial.value is None else self._signed(trial.value)
 
     def _take(self, run: _Run, record: StudyRecord) -> None:
+        self._learn_metric(record.metric, record.greater_is_better)
         if isinstance(run.owner, Setting):
             if record.is_finished:
                 run.owner.scores[run.spec.seed] = _score(record)

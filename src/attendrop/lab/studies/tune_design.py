@@ -17,7 +17,7 @@ from ..runs.settings import all_settings
 from .design import PLAIN, Contender, parse_contender, with_common_loss
 from .sampling import SAMPLERS, choose_sampler, grid_size, points
 from .search_space import Space, apply_point, make_spaces
-from .spec import FROZEN, RunSpec
+from .spec import FROZEN, RunSpec, with_absolute_paths, without_paths
 
 PROTOCOLS = ("honest", "paper")
 MAY_GROW = ("methods", "spaces", "trials", "final_seeds")  # of which a study that is started again may have more
@@ -80,7 +80,7 @@ class TuneConfig:
             method: One of the methods.
         """
         space = {name: str(dimension) for name, dimension in self.spaces[method].items()}
-        own = [dict(self.settings), self.sampler, self.seed, self.protocol, self.repeats, space]
+        own = [without_paths(self.settings), self.sampler, self.seed, self.protocol, self.repeats, space]
         digest = hashlib.sha256(json.dumps(own, sort_keys=True, default=str).encode()).hexdigest()[:12]
         return f"attendrop {method} {digest}"
 
@@ -189,7 +189,7 @@ def _parsed(settings: Mapping[str, Any]) -> dict[str, Any]:
         name = str(key).replace("-", "_")
         if value is not None and not is_secret(name):
             parsed[name] = known[name].parse(value) if name in known else value
-    return parsed
+    return with_absolute_paths(parsed)
 
 
 def _with_plain(methods: Sequence[str]) -> list[Contender]:

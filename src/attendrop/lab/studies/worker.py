@@ -23,6 +23,7 @@ from transformers import set_seed
 from ...capture.persistent_graphs import PersistentGraphs
 from ...errors import UserError
 from ...trainer.fingerprint import data_fingerprint, model_fingerprint
+from ...utils.model_files import model_checksums
 from .. import tasks
 from ..evaluation.outputs import as_text
 from ..evaluation.scorer import MAX_PREDICTIONS, Scorer
@@ -132,7 +133,7 @@ class Worker:
             regularizers=[method.to_dict() for method in regularizers],
             versions=versions(),
             device=_device_name(model.device),
-            model=ModelFacts(config.model, model.fingerprint),
+            model=ModelFacts(config.model, model.fingerprint, model.content),
             data=fingerprints,
             examples={name: len(split) for name, split in data.splits().items()},
             available=data.available,
@@ -176,7 +177,7 @@ class Worker:
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:
         adapters = (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout, tuple(config.lora_targets))
         head = (data.task.modality, data.task.kind, tuple(data.task.labels))
-        read = (config.pooling, config.pairs)
+        read = (config.pooling, config.pairs, config.dropout, config.attention_dropout)
         key = (config.model, config.trust_remote_code, head, read, adapters, config.quantize)
         if self._model is None or self._model.key != key:
             self._model = None  # frees its memory before the next one is loaded
@@ -278,8 +279,10 @@ class _ModelOnDevice:
         self.tokenizer = tasks.load_processor(config.model, task, trust_remote_code=config.trust_remote_code)
         self.model: Any = None
         self.fingerprint = ""
+        self.content: dict[str, str] = {}  # of the files of the pretrained model
         self.kept = PersistentGraphs()
         self._optimizers: dict[Any, torch.optim.Optimizer] = {}
+        self._name = config.model
         self._load = lambda: load_for_training(config, task, self.tokenizer, [])
 
     @property
@@ -291,6 +294,7 @@ class _ModelOnDevice:
         """Copy the pretrained weights and the head of this seed into the model, in place."""
         set_seed(seed)  # so that the weights of a new head depend on the seed only
         fresh = self._load()
+        self.content = model_checksums(self._name)
         if self.model is None:
             self.model, self.fingerprint = fresh, model_fingerprint(fresh)
             return

@@ -30,6 +30,7 @@ from ...tasks.outcomes import OUTCOMES, all_deltas, compared_outcomes
 from .curves import curves_of, method_metrics_of
 from .examples import agreement_of, disagreements_of
 from .learned import unlearned, without_verdicts
+from .matched import with_controls
 from .outcomes import Group, compare, group_records, outcomes_of
 from .scope import scope_of, with_scope, with_scope_over_tasks
 
@@ -129,7 +130,8 @@ def _cells(
                 for name, results in compared.items()
             }
         else:
-            compared["score"] = with_scope(compared["score"], scope_of(group.finished))
+            scores = with_controls(compared["score"], group, part, baseline, deltas["score"], confidence, looks)
+            compared["score"] = with_scope(scores, scope_of(group.finished))
         for method in group.runs:
             cells.append(
                 Cell(
@@ -157,7 +159,10 @@ def _ensembles(
 
     if folder is None:
         return [], []
-    made = [ensembles_of(group, lambda run: read_outputs(folder, run), delta, confidence) for group in groups]
+    made = [
+        ensembles_of(group, lambda run: read_outputs(folder, run.id, run.outputs_checksum), delta, confidence)
+        for group in groups
+    ]
     return [row for rows, _ in made for row in rows], [note for _, notes in made for note in notes]
 
 

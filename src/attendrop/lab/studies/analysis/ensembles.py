@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...evaluation.outputs import Outputs
+from ...records import StudyRecord
 from ...report.analysis import Ensemble
 from ...statistics.ensembles import judge_gain
 from ...statistics.verdict import Question
@@ -23,7 +24,7 @@ from ...tasks.outcomes import OUTCOMES
 from .outcomes import Group
 
 Array = npt.NDArray[Any]
-Read = Callable[[str], Mapping[str, Outputs]]  # id of a run -> outputs of its model, by part
+Read = Callable[[StudyRecord], Mapping[str, Outputs]]  # a run -> outputs of its model, by part
 
 
 def evidence(outputs: Outputs, place: int = 0) -> Array:
@@ -78,7 +79,7 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
         finished = [record for record in seeds.values() if record.is_finished]
         if len(finished) < 2:
             continue
-        answers = [read(record.id) for record in finished]
+        answers = [read(record) for record in finished]
         if not all(answers):
             missing.append(method)
             continue
@@ -92,7 +93,8 @@ def ensembles_of(group: Group, read: Read, delta: float, confidence: float) -> t
     where = group.task if group.size == "all" else f"{group.task}, {group.size}"
     notes = [
         f"there is no ensemble of the seeds of {', '.join(missing)} on {where}: predictions of these runs are not "
-        "stored (runs of an earlier version, or a kind of task whose predictions cannot be averaged)"
+        "stored, or were changed (runs of an earlier version, a kind of task whose predictions cannot be averaged, or "
+        "a copy of another run's predictions)"
     ]
     return rows, notes if missing else []
 
