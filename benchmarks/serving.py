@@ -81,25 +81,28 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--connections", type=int, default=8)
     options = parser.parse_args()
-    print(f"bare loop: {bare_loop(options.folder, 10):.0f} predictions a second", flush=True)
+    print(f"bare loop: {bare_loop(options.folder, 5):.0f} predictions a second", flush=True)
     command = [sys.executable, "-m", "attendrop", "serve", options.folder, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as server:
-        assert server.stdout is not None
-        shown = ""
-        while "http://127.0.0.1:" not in shown or "(documentation" not in shown:
-            shown += server.stdout.readline()
-        port = int(shown.split("http://127.0.0.1:")[1].split()[0])
-        for connections in (1, options.connections):
-            rate, latencies = asyncio.run(load(port, server.pid, 500, connections, []))  # warms up
-            rate, latencies = asyncio.run(load(port, server.pid, 2000, connections, []))
-            p50, p95 = np.percentile(latencies, [50, 95]) * 1000
-            speed = f"{rate:.0f} requests a second, p50 {p50:.1f} ms, p95 {p95:.1f} ms"
-            print(f"{connections} connections: {speed}", flush=True)
-        marks = [number for number in (1000, 10_000, 50_000, 100_000) if number <= options.requests]
-        rate, _ = asyncio.run(load(port, server.pid, options.requests, options.connections, marks))
-        print(f"{options.requests:,} requests: {rate:.0f} a second")
-        server.send_signal(signal.SIGINT)
-        print(f"after Ctrl-C: exit code {server.wait(20)}")
+        try:
+            assert server.stdout is not None
+            shown = ""
+            while "http://127.0.0.1:" not in shown or "(documentation" not in shown:
+                shown += server.stdout.readline()
+            port = int(shown.split("http://127.0.0.1:")[1].split()[0])
+            for connections in (1, options.connections):
+                rate, latencies = asyncio.run(load(port, server.pid, 200, connections, []))  # warms up
+                rate, latencies = asyncio.run(load(port, server.pid, 1500, connections, []))
+                p50, p95 = np.percentile(latencies, [50, 95]) * 1000
+                speed = f"{rate:.0f} requests a second, p50 {p50:.1f} ms, p95 {p95:.1f} ms"
+                print(f"{connections} connections: {speed}", flush=True)
+            marks = [number for number in (1000, 10_000, 50_000, 100_000) if number <= options.requests]
+            rate, _ = asyncio.run(load(port, server.pid, options.requests, options.connections, marks))
+            print(f"{options.requests:,} requests: {rate:.0f} a second")
+            server.send_signal(signal.SIGINT)
+            print(f"after Ctrl-C: exit code {server.wait(20)}")
+        finally:
+            server.kill()
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def command(
             print_sentence(
                 f"[yellow]warning:[/yellow] everyone who reaches {shown(host)} can use the model, without a password."
             )
+        opened.listen(1024)  # from here on requests wait and are not refused
         place = f"[{host}]" if ":" in host else host
         address = f"http://{place}:{opened.getsockname()[1]}"
         console.print(
