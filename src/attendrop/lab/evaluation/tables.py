@@ -86,7 +86,7 @@ def error_columns(
     columns = split_columns(task, split, origin)
     if origin is not None and ROW in split.column_names:
         place, numbers = origin.places(split)
-        columns = {_free(place, tuple(columns)): numbers, **columns}
+        columns = {free_name(place, tuple(columns)): numbers, **columns}
     columns |= prediction_columns(
         task, answers.values, temperature=temperature, decimals=decimals, threshold=answers.threshold,
         word_starts=word_starts, taken=tuple(columns),
