@@ -29,7 +29,8 @@ def command(
         str | None, typer.Option(help="File to write; by default next to the input file. - = standard output.")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="csv, tsv, jsonl or parquet; by default that of --output.")
+        str | None,
+        typer.Option("--format", help="csv, tsv, jsonl, parquet or xlsx; by default that of --output or of --file."),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Examples per batch.")] = 32,
     temperature: Annotated[
@@ -59,7 +60,8 @@ def command(
             print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
         for name, value in done.scores.items():
             screen.print(f"{name} {value:.4f}")
-        where = f"in {shown(done.path)}" if done.path is not None else "on the standard output"
+        how = f" ({done.form})" if done.form else ""
+        where = f"in {shown(done.path)}{how}" if done.path is not None else "on the standard output"
         screen.print(
             f"{done.examples:,} {'prediction is' if done.examples == 1 else 'predictions are'} {where}", soft_wrap=True
         )
@@ -99,7 +101,7 @@ def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:
 
 def _write(columns: dict[str, list[Any]], task: Any, form: str) -> None:
     from ...utils.checks import check_choice
-    from ..evaluation.tables import FORMATS, write_table
+    from ..evaluation.tables import BINARY_FORMATS, FORMATS, write_table
 
-    check_choice("format", form, [name for name in FORMATS if name != "parquet"])
+    check_choice("format", form, [name for name in FORMATS if name not in BINARY_FORMATS])
     write_table(None, columns, task, form)
