@@ -19,7 +19,7 @@ from attendrop.lab.statistics.calibration import fit_temperature, softmax
 from attendrop.lab.statistics.selective import choose_confidence, conformal_cut, prediction_sets
 
 RESULTS = Path(__file__).parent / "results" / "selective.csv"
-TRAIN, VALIDATION, TEST = 1000, 500, 1000
+TRAIN, VALIDATION, TEST = 500, 500, 500
 COVERAGE, ACCURACIES = 0.9, (0.9, 0.95)
 
 
@@ -87,7 +87,7 @@ def main() -> None:
         draw = np.random.default_rng(0)
         train, test = (pd.read_parquet(folder / f"{part}.parquet") for part in ("train", "test"))
         train = train.sample(min(TRAIN, len(train)), random_state=0)
-        test = test.sample(min(2 * VALIDATION + TEST, len(test)), random_state=0)
+        test = test.sample(min(VALIDATION + TEST, len(test)), random_state=0)
         names = sorted(train["label"].unique())
         test = test[test["label"].isin(names)]
         gold = np.searchsorted(names, test["label"].to_numpy())
