@@ -21,6 +21,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "predict": (*_DATA, *_SCORES),
     "evaluate": (*_DATA, *_SCORES, "matplotlib"),
     "compare": (*_DATA, *_SCORES, "yaml"),
+    "plan": (*_DATA, *_SCORES, "yaml"),
     "tune": (*_DATA, *_SCORES, "yaml", "optuna"),
     "study": (),
     "report": _SCORES,
