@@ -234,6 +234,31 @@ def test_a_report_says_of_how_many_examples_a_sample_was_drawn() -> None:
     assert "all training data" not in text
 
 
+def test_an_interval_of_a_mean_ends_where_its_metric_does() -> None:
+    """Of two seeds an interval is so wide that an axis reached from -50 % to 150 %."""
+    design = design_of(["rdrop"])
+    curves = [[{"epoch": 1.0, "accuracy": 0.2 + 0.6 * seed, "loss": 0.1 + seed}] for seed in range(2)]
+    records = [
+        record_of(run, 0.2 + 0.6 * seed, curves=curves[seed])
+        for seed in range(2)
+        for run in design.runs(design.cells[0], seed)
+    ]
+    for cell in analyse_records(records, design.to_dict()).cells:
+        assert cell.outcomes["score"].interval == (0.0, 1.0)
+        assert cell.outcomes["loss"].interval is not None
+        assert cell.outcomes["loss"].interval[0] == 0.0
+        assert cell.curves is not None
+        assert (cell.curves.low["accuracy"], cell.curves.high["accuracy"]) == ([0.0], [1.0])
+
+
+def test_the_runs_of_a_search_are_counted_as_in_the_terminal() -> None:
+    design = design_of(["rdrop"])
+    records = [record_of(run, 0.8) for run in design.runs(design.cells[0], 0)]
+    trials = [record_of(replace(records_spec, fold=0), 0.7, fold=0) for records_spec in design.runs(design.cells[0], 7)]
+    text = render_markdown(analyse_records([*records, *trials], design.to_dict()))
+    assert "Runs: 4: 2 of trials, 2 of the chosen settings" in text
+
+
 def test_a_grid_of_p_and_q_gives_a_heat_map() -> None:
     grid = [f"addrop:p={p},q={q}" for p in (0.1, 0.3) for q in (0.2, 0.5)]
     design = design_of(grid)

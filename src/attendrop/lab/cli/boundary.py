@@ -12,6 +12,7 @@ import traceback
 from contextlib import suppress
 
 from ...errors import DivergedError, UserError, on_one_line
+from ...methods._own import place_of
 from ...utils.files import UNFINISHED, is_no_space
 from .console import print_error
 from .launch import is_main_process
@@ -43,6 +44,9 @@ def reported(error: Exception) -> int:
     if sentence := _explained(error):
         print_error(sentence)
         return 2
+    if place := place_of(error):
+        print_error(f"your method failed in {place}: {type(error).__name__}: {on_one_line(error)}{_kept(error)}.")
+        return 2
     print_error(_bug(error))
     return 1
 
@@ -57,6 +61,9 @@ def _explained(error: Exception) -> str | None:
     if isinstance(error, OSError):
         reason = error.strerror if place and error.strerror else on_one_line(error)
         return f"{f'{place!r} cannot be used: ' * bool(place)}{reason}."
+    if isinstance(error, UnicodeEncodeError):
+        wrong = error.object[error.start : error.start + 20]
+        return f"a name or a value has {wrong!a}, which is no text in {error.encoding.upper()}; rename or change it."
     if isinstance(error, MemoryError):
         return "the memory of this machine is not enough; use a smaller file, model or batch size."
     if isinstance(error, RecursionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from transformers import TrainerCallback
 from ...errors import UserError, on_one_line
 from ...methods import method_names
 from ...trainer.checkpoint_folders import STAGING, numbered_checkpoints
-from ...utils.files import json_text, write_json, write_whole
+from ...utils.files import json_text, load_json, write_json, write_whole
 from ...utils.lock import LOCK_FILE
 from ...utils.manifest import MANIFEST_FILE, MODEL_FILES, check_sealed, seal_model
 from ..evaluation.evaluator import EVALUATION_FILE
@@ -78,6 +77,8 @@ def check_writable(folder: Path, setting: str, value: Path, may_create: bool) ->
         may_create: Whether the folder need not exist yet.
     """
     given = f"{setting} is {str(value)!r}"
+    if str(folder) != str(folder).encode(errors="replace").decode():  # the writers of weights and tokenizers take text
+        raise UserError(f"{given}, which is no text in UTF-8; choose another place.")
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.lstat(folder)  # fails if the name is too long
@@ -182,7 +183,9 @@ class OutputFolder(TrainerCallback):
         folder.mkdir(parents=True, exist_ok=True)
         if self.config.overwrite and (others := clear_folder(folder)):
             self.note(f"{', '.join(others)} in {folder} were not written by a run and stay there")
-        write_yaml(self.config, args, folder / CONFIG_FILE, self.versions, changes_of(self.trainer))
+        write_yaml(
+            self.config, args, folder / CONFIG_FILE, self.versions, [*_code_of(self.trainer), *changes_of(self.trainer)]
+        )
         self.is_prepared = True
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -202,6 +205,12 @@ class OutputFolder(TrainerCallback):
 def changes_of(trainer: Any) -> list[str]:
     """Return one sentence for each setting that was changed when the run was resumed."""
     return [f"The run was resumed with a change: {change}." for change in trainer.checkpoints.changes]
+
+
+def _code_of(trainer: Any) -> list[str]:
+    """Return the checksum of each method that is not part of attendrop."""
+    described = (method.to_dict() for method in trainer.regularizers)
+    return [f"method {fields['method']}: {fields['code']}" for fields in described if "code" in fields]
 
 
 def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[int]) -> None:
@@ -248,7 +257,7 @@ def read_record(folder: str | Path) -> FolderRecord:
         raise UserError(f"{str(folder)!r} has no {RECORD_FILE}; it must be the folder of a finished `attendrop train`.")
     check_sealed(folder, [RECORD_FILE])
     try:
-        return FolderRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return FolderRecord.from_json(load_json(path))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{str(path)!r} is damaged ({type(error).__name__}: {on_one_line(error)}); copy it again, or train again."

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...methods import short_name
 from ...utils.deprecation import warn_renamed
 from ...utils.secrets import is_secret
 from ..tasks.files import ReadOptions
@@ -168,7 +169,11 @@ class RunConfig:
         "sentence encoder with few examples.",
     )
     method: list[str] = field(
-        default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
+        default_factory=list,
+        metadata=_metadata(
+            "A method, written name:field=value,field=value, or FILE.py:CLASS:field=value for one of your own; may be "
+            "repeated."
+        ),
     )
     dropout: float | None = _setting(
         None, "The model's own dropout of hidden states, embeddings and the head; by default that of its configuration."
@@ -288,8 +293,14 @@ class Setting:
         parse, expected = _PARSERS[self.type]
         try:
             return parse(value)
-        except (TypeError, ValueError, OverflowError):
-            raise UserError(f"{self.name} is {value!r}; it must be {expected}.") from None
+        except (TypeError, ValueError, OverflowError, RecursionError):
+            raise UserError(f"{self.name} is {_shown(value)}; it must be {expected}.") from None
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a sentence, without the middle of a long one."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]} … {text[-50:]}"
 
 
 def _parse_text(value: Any) -> str:
@@ -402,7 +413,7 @@ def make_config(settings: Mapping[str, Any]) -> RunConfig:
         if name not in known:
             raise UserError(f"there is no setting {key!r}{_suggestion(name)}")
         if value is not None:
-            values[name] = known[name].parse(value)
+            values[SAME_SETTINGS.get(name, name)] = known[name].parse(value)
     own = {name: value for name, value in values.items() if name in RUN_SETTINGS}
     training = {**DEFAULTS, **{name: value for name, value in values.items() if name not in RUN_SETTINGS}}
     secrets = {name: training.pop(name) for name in values if is_secret(name)}
@@ -425,6 +436,12 @@ def _task_read_as_kind(own: dict[str, Any]) -> dict[str, Any]:
 
 # Deprecated name of a setting -> its name.
 RENAMED = {"step": "capture"}
+
+# Name of an argument in newer versions of transformers -> its name here and in the older ones.
+SAME_SETTINGS = {
+    "activation_checkpointing": "gradient_checkpointing",
+    "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+}
 
 # Names of other libraries, or shorter ones -> the setting.
 OTHER_NAMES = {
@@ -450,6 +467,6 @@ def _suggestion(name: str) -> str:
 
 def _run_name(config: RunConfig) -> str:
     data = config.task or Path(str(config.train_file)).stem
-    methods = [method.partition(":")[0] for method in config.method] or ["plain"]
+    methods = [short_name(method) for method in config.method] or ["plain"]
     parts = [Path(config.model).name, data.replace("/", "-"), *methods]
     return "-".join(part for part in parts if part)

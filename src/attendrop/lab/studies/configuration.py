@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError, on_one_line
-from ...utils.files import write_whole
+from ...utils.files import load_json, write_whole
 from ...utils.secrets import is_secret
 from ..records import SCHEMA
 from .records import now
@@ -38,8 +38,9 @@ def write_configuration(folder: Path, configuration: Mapping[str, Any], may_grow
         return
     before, after = ({k: v for k, v in values.items() if k not in _MAY_DIFFER} for values in (old, new))
     for name in may_grow:
-        if has_grown(before.get(name), after.get(name)):
-            before[name] = after.get(name)
+        value = after.get(name)
+        if has_grown(before.get(name, {} if isinstance(value, dict) else None), value):
+            before[name] = value
     difference = next(_differences(before, after), None)
     if difference is not None:
         name, was, value = difference
@@ -66,7 +67,7 @@ def read_configuration(folder: str | Path) -> dict[str, Any]:
             f"{str(folder)!r} has no {STUDY_FILE}; it must be the folder of `attendrop compare` or `attendrop tune`."
         )
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = load_json(path)
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}")
         if content.get("schema", 1) not in (1, SCHEMA):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ...errors import UserError, on_one_line
 from ...methods import parse_method
+from ...methods._own import checksum, sources
 from ...utils.checks import check_choice
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
@@ -18,6 +20,7 @@ from .data_sets import OF_THE_STUDY, check_data_sets
 from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
+_JOINED = re.compile(r"\+(?=\s*(?:[a-zA-Z~]|\.{0,2}/))")  # before a name or the path of a file, not in 1e+3
 _DRAWS_EXAMPLES = ("fraction", "shots", "max_train_samples")  # settings that train on a part of the examples
 LENGTH_AND_RATE = ("learning_rate", "num_train_epochs", "max_steps")  # in which a matched control equals its method
 
@@ -37,10 +40,25 @@ class Contender(NamedTuple):
 
 
 def parse_contender(text: str) -> Contender:
-    """Read one `--method` of a study. `+` joins methods that act together, `@` begins settings of its own.
+    """Read one `--method` of a study, and check its methods; a method in a file is run.
 
     Args:
         text: What the user wrote, such as `plain@learning_rate=5e-5`.
+    """
+    contender = read_contender(text)
+    for method in contender.methods:
+        try:
+            parse_method(method)
+        except ValueError as error:
+            raise UserError(f"{on_one_line(error)}.") from None
+    return contender
+
+
+def read_contender(text: str) -> Contender:
+    """Read a contender without checking its methods. `+` joins methods that act together, `@` begins settings.
+
+    Args:
+        text: The contender, which may be that of a study of someone else: no file is run.
     """
     joined, has_settings, rest = text.strip().partition("@")
     settings = {}
@@ -52,15 +70,18 @@ def parse_contender(text: str) -> Contender:
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
             )
         settings[name.strip().replace("-", "_")] = value.strip()
-    methods = (
-        [] if joined.strip() in (PLAIN, FROZEN) else [part.strip() for part in re.split(r"\+(?=\s*[a-zA-Z])", joined)]
-    )
-    for method in methods:
-        try:
-            parse_method(method)
-        except ValueError as error:
-            raise UserError(f"{on_one_line(error)}.") from None
+    methods = [] if joined.strip() in (PLAIN, FROZEN) else [part.strip() for part in _JOINED.split(joined)]
     return Contender(text.strip(), methods, settings)
+
+
+def code_of(methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the checksums of the files of one's own methods, for study.json; empty if there are none.
+
+    Args:
+        methods: The contenders, as the user wrote them.
+    """
+    files = sources(name for method in methods for name in parse_contender(method).methods)
+    return {"method_files": {os.path.normpath(file): checksum(text) for file, text in files.items()}} if files else {}
 
 
 def matched_controls(methods: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
@@ -105,7 +126,7 @@ def _same_method(one: Contender, other: Contender) -> bool:
 
 def is_control(method: str, baseline: str) -> bool:
     """Return whether a contender is the baseline, but for the learning rate and the epochs."""
-    return _same_method(parse_contender(method), parse_contender(baseline))
+    return _same_method(read_contender(method), read_contender(baseline))
 
 
 def with_common_loss(settings: Mapping[str, Any], contenders: Sequence[Contender]) -> dict[str, Any]:
@@ -193,6 +214,7 @@ class Design:
         return RunSpec(
             settings, contender.name, task, seed, size, self.keep, self.resample,
             head_seed=self.first_seed if self.same_head else None, details=seed == self.first_seed,
+            code=sources(contender.methods),
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -201,7 +223,7 @@ class Design:
         for name in ("same_head", "data"):
             if not values[name]:
                 del values[name]  # keeps the configuration of older studies unchanged
-        return values
+        return {**values, **code_of(self.methods)}
 
 
 def make_design(settings: Mapping[str, Any], methods: Sequence[str], **fields: Any) -> Design:

@@ -1,7 +1,7 @@
 """Model soups: one model whose weights are the average of the runs of one method (Wortsman et al., arXiv 2203.05482).
 
 A uniform soup averages all runs. A greedy soup begins with the run that has the best validation score, tries the others
-in the order of their scores, and keeps a run if the score of the average does not fall. Other parts of the data are
+in the order of their scores, and keeps a run if the score of the average rises. Other parts of the data are
 used for evaluation only.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import set_seed
 
 from ...errors import UserError
+from ...methods import names_file
 from ...utils.checks import check_choice
 from ...utils.files import whole_folder
 from .. import tasks
@@ -99,7 +100,10 @@ def make_soup(
         first.settings, first.method, first.task, first.seed, first.size, first.keep, bool(first.resample),
         first.fold, first.head_seed,
     )  # fmt: skip
-    config = make_config({"pooling": OWN_HEAD, **first.settings, "output_dir": str(output_dir), "save_strategy": "no"})
+    settings = {"pooling": OWN_HEAD, **first.settings, "output_dir": str(output_dir), "save_strategy": "no"}
+    # Nothing is trained, and no file is run because a record names it.
+    settings["method"] = [method for method in settings.get("method") or [] if not names_file(method)]
+    config = make_config(settings)
     check_folder(config)
     data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
@@ -203,7 +207,7 @@ class _Averager:
         return list(self.paths)
 
     def greedy(self, members: Mapping[int, Scores], part: str) -> list[int]:
-        """Add the runs in the order of their scores; keep one if the score of the average does not fall.
+        """Add the runs in the order of their scores; keep one if the score of the average rises, as the authors do.
 
         Args:
             members: The scores of each run.
@@ -218,7 +222,7 @@ class _Averager:
             before, count = self._total, self._count
             self.add(seed)
             score = sign * self.score([part])[part][metric]
-            if score >= best:
+            if score > best:
                 kept, best = [*kept, seed], score
             else:
                 self._total, self._count = before, count

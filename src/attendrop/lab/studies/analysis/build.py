@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ....utils.files import read_json
 from ...records import RunError, StudyRecord
 from ...report.analysis import (
     Analysis,
@@ -48,7 +48,7 @@ def analyse(folder: str | Path) -> Analysis:
     analysis = analyse_records(list(read_records(folder).values()), study, folder)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
-        analysis.tuning = json.loads(tuning.read_text(encoding="utf-8"))
+        analysis.tuning = read_json(tuning)
     return analysis
 
 
@@ -100,6 +100,7 @@ def analyse_records(
         ),
         ensembles=ensembles,
         runs=[_run(record) for record in scored],
+        searched=len(records) - len(scored),
         method_metrics={
             name: series
             for name in methods
