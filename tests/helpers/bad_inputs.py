@@ -505,7 +505,7 @@ DATA = [
     ),
     train(
         "holds 2 numbers with a decimal comma, such as '1,5' in line 2",
-        train_file=csv("text;score\na b;1,5\nc d;2\ne f;3,25\n"),
+        train_file=csv('text,score\na b,"1,5"\nc d,2\ne f,"3,25"\n'),
     ),
     train(
         "1 tag of given.conll is not written as O, B-… or I-…: line 2 has 'B_LOC'",

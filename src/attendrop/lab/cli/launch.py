@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import UserError
+from ...utils.limits import MOST_WORKERS
 from ...utils.processes import end_with_parent
 
 _IS_WATCHED = "ATTENDROP_END_WITH_LAUNCHER"  # set for the processes that `launch` starts
@@ -49,7 +50,7 @@ class Processes:
     def check(self) -> None:
         """Refuse numbers that no launcher can start processes with."""
         for flag, value, low, high in (
-            ("nproc", self.per_node, 1, None),
+            ("nproc", self.per_node, 1, MOST_WORKERS),
             ("nnodes", self.nodes, 1, None),
             ("node_rank", self.node_rank, 0, self.nodes - 1),
             ("main_port", self.main_port, 1, 65535),

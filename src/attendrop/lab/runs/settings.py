@@ -99,7 +99,7 @@ class RunConfig:
     test_file: str | None = _setting(None, "Your own data to predict at the end.", DATA)
     text: str | None = _setting(None, "Column with the text, or with the paths of images or sounds.", DATA)
     text_pair: str | None = _setting(None, "Column with the second text of a pair.", DATA)
-    label: str | None = _setting(None, "Column with the label.", DATA)
+    label: str | None = _setting(None, "Column with the label, or several with 0 and 1: anger,joy.", DATA)
     kind: str | None = _setting(
         None,
         f"Kind of task: {', '.join(file_kinds())}; mlm is masked language modelling.",
