@@ -32,6 +32,7 @@ COMMANDS = {
     "serve": "Serve a model that `attendrop train` wrote over HTTP, with a page to try texts.",
     "evaluate": "Evaluate a model that `attendrop train` wrote on another file with labels.",
     "compare": "Compare methods on the same seeds, with statistics: which one helps on your data?",
+    "plan": "Write the plan of a comparison before it is run; `attendrop compare --plan` runs it.",
     "tune": "Search the fields of methods and the learning rate, on splits of the training data.",
     "study": "Show the progress of a study: what is done, running and failed, and when it will end.",
     "report": "Show the results of a study: one page with verdicts and figures, Markdown and CSV.",

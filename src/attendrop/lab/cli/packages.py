@@ -22,6 +22,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "serve": (*_DATA, *_SCORES, "fastapi", "uvicorn", "fastapi_offline"),
     "evaluate": (*_DATA, *_SCORES, "matplotlib"),
     "compare": (*_DATA, *_SCORES, "yaml"),
+    "plan": (*_DATA, *_SCORES, "yaml"),
     "tune": (*_DATA, *_SCORES, "yaml", "optuna"),
     "study": (),
     "report": _SCORES,

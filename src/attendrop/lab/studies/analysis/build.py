@@ -120,6 +120,7 @@ def analyse_records(
         explorer=next((record.explorer for record in scored if record.explorer), None),
         failures=[_failure(record) for record in scored if record.has_failed],
         notes=[*_notes(scored), *without],
+        plan=_plan(study, scored),
     )
 
 
@@ -282,6 +283,22 @@ def _run(record: StudyRecord) -> Run:
         scores=record.scores,
         error=None if record.error is None else record.error.message,
     )
+
+
+def _plan(study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]:
+    """Return sentences about the plan of a study, and each deviation from it."""
+    from ..plan import Plan, deviations
+
+    if not (written := study.get("plan")):
+        return []
+    plan = Plan({name: value for name, value in written.items() if name != "hash"})
+    found = deviations(plan, study, records)
+    label = OUTCOMES[plan.primary].label
+    first = (
+        f"Planned before the first run (plan {plan.hash}): the primary outcome is the {label}, and verdicts on all "
+        f"others are exploratory. {'Deviations from the plan:' if found else 'There is no deviation from the plan.'}"
+    )
+    return [first, *found]
 
 
 def _notes(records: Sequence[StudyRecord]) -> list[str]:
