@@ -4,7 +4,7 @@
 
 Each class (`tests/helpers/siege/`) yields cases without an end, and takes its turn until the time is over. Every case
 runs in a forked process, so that nothing is imported twice. The last line that is printed is JSON: for each class the
-number of cases with each outcome, and the first bad ones.
+number of cases with each outcome, and the first bad ones. The exit code is 1 if there is a bad one.
 
     held       the right result, or exit code 2 and one sentence
     silent     exit code 0 and something else than was asked for, or half a file under the final name
@@ -75,6 +75,7 @@ def main() -> None:
     print(
         json.dumps({"counts": {name: {o: c[o] for o in OUTCOMES} for name, c in counts.items()}, "bad": bad[:_SHOWN]})
     )
+    sys.exit(1 if bad else 0)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from attendrop.errors import UserError
 from attendrop.lab.cli.app import run
-from attendrop.lab.records import RunError, StudyRecord
+from attendrop.lab.records import RunError
 from attendrop.lab.report.analysis import Analysis, Sequential, checked_analysis
 from attendrop.lab.report.page.markdown import render_markdown
 from attendrop.lab.report.page.words import headline
@@ -21,61 +20,13 @@ from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.verdict import Comparison
 from attendrop.lab.studies.analysis import analyse, analyse_records
 from attendrop.lab.studies.compare import UntilDecided, compare
-from attendrop.lab.studies.design import Design, RunSpec, make_design
+from attendrop.lab.studies.design import Design, make_design
 from helpers.cli_tools import attendrop, save_encoder, sentences, write_csv
+from helpers.studies import MadeUpExecutor, noisy, record_of
 
 pytestmark = pytest.mark.xdist_group("compare")
 
 ADDROP = "addrop:p=0.5,q=0.5,layers=all"
-
-
-def record_of(spec: RunSpec, score: float, **more: Any) -> StudyRecord:
-    """A record as a worker makes it, with made-up scores."""
-    content = {
-        "schema": 2, "id": spec.id, "status": "finished", "method": spec.method, "task": spec.task, "size": spec.size,
-        "seed": spec.seed, "keep": spec.keep, "fold": None, "trial": None, "settings": dict(spec.settings),
-        "regularizers": [], "versions": {"attendrop": "0.1.0"}, "device": "cpu",
-        "model": {"name": "m", "fingerprint": "f"},
-        "data": {"train": "t", "validation": "v"}, "examples": {"train": 100, "validation": 50}, "metric": "accuracy",
-        "greater_is_better": True, "labels": ["a", "b"], "notes": [], "curves": [], "method_metrics": {},
-        "scores": {"validation": {"accuracy": score, "loss": 1 - score, "brier": 0.3, "ece": 0.1}},
-        "predictions": {}, "kept": {"rule": "last", "epoch": 1.0}, "cost": {"seconds": 2.0, "steps": 3},
-        "started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:01:00Z", "worker": "w", "error": None, **more,
-    }  # fmt: skip
-    return StudyRecord.from_json(content)
-
-
-class MadeUpExecutor:
-    """Gives every run a score of its method and seed, without training. It hands several runs out at a time."""
-
-    def __init__(self, score: Callable[[RunSpec], float], workers: int = 3) -> None:
-        self.score, self.workers, self.ran = score, workers, []  # type: ignore[var-annotated]
-
-    def results(self, next_spec: Any, on_progress: Any = None) -> Iterator[StudyRecord]:
-        running: list[RunSpec] = []
-        while True:
-            while len(running) < self.workers and (spec := next_spec()) is not None:
-                if not spec.only_check:  # there is nothing to find out
-                    running.append(spec)
-            if not running:
-                return
-            spec = running.pop(0)
-            self.ran.append(spec)
-            yield record_of(spec, self.score(spec))
-
-    def close(self) -> None:
-        pass
-
-
-def noisy(effects: dict[str, float], deviation: float = 0.01) -> Callable[[RunSpec], float]:
-    """A score that depends on the seed, and on the method by an effect with noise."""
-
-    def score(spec: RunSpec) -> float:
-        shared = np.random.default_rng(spec.seed).normal(0.8, 0.03)
-        own = np.random.default_rng([spec.seed, len(spec.method)]).normal(0, deviation)
-        return float(shared + effects.get(spec.method, 0.0) + (own if spec.method != "plain" else 0))
-
-    return score
 
 
 def design_of(methods: list[str], **fields: Any) -> Design:

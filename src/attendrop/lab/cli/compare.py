@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,9 @@ from ..runs import make_config, read_yaml
 from ..runs.hub_token import token_in_environment
 from ..studies.compare import compare
 from ..studies.data_sets import read_data_sets
-from ..studies.design import Design, make_design
+from ..studies.design import PLAIN, Design, make_design
+from ..studies.plan import changed_by_flags, design_of_plan, read_plan
+from ..studies.spec import with_absolute_paths
 from ..tasks.outcomes import OUTCOMES, Outcome, all_deltas
 from .console import console, plain_table, quiet_libraries, shown
 from .engine_options import LOCAL, EngineOptions, RetryFailed
@@ -30,7 +33,7 @@ _MOST_SEEDS = 40
 _DELTAS = all_deltas()
 
 # Settings that the study decides, or that belong to a single run.
-_NOT_FOR_STUDIES = (
+NOT_FOR_STUDIES = (
     "seed", "resume", "resume_changed", "overwrite", "save_strategy", "load_best_model_at_end", "keep_epoch",
 )  # fmt: skip
 
@@ -43,9 +46,9 @@ def _option(help_text: str, *names: str) -> Any:
 def compare_command(
     settings: dict[str, Any],
     method: Annotated[
-        list[str],
+        list[str] | None,
         _option("A method: plain, frozen, name:field=value; methods joined with +, settings after @; repeat it."),
-    ],
+    ] = None,
     task: Annotated[list[str] | None, _option("A data set by name; may be repeated.")] = None,
     train_file: Annotated[
         list[str] | None, _option("Your own training data; several files are several data sets.")
@@ -105,6 +108,12 @@ def compare_command(
             "--same-head",
         ),
     ] = False,
+    plan: Annotated[
+        str | None, _option("A plan from `attendrop plan`, which says everything; the report lists each deviation.")
+    ] = None,
+    deviate: Annotated[
+        bool, _option("With --plan: flags may differ from the plan, as deviations.", "--deviate")
+    ] = False,
     config: Annotated[
         str | None,
         typer.Option(help="A YAML file with settings of runs; flags take precedence.", rich_help_panel="Run"),
@@ -116,45 +125,43 @@ def compare_command(
     shared = {**(read_yaml(config) if config else {}), **settings}
     folder = shared.pop("output_dir", None)
     secrets = {name: shared.pop(name) for name in [*shared] if is_secret(name)}
-    check_whole("seeds", seeds, 1)
-    check_whole("first_seed", first_seed, 0)
-    families = {"score": delta, "loss": delta_loss, "calibration": delta_calibration}
-    deltas = {name: families[of.family] for name, of in OUTCOMES.items() if of.family}
-    for name, value in deltas.items():
-        check_number(f"delta of {name}", value)
-    tasks = task or ([shared.pop("task")] if "task" in shared else [])
-    in_yaml = shared.pop("train_file", [])
-    files = train_file or (in_yaml if isinstance(in_yaml, list) else [in_yaml])
-    sets = read_data_sets(data or (), files) if data or len(files) > 1 else {}
-    shared |= {"train_file": files[0]} if files and not sets else {}
-    design = make_design(
-        shared, method, tasks=tuple(tasks), data=sets, sizes=_sizes(fraction, shots), keep=keep, resample=resample,
-        first_seed=first_seed, baseline=baseline, same_head=same_head, matched=matched,
-    )  # fmt: skip
+    options = {
+        "method": method, "task": task, "train_file": train_file, "data": data, "seeds": seeds,
+        "first_seed": first_seed, "fraction": fraction, "shots": shots, "resample": resample, "keep": keep,
+        "until_decided": until_decided, "max_seeds": max_seeds, "baseline": baseline, "matched": matched,
+        "delta": delta, "delta_loss": delta_loss, "delta_calibration": delta_calibration, "same_head": same_head,
+    }  # fmt: skip
+    planned = None if plan is None else read_plan(plan)
+    if plan is None or planned is None:
+        if deviate:
+            raise UserError("deviate is on, and there is no plan to deviate from; give one with --plan.")
+        chosen = choose(dict(shared), options)
+    else:
+        given = _given(dict(shared), options)
+        chosen = Chosen.of_study(changed_by_flags(planned, given, plan, deviate))
+    design, shared = chosen.design, {**chosen.design.settings}
     if keep_models:
         _check_keeping(executor.engine, shared)
     example = make_config({**design.runs(design.cells[0], 0)[0].settings, **secrets})
     place = Path(folder or Path("studies", example.output_dir.name.removesuffix("-plain")))
     made = executor.make(shared)
-    given = {"task": tasks, "data": data, "train_file": files, "fraction": fraction, "shots": shots}
-    words = {**shared, "method": list(design.methods), **{name: value or [] for name, value in given.items()}}
-    more: dict[str, Any] = {"seeds": seeds} if not until_decided else {"until_decided": True, "max_seeds": max_seeds}
-    switches = {"matched": matched, "same_head": same_head, "keep_models": keep_models}
-    more |= {name: True for name, is_on in switches.items() if is_on}
-    more |= {} if resample is None else {"resample": resample}
-    usual: dict[str, tuple[Any, Any]] = {
-        "first_seed": (first_seed, 0), "keep": (keep, "last"), "baseline": (baseline, None),
-        "delta": (delta, _DELTAS["score"]), "delta_loss": (delta_loss, _DELTAS["loss"]),
-        "delta_calibration": (delta_calibration, _DELTAS["ece"]),
-    }  # fmt: skip
-    more |= {name: value for name, (value, default) in usual.items() if value != default}
-    command = shlex.join(["attendrop", "compare", *as_arguments({**words, **more, "output_dir": str(place)})])
+    more: dict[str, Any] = {"keep_models": True} if keep_models else {}
+    if plan is not None:
+        more |= {"plan": plan, **({"deviate": True} if deviate else {})}
+    words = {**settings, **({"config": config} if config else {}), **_as_given(options), **more}
+    words["output_dir"] = str(place)
+    if plan is None:
+        words["method"] = list(design.methods)
+    command = shlex.join(["attendrop", "compare", *as_arguments(words)])
+    seeds, max_seeds = chosen.seeds or _DEFAULTS["seeds"], chosen.max_seeds or 0
+    until_decided, deltas = chosen.max_seeds is not None, chosen.deltas
     _announce(design, seeds, max_seeds if until_decided else None, place)
     try:
         with token_in_environment(example):
             analysis = compare(
                 design, place, made, seeds=seeds, max_seeds=max_seeds if until_decided else None, deltas=deltas,
                 command=command, retry_failed=retry_failed, keep_models=keep_models, watcher=StudyView(),
+                plan=planned,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print("stopped; finished runs are kept; rerun the command to continue", soft_wrap=True)
@@ -167,9 +174,100 @@ def compare_command(
 
 command = with_flags(
     compare_command,
-    without=_NOT_FOR_STUDIES,
+    without=NOT_FOR_STUDIES,
     shown=("data", "seeds", "fraction", "shots", "keep", "until_decided", "delta", "workers"),
 )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a comparison is started with: its design, seeds, and the deltas that differ from the usual ones."""
+
+    design: Design
+    seeds: int | None
+    max_seeds: int | None
+    deltas: dict[str, float]
+
+    @classmethod
+    def of_study(cls, study: Mapping[str, Any]) -> Chosen:
+        deltas = {name: value for name, value in study["delta"].items() if value != _DELTAS[name]}
+        return cls(design_of_plan(study), study.get("seeds"), study.get("max_seeds"), deltas)
+
+
+def choose(shared: dict[str, Any], options: Mapping[str, Any]) -> Chosen:
+    """Return what the flags choose.
+
+    Args:
+        shared: The settings of runs.
+        options: The options of the comparison, by name.
+    """
+    if not options["method"]:
+        raise UserError("there is no method to compare; give at least one with --method, such as addrop.")
+    check_whole("seeds", options["seeds"], 1)
+    check_whole("first_seed", options["first_seed"], 0)
+    deltas = _deltas(options)
+    for name, value in deltas.items():
+        check_number(f"delta of {name}", value)
+    tasks = options["task"] or ([shared.pop("task")] if "task" in shared else [])
+    in_yaml = shared.pop("train_file", [])
+    files = options["train_file"] or (in_yaml if isinstance(in_yaml, list) else [in_yaml])
+    sets = read_data_sets(options["data"] or (), files) if options["data"] or len(files) > 1 else {}
+    shared |= {"train_file": files[0]} if files and not sets else {}
+    same = ("keep", "resample", "first_seed", "baseline", "same_head", "matched")
+    design = make_design(
+        shared, options["method"], tasks=tuple(tasks), data=sets, sizes=_sizes(options["fraction"], options["shots"]),
+        **{name: options[name] for name in same},
+    )  # fmt: skip
+    max_seeds = options["max_seeds"] if options["until_decided"] else None
+    return Chosen(design, None if max_seeds else options["seeds"], max_seeds, deltas)
+
+
+def _deltas(options: Mapping[str, Any]) -> dict[str, float]:
+    """Return the deltas that differ from the usual ones."""
+    families = {"score": "delta", "loss": "delta_loss", "calibration": "delta_calibration"}
+    every = {name: options[families[of.family]] for name, of in OUTCOMES.items() if of.family}
+    return {name: value for name, value in every.items() if value != _DELTAS[name]}
+
+
+_DEFAULTS: dict[str, Any] = {
+    "seeds": 10, "first_seed": 0, "keep": "last", "max_seeds": _MOST_SEEDS, "delta": _DELTAS["score"],
+    "delta_loss": _DELTAS["loss"], "delta_calibration": _DELTAS["ece"],
+}  # fmt: skip
+
+
+def _as_given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from their defaults."""
+    given = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != [] and value != _DEFAULTS.get(name)
+    }
+    return {**given, "resample": False} if options["resample"] is False else given
+
+
+def _given(shared: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the user gave besides a plan, by the names of a plan."""
+    given: dict[str, Any] = {}
+    options = _as_given(options)
+    if "task" in shared:
+        given["tasks"] = [shared.pop("task")]
+    for name in ("data", "baseline", "matched", "train_file"):
+        if name in options:
+            raise UserError(f"{name} is given, and --plan says what is compared; leave it out.")
+    if "task" in options:
+        given["tasks"] = options["task"]
+    if "method" in options:
+        given["methods"] = [PLAIN, *(method for method in options["method"] if method != PLAIN)]
+    if "fraction" in options or "shots" in options:
+        given["sizes"] = list(_sizes(options.get("fraction"), options.get("shots")))
+    given |= {name: options[name] for name in ("first_seed", "keep", "resample", "same_head") if name in options}
+    if options.get("until_decided"):
+        given["max_seeds"] = options.get("max_seeds", _MOST_SEEDS)
+    elif "seeds" in options:
+        given["seeds"] = options["seeds"]
+    given["delta"] = _deltas({**_DEFAULTS, **options})
+    given["settings"] = with_absolute_paths(shared)
+    return given
 
 
 def _check_keeping(engine: str, settings: Mapping[str, Any]) -> None:
@@ -234,6 +332,8 @@ def print_verdicts(analysis: Analysis) -> None:
         for ensemble in analysis.ensembles:
             if (ensemble.task, ensemble.size, ensemble.part) == (task, size, "validation"):
                 console.print(f"  [dim]{shown(ensemble.sentence)}[/dim]", soft_wrap=True)
+    for sentence in analysis.plan:
+        console.print(shown(sentence), soft_wrap=True)
     for failure in analysis.failures:
         text = f"failed: {failure.method} seed {failure.seed} on {failure.task}: {failure.message}"
         console.print(shown(text), soft_wrap=True)

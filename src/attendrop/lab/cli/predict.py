@@ -36,6 +36,15 @@ def command(
     temperature: Annotated[
         float | None, typer.Option(help="Logits are divided by it; by default as fitted on the validation data.")
     ] = None,
+    min_confidence: Annotated[
+        float | None, typer.Option(help="Mark predictions with a smaller probability as unsure.")
+    ] = None,
+    target_accuracy: Annotated[
+        float | None, typer.Option(help="Mark as unsure what is needed so that the others have this accuracy.")
+    ] = None,
+    coverage: Annotated[
+        float | None, typer.Option(help="Add prediction sets that have the right class this often, such as 0.9.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     encoding: file_options.Encoding = None,
     separator: file_options.Separator = None,
@@ -43,23 +52,27 @@ def command(
     drop_bad_rows: file_options.DropBadRows = False,
 ) -> None:
     with exits_on_interrupt():
-        from ..runs.predict import predict_file, text_columns
+        from ..runs.decisions import Wish
+        from ..runs.predict import done_sentences, predict_file, read_finished, text_columns
         from ..tasks.files import ReadOptions
 
     if bool(texts) == bool(file):
         raise UserError("give either texts or --file with many of them.")
+    wish = Wish(min_confidence, target_accuracy, coverage)
     if file:
         options = ReadOptions(encoding, separator, drop_bad_rows, columns=tuple(columns or ()))
         with progress_bar("predicting") as progress:
             done = predict_file(
                 folder, file, output, batch_size, overwrite, options, form=form, temperature=temperature,
-                progress=progress,
+                progress=progress, wish=wish,
             )  # fmt: skip
         screen = console if done.path is not None else errors  # the standard output holds the predictions
         for note in done.notes:
             print_sentence(f"[yellow]warning:[/yellow] {shown(note)}", screen)
         for name, value in done.scores.items():
             screen.print(f"{name} {value:.4f}")
+        for sentence in done.decisions:
+            print_sentence(shown(sentence), screen)
         how = f" ({done.form})" if done.form else ""
         where = f"in {shown(done.path)}{how}" if done.path is not None else "on the standard output"
         screen.print(
@@ -68,11 +81,14 @@ def command(
         return
     if output is not None:
         raise UserError(f"output is {output!r}; it is for --file, and the predictions of texts are printed.")
-    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature)
+    predicted, task = text_columns(folder, _lines(texts or []), batch_size, temperature, wish)
     if form is None:
         _print_rows(predicted, task)
     else:
         _write(predicted, task, form)
+    if wish:
+        for sentence in done_sentences(read_finished(folder, temperature, wish), predicted):
+            print_sentence(shown(sentence), errors)
 
 
 def _lines(texts: list[str]) -> list[str]:
@@ -96,7 +112,10 @@ def _print_rows(columns: dict[str, list[Any]], task: Any) -> None:
         parts = [columns[name][place] for name in task.text if name in columns]
         text = " | ".join(" ".join(part) if isinstance(part, list) else part for part in parts)
         answer = as_text(task, prediction) or ("no label" if kind_of(task).has_several_labels else "(empty)")
-        console.print(f"[bold]{shown(answer)}[/bold]{shares}  {shown(text)}", soft_wrap=True)
+        if "decision" in columns and columns["decision"][place] == "unsure":
+            answer = f"unsure: {answer}"
+        possible = f"  {{{shown(', '.join(columns['prediction_set'][place]))}}}" if "prediction_set" in columns else ""
+        console.print(f"[bold]{shown(answer)}[/bold]{shares}{possible}  {shown(text)}", soft_wrap=True)
 
 
 def _write(columns: dict[str, list[Any]], task: Any, form: str) -> None:

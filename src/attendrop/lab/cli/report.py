@@ -15,6 +15,8 @@ from .console import console, shown
 def command(
     folder: Annotated[str, typer.Argument(help="The folder of `attendrop compare` or `attendrop tune`.")],
     output: Annotated[str | None, typer.Option(help="Folder to write the report to. [FOLDER]")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Also write results.tex, a table for a paper.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Also write results.md, the same as Markdown.")] = False,
 ) -> None:
     path = Path(folder)
     if not path.is_dir():
@@ -24,7 +26,7 @@ def command(
             f"{folder!r} has no records of runs (runs/*.json); it must be the folder of `attendrop compare` or "
             "`attendrop tune`."
         )
-    from ..report.page import checked_analysis, headline, write_report
+    from ..report.page import checked_analysis, headline, write_report, write_table
     from ..studies.analysis import analyse
 
     analysis = checked_analysis(analyse(path))
@@ -33,3 +35,7 @@ def command(
     console.print(
         f"the page is {escape(str(page))}; report.md, report.csv and comparisons.csv are beside it", soft_wrap=True
     )
+    for kind, is_wanted in (("latex", latex), ("markdown", markdown)):
+        if is_wanted:
+            table = write_table(analysis, output or path, kind)
+            console.print(f"the table is {escape(str(table))}", soft_wrap=True)

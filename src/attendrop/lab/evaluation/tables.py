@@ -49,10 +49,10 @@ def prediction_columns(
     """
     answers = tasks.kind_of(task).answers(task, values, threshold=threshold)
     columns = answers.columns(temperature, decimals, word_starts)
-    return {_free(name, taken): column for name, column in columns.items()}
+    return {free_name(name, taken): column for name, column in columns.items()}
 
 
-def _free(name: str, taken: Sequence[str]) -> str:
+def free_name(name: str, taken: Sequence[str]) -> str:
     """Return a name that no column has yet."""
     number, free = 2, name
     while free in taken:
@@ -88,16 +88,16 @@ def error_columns(
     columns = split_columns(task, split, origin)
     if origin is not None and ROW in split.column_names:
         place, numbers = origin.places(split)
-        columns = {_free(place, tuple(columns)): numbers, **columns}
+        columns = {free_name(place, tuple(columns)): numbers, **columns}
     columns |= prediction_columns(
         task, answers.values, temperature=temperature, decimals=decimals, threshold=answers.threshold,
         word_starts=word_starts, taken=tuple(columns),
     )  # fmt: skip
     losses = answers.losses(temperature)
     order = np.argsort(-losses, kind="stable")
-    columns[_free("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
+    columns[free_name("loss", tuple(columns))] = np.round(losses.astype(float), 4).tolist()
     if answers.marks_right:
-        columns[_free("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
+        columns[free_name("right", tuple(columns))] = (answers.predicted == answers.gold).tolist()
     return {name: [values[row] for row in order] for name, values in columns.items()}
 
 
@@ -163,7 +163,7 @@ def _rows(columns: Mapping[str, Sequence[Any]], task: tasks.Task) -> Iterator[Se
         for row in zip(*columns.values(), strict=True):
             yield [tasks.as_text(task, value) for value in row]
         return
-    yield [_free("sentence_number", tuple(columns)), *columns]
+    yield [free_name("sentence_number", tuple(columns)), *columns]
     words = columns[task.text[0]]
     for number, row in enumerate(zip(*columns.values(), strict=True), 1):
         count = len(words[number - 1])

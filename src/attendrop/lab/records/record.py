@@ -250,6 +250,7 @@ class StudyRecord(RunRecord):
         fold: The number of its split of the training data.
         head_seed: The seed of weights that are new.
         trial: The number of its trial.
+        plan: The hash of the plan of the study.
         protocol: The label of a search that is scored on the development set.
         started: When the run began.
         ended: When it ended.
@@ -278,6 +279,7 @@ class StudyRecord(RunRecord):
     fold: int | None = None
     head_seed: int | None = None
     trial: int | None = None
+    plan: str | None = None
     protocol: str | None = None
     started: str = ""
     ended: str = ""

@@ -256,6 +256,7 @@ class Analysis:
         explorer: The attention maps of a few examples, from `attendrop.lab.report.explorer`.
         failures: The runs that failed.
         notes: Further notes for the reader.
+        plan: Sentences about the plan of the study, and its deviations from it; empty if there is no plan.
     """
 
     baseline: str
@@ -287,6 +288,7 @@ class Analysis:
     explorer: dict[str, Any] | None = None
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, for JSON; None instead of numbers that are not finite."""

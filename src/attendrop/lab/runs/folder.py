@@ -22,6 +22,7 @@ from ...utils.manifest import MANIFEST_FILE, MODEL_FILES, check_sealed, seal_mod
 from ..evaluation.evaluator import EVALUATION_FILE
 from ..records import FolderRecord, flat_scores
 from ..tasks import TASKS
+from .decisions import OUTPUTS_FILE
 from .run_yaml import write_yaml
 from .settings import RunConfig
 
@@ -33,7 +34,7 @@ _WRITTEN = (
     *(re.escape(file) for task in TASKS.values() for file in task.submission.values()),
     *(rf"{method}_run\.json" for method in method_names()),
     r"predictions_test\w*\.csv",
-    re.escape(EVALUATION_FILE),
+    *map(re.escape, (EVALUATION_FILE, OUTPUTS_FILE)),
     r"(classes|confusion|errors)(_(test|validation)\w*)?\.csv|(confusion|reliability)(_(test|validation)\w*)?\.png",
     r"checkpoint-\d+",
     re.escape(STAGING),
@@ -232,7 +233,9 @@ def write_results(folder: Path, record: FolderRecord, method_epochs: Sequence[in
         plot_history(record.history, folder / "curves.png", metric, marks)
     write_card(folder, record)
     content = json_text(record.to_json())
-    seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode()})
+    outputs = folder / OUTPUTS_FILE
+    further = {OUTPUTS_FILE: outputs.read_bytes()} if outputs.is_file() else {}
+    seal_model(folder, {"versions": record.versions}, {RECORD_FILE: content.encode(), **further})
     write_whole(folder / RECORD_FILE, content)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,12 @@ from ...errors import UserError, on_one_line
 from ...utils.checks import check_choice, check_number, check_whole
 from ...utils.deprecation import warn_renamed
 from .. import tasks
-from ..evaluation.tables import BINARY_FORMATS, FORMATS, labels_as_names, prediction_columns, write_table
+from ..evaluation.tables import BINARY_FORMATS, FORMATS, free_name, labels_as_names, prediction_columns, write_table
+from ..statistics.calibration import softmax
 from ..tasks.files import Table, divided
 from ..tasks.files.delimited import SEPARATORS
 from ..tasks.kinds import Answers
+from .decisions import UNSURE, Rule, Wish, choose_rule
 from .folder import RECORD_FILE, check_writable, read_record
 from .inference import CollatedRows, Rows, run_model
 
@@ -37,6 +39,7 @@ class Predictions:
         form: How the file is written if it is as an unusual file that was read: `semicolons, cp1252`.
         scores: The scores, if the file has labels.
         notes: Notes about the file, such as excluded rows.
+        decisions: How many predictions are unsure, and what to expect, in sentences.
     """
 
     path: Path | None
@@ -44,6 +47,7 @@ class Predictions:
     form: str = ""
     scores: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -69,6 +73,7 @@ class Finished:
         temperature: Logits are divided by it; fitted on the validation data.
         decimals: The decimals of a regression's predictions.
         threshold: The probability above which a label is predicted, for several labels.
+        rule: Which predictions are given, and which classes are still possible; None = no such columns.
     """
 
     folder: str | Path
@@ -77,6 +82,7 @@ class Finished:
     temperature: float = 1.0
     decimals: int = 4
     threshold: float = 0.5
+    rule: Rule | None = None
 
     def load(self) -> Predictor:
         """Load the model and its tokenizer."""
@@ -169,10 +175,14 @@ class Outputs:
     def columns(self, taken: Sequence[str] = ()) -> dict[str, list[Any]]:
         """Return the columns that the predictions add to those in `taken`."""
         run = self.run
-        return prediction_columns(
+        columns = prediction_columns(
             run.task, self.values, temperature=run.temperature, decimals=run.decimals, threshold=run.threshold,
             word_starts=self.word_starts, taken=taken,
         )  # fmt: skip
+        if run.rule is not None:
+            added = run.rule.columns(run.task, softmax(self.values, run.temperature))
+            columns |= {free_name(name, (*taken, *columns)): column for name, column in added.items()}
+        return columns
 
     def answers(self) -> Answers | None:
         """Return the predictions and the references; None if the file has no labels."""
@@ -206,7 +216,11 @@ def _added(columns: dict[str, list[Any]], task: tasks.Task) -> str:
 
 
 def text_columns(
-    folder: str | Path, texts: Sequence[str], batch_size: int = 32, temperature: float | None = None
+    folder: str | Path,
+    texts: Sequence[str],
+    batch_size: int = 32,
+    temperature: float | None = None,
+    wish: Wish = Wish(),  # noqa: B008
 ) -> tuple[dict[str, list[Any]], tasks.Task]:
     """Predict texts, and return the columns of the texts and of the predictions, and the task.
 
@@ -215,9 +229,10 @@ def text_columns(
         texts: The texts; for a task of text pairs, two for each example.
         batch_size: The number of examples in a batch.
         temperature: Logits are divided by it; None = that of the run.
+        wish: Which predictions are given, and whether prediction sets are listed.
     """
     check_whole("batch_size", batch_size, 1)
-    run = read_finished(folder, temperature)
+    run = read_finished(folder, temperature, wish)
     _example_columns(run.task, texts)  # what cannot be predicted is refused before the model is loaded
     return run.load().columns(texts, batch_size), run.task
 
@@ -231,8 +246,13 @@ def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[A
     for number, text in enumerate(texts, 1):
         parts = [text] if isinstance(text, str) else text
         joined = " ".join(parts)
-        if not all(part.strip() for part in parts) or not parts or "\0" in joined:
-            problem = "has a NUL character" if "\0" in joined else "is empty"
+        problem = (
+            "has a NUL character" if "\0" in joined
+            else "has half of a surrogate pair, which is no character" if not _is_unicode(joined)
+            else "is empty" if not parts or not all(part.strip() for part in parts)
+            else None
+        )  # fmt: skip
+        if problem is not None:
             raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
     columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
     if kind.is_per_word:
@@ -245,6 +265,14 @@ def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[A
     return columns
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def predict_file(
     folder: str | Path,
     file: str | Path,
@@ -255,6 +283,7 @@ def predict_file(
     form: str | None = None,
     temperature: float | None = None,
     progress: Progress | None = None,
+    wish: Wish = Wish(),  # noqa: B008
 ) -> Predictions:
     """Write all columns of a file with a prediction for each row, and compute the scores if the file has labels.
 
@@ -269,9 +298,10 @@ def predict_file(
         form: `csv`, `tsv`, `jsonl`, `parquet` or `xlsx`; None = that of `output`, or of `file`.
         temperature: Logits are divided by it; None = that of the run.
         progress: Called after each batch with the number of examples that are done, and of all.
+        wish: Which predictions are given, and whether prediction sets are listed.
     """
     check_whole("batch_size", batch_size, 1)
-    run = read_finished(folder, temperature)
+    run = read_finished(folder, temperature, wish)
     form = _chosen_format(form, file, output)
     path = _output_path(file, output, form)
     if path is None and form in BINARY_FORMATS:
@@ -295,7 +325,24 @@ def predict_file(
         encoding = _encoding_of(table, [*columns, *added[next(iter(added))]], data.notes)
     write_table(path, columns, task, form, separator, encoding)
     shown = [SEPARATORS[separator] if separator in (";", "|") else "", encoding if encoding != "utf-8" else ""]
-    return Predictions(path, len(data.test), ", ".join(filter(None, shown)), _scores(outputs), data.notes)
+    written = ", ".join(filter(None, shown))
+    return Predictions(path, len(data.test), written, _scores(outputs), data.notes, done_sentences(run, added))
+
+
+def done_sentences(run: Finished, added: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return what the rule of a run was chosen for, and how many predictions are unsure.
+
+    Args:
+        run: The run.
+        added: The columns of the predictions.
+    """
+    if run.rule is None:
+        return []
+    sentences, decisions = list(run.rule.sentences), next((added[n] for n in added if n.startswith("decision")), None)
+    if run.rule.least is not None and decisions is not None:
+        unsure = list(decisions).count(UNSURE)
+        sentences.append(f"{unsure:,} of {len(decisions):,} are {UNSURE} ({unsure / max(len(decisions), 1):.1%})")
+    return sentences
 
 
 def _encoding_of(table: Table, added: Iterable[Any], notes: list[str]) -> str:
@@ -368,12 +415,13 @@ def _format_of(file: str | Path) -> str:
     return "jsonl" if suffix in ("json", "ndjson") else suffix if suffix in FORMATS else "csv"
 
 
-def read_finished(folder: str | Path, temperature: float | None = None) -> Finished:
+def read_finished(folder: str | Path, temperature: float | None = None, wish: Wish = Wish()) -> Finished:  # noqa: B008
     """Read the prediction settings of a finished run.
 
     Args:
         folder: The folder of the run.
         temperature: Logits are divided by it; None = the temperature of the run.
+        wish: Which predictions are given, and whether prediction sets are listed.
     """
     if temperature is not None:
         check_number("temperature", temperature, 0.01, 100)
@@ -396,7 +444,8 @@ def read_finished(folder: str | Path, temperature: float | None = None) -> Finis
             "`attendrop train --model`."
         )
     chosen = record.temperature if temperature is None else temperature
-    return Finished(folder, task, max_length, chosen, record.decimals, record.threshold)
+    rule = choose_rule(folder, task, chosen, wish) if wish else None
+    return Finished(folder, task, max_length, chosen, record.decimals, record.threshold, rule)
 
 
 def _check_output(path: Path, file: Path, overwrite: bool) -> None:

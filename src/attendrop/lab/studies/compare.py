@@ -12,6 +12,7 @@ from ...errors import UserError
 from ..records import StudyRecord
 from ..report.analysis import Analysis
 from ..statistics.sequential import SequentialDesign
+from ..tasks.metrics import is_share
 from ..tasks.outcomes import all_deltas
 from .analysis.build import analyse_records
 from .analysis.outcomes import group_records, is_decided, verdicts_of
@@ -19,6 +20,7 @@ from .design import Design, RunSpec
 from .driver import Study, Watcher
 from .executors import Executor, NextSpec
 from .kept_models import MODELS_FOLDER, check_space
+from .plan import Plan
 
 FIRST_LOOK = 5  # seeds at the first look
 
@@ -117,6 +119,7 @@ def compare(
     retry_failed: bool = False,
     keep_models: bool = False,
     watcher: Watcher | None = None,
+    plan: Plan | None = None,
 ) -> Analysis:
     """Run a comparison and return its analysis. After an interruption, rerun it to continue.
 
@@ -133,6 +136,7 @@ def compare(
         keep_models: Whether the trained models are kept in the folder, for `attendrop soup`. Workers must be able to
             write to it.
         watcher: Observes the study.
+        plan: The plan, whose hash goes into every record.
 
     Example:
         ```python
@@ -141,6 +145,7 @@ def compare(
         ```
     """
     every_delta = all_deltas(deltas)
+    _check_seeds(design, max_seeds or seeds)
     looks = None
     if max_seeds is not None:
         if max_seeds < FIRST_LOOK:
@@ -155,15 +160,53 @@ def compare(
         **design.to_dict(), "kind": "compare", "seeds": None if looks else seeds, "max_seeds": max_seeds,
         "delta": every_delta, "confidence": confidence, "command": command,
     }  # fmt: skip
+    if plan is not None:
+        study["plan"] = {"hash": plan.hash, **plan.content}
     with closing(executor), Study(folder, study, retry_failed=retry_failed, watcher=watcher) as running:
         checked = running.check([run for cell in design.task_cells for run in design.runs(cell, 0)], executor)
+        _check_steps(checked, every_delta["score"], "score" in (deltas or {}), running.watcher)
         runs, next_run = design.all_runs(max_seeds or seeds), source.next_run
         if keep_models:
             next_run = _keeping_models(next_run, running, checked, [run.id for run in runs])
+        if plan is not None:
+            next_run = _with_plan(next_run, plan.hash)
         for record in running.run(next_run, executor, source.total):
             source.add(record)
         wanted = {run.id for run in runs}
         return analyse_records([r for r in running.records.values() if r.id in wanted], study, running.folder)
+
+
+def _check_seeds(design: Design, seeds: int) -> None:
+    """Refuse seeds that vary nothing: linear models of frozen features, fitted to the same examples."""
+    if seeds > 1 and not design.resample and all(run.is_frozen for run in design.runs(design.cells[0], 0)):
+        raise UserError(
+            f"seeds is {seeds}, and the seeds vary nothing: every method is a linear model of frozen features, "
+            "fitted to the same examples; compare with a method that is trained, or draw examples with "
+            "--fraction or --shots."
+        )
+
+
+def _check_steps(checked: Sequence[StudyRecord], delta: float, is_asked: bool, watcher: Watcher) -> None:
+    """Refuse, or without a delta of the user mention, a delta below the step in which the score moves."""
+    for record in checked:
+        examples = record.examples.get("validation", 0)
+        if examples and delta and is_share(str(record.metric)) and delta * examples < 1:
+            text = (
+                f"{record.task} is scored on {examples} examples, so that the {record.metric} of a run moves in "
+                f"steps of {1 / examples:.2g}, more than delta, {delta:g}"
+            )
+            if is_asked:
+                raise UserError(f"{text}; score on more examples, or ask for a larger --delta.")
+            watcher.note(text)
+            return
+
+
+def _with_plan(next_run: NextSpec, plan: str) -> NextSpec:
+    def next_planned() -> RunSpec | None:
+        run = next_run()
+        return None if run is None else replace(run, plan=plan)
+
+    return next_planned
 
 
 def _keeping_models(next_run: NextSpec, study: Study, checked: Sequence[StudyRecord], runs: Sequence[str]) -> NextSpec:

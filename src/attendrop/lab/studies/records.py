@@ -135,7 +135,7 @@ def describe(spec: RunSpec, status: str, **fields: Any) -> StudyRecord:
         **fields: Further fields of the record.
     """
     settings = {name: value for name, value in spec.settings.items() if not is_secret(name)}
-    names = ("id", "method", "task", "size", "seed", "keep", "resample", "fold", "head_seed", "trial")
+    names = ("id", "method", "task", "size", "seed", "keep", "resample", "fold", "head_seed", "trial", "plan")
     known = {name: getattr(spec, name) for name in names}
     return StudyRecord(**{**known, "settings": settings, **fields}, status=status)
 
@@ -227,6 +227,7 @@ class SameStudy:
 def _facts(record: StudyRecord) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yield what records must have in common: the name of a fact, where it holds, and its value."""
     task = record.task
+    yield ("plan",), record.plan
     if record.model is not None:
         for part, checksum in record.model.content.items():
             yield (f"checksum of the {part} of the model",), checksum

@@ -17,7 +17,7 @@ _FILES = ("train_file", "validation_file", "test_file", "data_dir")
 KEEP = ("last", "split", "dev")
 FROZEN = "frozen"  # the linear model of the frozen features, which is not fine-tuned
 # Fields that do not decide the result of a run: they belong to one invocation of the study.
-NOT_IN_RUN_ID = ("trial", "details", "only_check", "models_folder")
+NOT_IN_RUN_ID = ("trial", "details", "only_check", "models_folder", "plan")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class RunSpec:
         trial: Number of the trial of a tuning study.
         details: Whether the record holds texts and attention maps too.
         only_check: Whether to stop before training, after all checks.
+        plan: The hash of the plan of the study.
         models_folder: Folder in which the trained model is kept, in a folder with the id of the run. None = it is not.
         code: The content of the files of the user's own methods, by the names in `method`. Workers need no file.
     """
@@ -57,6 +58,7 @@ class RunSpec:
     details: bool = field(default=False, compare=False)
     only_check: bool = field(default=False, compare=False)
     models_folder: str | None = field(default=None, compare=False)
+    plan: str | None = field(default=None, compare=False)
     code: Mapping[str, str] = field(default_factory=dict)
 
     @property

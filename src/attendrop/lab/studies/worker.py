@@ -115,7 +115,8 @@ class Worker:
         optimizer = model.optimizer(key, arguments.learning_rate)
         trainer = run.make_trainer(model.model, regularizers, optimizer, scorer)
         if spec.only_check:
-            return describe(spec, CHECKED, model_bytes=size_of(model.model))
+            sizes = {name: len(split) for name, split in data.splits().items()}
+            return describe(spec, CHECKED, model_bytes=size_of(model.model), examples=sizes, metric=run.prepared.metric)
         trainer.capture.keep_graphs(model.kept, (_settings_key(config), key))
         if model.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(model.device)

@@ -5,7 +5,8 @@ All of them are made from one `Analysis` (`attendrop.lab.studies.analysis.analys
 
 from ..analysis import Analysis, checked_analysis
 from .document import render_page
-from .files import write_report
+from .files import write_report, write_table
+from .latex import latex_table, markdown_results
 from .markdown import card_section, render_markdown
 from .tables import comparisons_csv, runs_csv
 from .words import headline
@@ -16,8 +17,11 @@ __all__ = [
     "checked_analysis",
     "comparisons_csv",
     "headline",
+    "latex_table",
+    "markdown_results",
     "render_markdown",
     "render_page",
     "runs_csv",
     "write_report",
+    "write_table",
 ]

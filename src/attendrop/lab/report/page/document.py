@@ -98,7 +98,7 @@ def _hero(analysis: Analysis, title: str) -> str:
     more = f'<p class="more">{escape(others)}</p>' if others else ""
     return (
         f'<section class="hero" aria-labelledby="title"><p class="over">{kind}</p><h1 id="title">{escape(title)}</h1>'
-        f'<p class="lead" id="lead">{escape(answer)}</p>{more}{_protocol(analysis)}'
+        f'<p class="lead" id="lead">{escape(answer)}</p>{more}{_protocol(analysis)}{_plan(analysis)}'
         f'<dl class="facts">{items}</dl></section>'
     )
 
@@ -110,6 +110,14 @@ def _protocol(analysis: Analysis) -> str:
         f'<p class="protocol"><strong>{PAPER_LABEL}.</strong> The same examples chose the settings or the epoch and '
         "gave the scores, so that the scores are optimistic.</p>"
     )
+
+
+def _plan(analysis: Analysis) -> str:
+    if not analysis.plan:
+        return ""
+    first, *found = analysis.plan
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in found)
+    return f'<p class="protocol">{escape(first)}</p>{f"<ul>{items}</ul>" if items else ""}'
 
 
 def _failures(analysis: Analysis) -> str:

@@ -10,6 +10,8 @@ from ....utils.files import write_whole
 from ..analysis import Analysis, checked_analysis
 from .document import MARK as HTML_MARK
 from .document import render_page
+from .latex import LATEX_MARK, latex_table, markdown_results
+from .latex import MARKDOWN_MARK as MARKDOWN_TABLE_MARK
 from .markdown import MARK as MARKDOWN_MARK
 from .markdown import render_markdown
 from .tables import COMPARISON_COLUMNS, RUN_COLUMNS, comparisons_csv, runs_csv
@@ -21,6 +23,28 @@ _FILES = {
     "report.csv": (runs_csv, ",".join(RUN_COLUMNS)),
     "comparisons.csv": (comparisons_csv, ",".join(COMPARISON_COLUMNS)),
 }
+
+
+# Tables for a paper, which are written where they are asked for.
+_TABLES = {
+    "latex": ("results.tex", latex_table, LATEX_MARK),
+    "markdown": ("results.md", markdown_results, MARKDOWN_TABLE_MARK),
+}
+
+
+def write_table(analysis: Analysis, folder: str | Path, kind: str) -> Path:
+    """Write the verdicts on the score as a table for a paper, and return its path.
+
+    Args:
+        analysis: The analysis of a study.
+        folder: The folder to write to.
+        kind: "latex" or "markdown".
+    """
+    name, render, mark = _TABLES[kind]
+    path = Path(folder, name)
+    _check_own(path, mark)
+    write_whole(path, render(analysis), flush=False)
+    return path
 
 
 def write_report(analysis: Analysis, folder: str | Path) -> Path:

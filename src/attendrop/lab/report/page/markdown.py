@@ -48,6 +48,8 @@ def render_markdown(analysis: Analysis) -> str:
         parts.append(markdown_text(others))
     if analysis.protocol == "paper":
         parts.append(f"> **{PAPER_LABEL}.** The scores are optimistic: the same examples chose and scored.")
+    if analysis.plan:
+        parts.append("\n".join(f"> {'- ' * (i > 0)}{markdown_text(text)}" for i, text in enumerate(analysis.plan)))
     parts.append(_bullets(f"{name}: {markdown_text(value)}" for name, value in facts(analysis)))
     if has_summary(analysis):
         parts.append(f"## {summary_title(analysis)}\n\n{_summary_table(analysis)}")

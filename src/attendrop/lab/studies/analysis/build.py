@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ....utils.files import read_json
+from ....utils.files import damaged, read_json
 from ...records import RunError, StudyRecord
 from ...report.analysis import (
     Analysis,
@@ -41,10 +41,18 @@ def analyse(folder: str | Path) -> Analysis:
     Args:
         folder: The folder of `attendrop compare` or `attendrop tune`.
     """
-    from ..configuration import read_configuration
+    from ..configuration import STUDY_FILE, read_configuration
     from ..records import read_records
 
     study = read_configuration(folder)
+    methods, confidence, most = study.get("methods"), study.get("confidence", 0.95), study.get("max_seeds")
+    problems = {
+        "methods": not (isinstance(methods, list) and methods and all(isinstance(name, str) for name in methods)),
+        "confidence": not (isinstance(confidence, float) and 0 < confidence < 1),
+        "max_seeds": not (most is None or (isinstance(most, int) and most > 0)),
+    }
+    for name in (name for name, is_wrong in problems.items() if is_wrong):
+        raise damaged(Path(folder, STUDY_FILE), f"{name!r} is missing or wrong", "copy it again, or repeat the study")
     analysis = analyse_records(list(read_records(folder).values()), study, folder)
     tuning = Path(folder, "tuning.json")
     if tuning.is_file():
@@ -112,6 +120,7 @@ def analyse_records(
         explorer=next((record.explorer for record in scored if record.explorer), None),
         failures=[_failure(record) for record in scored if record.has_failed],
         notes=[*_notes(scored), *without],
+        plan=_plan(study, scored),
     )
 
 
@@ -274,6 +283,22 @@ def _run(record: StudyRecord) -> Run:
         scores=record.scores,
         error=None if record.error is None else record.error.message,
     )
+
+
+def _plan(study: Mapping[str, Any], records: Sequence[StudyRecord]) -> list[str]:
+    """Return sentences about the plan of a study, and each deviation from it."""
+    from ..plan import Plan, deviations
+
+    if not (written := study.get("plan")):
+        return []
+    plan = Plan({name: value for name, value in written.items() if name != "hash"})
+    found = deviations(plan, study, records)
+    label = OUTCOMES[plan.primary].label
+    first = (
+        f"Planned before the first run (plan {plan.hash}): the primary outcome is the {label}, and verdicts on all "
+        f"others are exploratory. {'Deviations from the plan:' if found else 'There is no deviation from the plan.'}"
+    )
+    return [first, *found]
 
 
 def _notes(records: Sequence[StudyRecord]) -> list[str]:
