@@ -25,6 +25,7 @@ from ..core.capabilities import KeepsState
 from ..core.state import find_missing_state
 from ..core.trainer_protocol import TrainerProtocol
 from ..utils.distributed import gather_objects
+from ..utils.files import remove
 from ..utils.manifest import NoManifest, find_problem, read_manifest, seal
 from .checkpoint_folders import STAGING, delete_old_checkpoints, move_into_place, numbered_checkpoints
 from .fingerprint import data_fingerprint, model_fingerprint
@@ -310,8 +311,8 @@ class Checkpoints:
         name = f"checkpoint-{step}"
         staging = Path(folder, STAGING)
         if args.local_process_index == 0:
-            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
-            (staging / name).mkdir(parents=True, exist_ok=True)
+            remove(staging)  # of a process that was killed, or a link, which is never followed
+            (staging / name).mkdir(parents=True)
         trainer.accelerator.wait_for_everyone()
         self.staging = staging
         try:

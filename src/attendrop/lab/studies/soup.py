@@ -100,7 +100,7 @@ def make_soup(
         first.fold, first.head_seed,
     )  # fmt: skip
     config = make_config({"pooling": OWN_HEAD, **first.settings, "output_dir": str(output_dir), "save_strategy": "no"})
-    check_folder(config)
+    check_folder(config, may_go_on=False)
     data = tasks.with_pairs(load_split_data(spec, config), config.pairs)
     tokenizer = tasks.load_processor(config.model, data.task, trust_remote_code=config.trust_remote_code)
     resolved = resolve_settings(config, tasks.load_config(config.model, trust_remote_code=config.trust_remote_code))
