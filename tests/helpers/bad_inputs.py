@@ -433,6 +433,7 @@ METHODS = [
         ("structure_mask:column=3", "StructureMask.column is 3"),
         ("structure_mask:layers=[9]", "StructureMask.layers is \\[9\\]"),
         ("r3f:weight=inf", "R3F.weight is 'inf'; it must be from 0"),
+        ("supertickets", "SuperTickets.tickets is empty, so nothing would be masked"),
         ("supertickets:tickets=3", "tickets is 3"),
         ("unidrop:fd1=2", "UniDrop.fd1 is 2; it must be from 0 to 1"),
         ("unidrop:fd2=-1", "UniDrop.fd2 is -1; it must be from 0 to 1"),

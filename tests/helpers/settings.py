@@ -25,6 +25,7 @@ ONE = ("bert",)
 class Setting:
     usual: dict[str, Any] = field(default_factory=dict)  # strong enough to show
     zero: dict[str, Any] = field(default_factory=dict)  # no strength: must be plain fine-tuning, bit for bit
+    zero_error: str = ""  # why training without strength is refused, where it is
     strongest: dict[str, Any] = field(default_factory=dict)  # the most that the ranges allow
     models: tuple[str, ...] = field(default=MODELS)
     lora_error: str | None = None  # a part of the error where only adapters are trained; None: it works there
@@ -74,6 +75,7 @@ ROWS = {
         strongest={"epsilon": 100.0, "alpha": 100.0, "tau": 0.01},
     ),
     "supertickets": Setting(
+        zero_error="tickets is empty, so nothing would be masked",
         usual={"tickets": {"heads": [[0, 1], [1, 0], [1, 2]], "feed_forwards": [1]}},
         before_lora=lambda model: Tickets(heads=[[0, 1], [1, 0], [1, 2]], feed_forwards=[1]).apply(model),
         strongest={

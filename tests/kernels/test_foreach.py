@@ -99,7 +99,8 @@ def test_weights_that_ascend_are_those_of_the_reference(eta: float | None, bad: 
         weights, is_moved = tensors(HALF), torch.tensor(False, device=DEVICE)
         trained = [torch.full_like(x, 9) for x in weights]
         module.restore(weights, trained, is_moved)  # they have not been moved
-        module.ascend(weights, trained, gradients, number(0.5, bad is None), eta, is_moved)
+        etas = [eta if index % 2 else None for index in range(len(weights))]
+        module.ascend(weights, trained, gradients, number(0.5, bad is None), etas, is_moved)
         ascended = [x.clone() for x in weights]
         assert all(map(torch.equal, trained, tensors(HALF)))
         module.restore(weights, trained, is_moved)
@@ -117,7 +118,7 @@ def test_weights_that_ascend_are_those_of_the_reference(eta: float | None, bad: 
 def test_step_of_the_reference_has_its_length(eta: float | None) -> None:
     weights, gradients = ([torch.randn(3, 4), torch.randn(5)] for _ in range(2))
     trained, is_moved = [torch.empty_like(x) for x in weights], torch.tensor(False)
-    reference.ascend(weights, trained, gradients, 0.5, eta, is_moved)
+    reference.ascend(weights, trained, gradients, 0.5, [eta, eta], is_moved)
     w, before, g = (torch.cat([x.flatten() for x in each]) for each in (weights, trained, gradients))
     scale = torch.ones_like(w) if eta is None else before.abs() + eta
     torch.testing.assert_close(w - before, 0.5 * scale**2 * g / (scale * g).norm())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,10 @@ import torch
 from attendrop import Cutoff, Engine, Progress
 from attendrop.kernels.draws import uniform
 from attendrop.methods.cutoff import cut_of
+from attendrop.model.sites import pretrained_part
 from attendrop.random import key_of
 from helpers import zoo
-from helpers.literal import FIRST_BLOCK, js, mean_over_rows, reading
+from helpers.literal import FIRST_BLOCK, js, kl, mean_over_rows, reading
 from helpers.precision import assert_same_gradients, assert_same_numbers
 
 
@@ -25,14 +27,21 @@ def literal_cut(draws: list[float], real: list[bool], ratio: float, kind: str) -
     return sorted(sorted(places, key=lambda i: draws[i])[:count])
 
 
+def reference_divergence(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """The divergence of the authors' code."""
+    middle = (p + q) / 2
+    return (kl(middle, p) + kl(middle, q)) / 2
+
+
 @pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("divergence", ["reference", "js"])
 @pytest.mark.parametrize("what", ["token", "feature", "span"])
 @pytest.mark.parametrize("kind", ["bert", "llama", "bart", "pooled_regression", "pooled_pairs"])
-def test_whole_step_matches_two_manual_passes(kind: str, what: str) -> None:
+def test_whole_step_matches_two_manual_passes(kind: str, what: str, divergence: str) -> None:
     ratio, weight = 0.3, 0.8
     model, batch = zoo.make_model(kind, dropout=False).train(), zoo.make_batch(kind)
     literal = copy.deepcopy(model)
-    with Engine(model, [Cutoff(ratio, what, weight)], seed=7) as engine:
+    with Engine(model, [Cutoff(ratio, what, weight, divergence)], seed=7) as engine:
         engine.begin_step(Progress(step=3, total_steps=10))
         with engine.micro_batch(batch) as inputs:
             total = engine.loss(model(**inputs))
@@ -52,11 +61,23 @@ def test_whole_step_matches_two_manual_passes(kind: str, what: str) -> None:
         return x * factor
 
     one = literal(**batch)
+
+    def hide_cut_tokens(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        mask = kwargs["attention_mask"].clone()
+        rows = mask.flatten(0, -2)
+        draws = uniform(key_of(7, 3, -1, "cutoff"), torch.arange(len(rows)), (1, 1, rows.shape[1])).flatten(1).tolist()
+        for b, row in enumerate(rows):
+            row[literal_cut(draws[b], row.bool().tolist(), ratio, what)] = 0
+        return args, {**kwargs, "attention_mask": mask}
+
+    if what != "feature":
+        pretrained_part(literal).register_forward_pre_hook(hide_cut_tokens, with_kwargs=True)
     with reading(literal.get_submodule(FIRST_BLOCK.get(kind, FIRST_BLOCK["bert"])), cut):
         two = literal(**batch)
-    divergence = mean_over_rows(kind, one.logits, two.logits, batch["labels"], js)
-    assert divergence > 1e-7
-    expected = (one.loss + two.loss + weight * divergence) / 2
+    between = js if divergence == "js" else reference_divergence
+    apart = mean_over_rows(kind, one.logits, two.logits, batch["labels"], between)
+    assert apart > 1e-7
+    expected = (one.loss + two.loss + weight * apart) / 2
     expected.backward()
     assert_same_numbers(total, expected)
     assert_same_gradients(model, literal)

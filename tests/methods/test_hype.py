@@ -40,7 +40,7 @@ def test_whole_step_matches_noise_by_hand(kind: str, noise: str) -> None:
         def change(x: torch.Tensor) -> torch.Tensor:
             draws = uniform(key_of(5, 2, block, "hype"), torch.arange(len(x)), (1, *x.shape[1:])).squeeze(1).double()
             if noise == "uniform":
-                return x + 0.2 * (2 * draws - 1)
+                return x + 0.2 * draws  # U(0, σ), as the authors
             return x + torch.special.ndtri(draws + 2**-25) * 0.2
 
         return change

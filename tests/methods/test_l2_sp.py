@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,3 +101,16 @@ def test_fields_out_of_range_are_refused(field: str, value: Any) -> None:
 def test_fully_frozen_model_is_refused() -> None:
     with pytest.raises(ValueError, match="has no weight that is trained, so L2SP has nothing to act on"):
         Engine(zoo.make_model("bert").requires_grad_(False), L2SP())
+
+
+@pytest.mark.parametrize(
+    ("decay", "method", "warns"), [(0.01, L2SP(), True), (0, L2SP(), False), (0.01, L2SP(0, 0), False)]
+)
+def test_weight_decay_beside_it_is_a_warning(
+    decay: float, method: L2SP, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class DecayingLoop(Loop):
+        arguments = SimpleNamespace(weight_decay=decay)
+
+    Engine(zoo.make_model("bert"), method, loop=DecayingLoop()).close()
+    assert ("weight_decay is 0.01, which pulls the weights to zero" in caplog.text) == warns

@@ -148,7 +148,8 @@ def test_loss_scaling_and_a_frozen_model_are_refused() -> None:
         name = type(method).__name__
         with pytest.raises(ValueError, match=rf"{name} computes a gradient in a separate pass, and"):
             Engine(model, [method], loop=Scaled())
-    Engine(model, [SAM(rho=0), FreeLB(), SMART()], loop=Scaled()).close()
+    for several in (FreeLB(), SMART()):
+        Engine(model, [SAM(rho=0), several], loop=Scaled()).close()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for averaging in (SAM(), ASAM(), EMA(), SWA()):

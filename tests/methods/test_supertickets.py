@@ -255,6 +255,8 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist; it must be a file that Tickets.save wrote"):
         SuperTickets(str(tmp_path / "none.json"))  # type: ignore[arg-type]
     model = zoo.make_model("bert")
+    with pytest.raises(ValueError, match=r"SuperTickets\.tickets is empty, so nothing would be masked; it must name a"):
+        Engine(model, [SuperTickets()])
     with pytest.raises(ValueError, match="tickets has head 4 of site 1; BertFor.* has sites 0 to 1 with heads 0 to 3"):
         Engine(model, [SuperTickets(Tickets([(1, 4)]))])
     with pytest.raises(ValueError, match="tickets has the feed-forward of block 2; BertFor.* has blocks 0 to 1"):

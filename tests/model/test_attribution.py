@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import attendrop
-from attendrop import IntegrationRule, attribute
+from attendrop import ADDrop, Engine, IntegrationRule, attribute
 from attendrop.model import attribution
 from helpers import oracles, zoo
 from helpers.precision import assert_same_numbers, relative_error
@@ -166,3 +166,31 @@ def test_integrated_gradients_are_taken_without_dropout() -> None:
     without = attribute(model.eval(), batch, "iga", rule=rule)
     actual = attribute(model.train(), batch, "iga", rule=rule)
     assert all(torch.equal(actual[layer], without[layer]) for layer in without)
+
+
+def test_tags_are_attributed_at_all_positions_or_at_labelled_ones() -> None:
+    """Eq. 9 sums over all n tokens; a tag is given for the first sub-token of a word alone."""
+    model, batch = zoo.make_model("token", dropout=False).eval(), zoo.make_batch("token")
+    labels = batch["labels"].clone()
+    labels[:, ::2] = -100
+    few = {**batch, "labels": labels}
+    literal = copy.deepcopy(model)
+    literal.set_attn_implementation("eager")
+    outputs = literal(**batch, output_attentions=True)
+    log_p = outputs.logits.log_softmax(-1).amax(-1)
+
+    def expected(counted: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(log_p[counted].sum(), outputs.attentions, retain_graph=True)
+
+    for positions, counted in (("all", batch["attention_mask"].bool()), ("labelled", labels != -100)):
+        actual = attribute(model, few, positions=positions)
+        for layer, values in enumerate(expected(counted)):
+            assert relative_error(actual[layer], values) < 1e-9
+    losses = []
+    for positions in ("all", "labelled"):
+        method = ADDrop(0.5, 0.9, positions=positions, cross_tuning=False)
+        with Engine(model.train(), [method], seed=3) as engine, engine.micro_batch(few) as inputs:
+            losses.append(engine.loss(model(**inputs)).item())
+    assert losses[0] != losses[1]
+    with pytest.raises(ValueError, match=r"ADDrop\.positions is 'some'; it must be one of 'all', 'labelled'"):
+        ADDrop(positions="some")

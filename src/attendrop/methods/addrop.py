@@ -9,7 +9,8 @@ Yang et al., "AD-DROP: Attribution-Driven Dropout for Robust Language Model Fine
 Differs from the paper in: all layers are attributed with one backward instead of one for each (the numbers are the
 same); both passes draw the same ordinary dropout; a run ends on a plain epoch unless `end_on` says otherwise; a row
 that loses everything becomes uniform over its valid positions; multiple choice, multi-label and span heads, which the
-paper does not treat, are attributed by Σ log P of the prediction.
+paper does not treat, are attributed by Σ log P of the prediction. In token labels that is the pseudo loss of Eq. 9;
+Eq. 10 writes its gradient for the logit of the predicted label alone, and leaves the other logits out.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..kernels.attribution_mask import DIRECTIONS, DropRule, SelectedBits, candi
 from ..kernels.draws import uniform
 from ..model.attention import of_queries
 from ..model.attribution import ATTRIBUTIONS, RULES, Attribution, IntegrationRule, attribute_loop_loss, attributions
-from ..model.objective import LABEL_SOURCES, head_of
+from ..model.objective import LABEL_SOURCES, POSITIONS, head_of
 from ..model.plan import Plan
 from ..model.seams import Seams
 from ..model.sites import Layers
@@ -62,6 +63,8 @@ class ADDrop(ProbesModel):
             decoder also "encoder", "decoder" (self attention) or "cross"
         attribution: "ga" gradient, "iga" integrated gradient, "aa" the attention itself, "rd" random
         label: what is attributed: "pseudo", the model's prediction, or "gold", the label
+        positions: of token labels, the positions that are attributed: "all" that are not padding, as in Eq. 9, or the
+            "labelled" ones
         direction: "high" drops positions that the prediction depends on most, "low" those that it depends on least
         cross_tuning: True: AD-DROP in every other epoch; False: in every epoch
         end_on: with cross-tuning, the kind of the last epoch: "plain", "method", or "either" (epochs 1, 3, 5 … plain)
@@ -79,6 +82,7 @@ class ADDrop(ProbesModel):
     layers: Layers = hyper("first", search="first,all")
     attribution: str = hyper("ga", choices=ATTRIBUTIONS)
     label: str = hyper("pseudo", choices=LABEL_SOURCES)
+    positions: str = hyper("all", choices=POSITIONS)
     direction: str = hyper("high", choices=DIRECTIONS)
     cross_tuning: bool = hyper(True)
     end_on: str = hyper("plain", choices=END_ON)
@@ -130,7 +134,8 @@ class ADDrop(ProbesModel):
         # In float64, in which the rank of the threshold is rounded down.
         p, q = (step.strength(f"{self.name} {name}", getattr(self, name), torch.float64) for name in ("p", "q"))
         keep: dict[int, Tensor | KeepForm] = {}
-        for site, attribution in attributions(batch.probe(), sites, self.attribution, self.label, self._integration):
+        of_sites = attributions(batch.probe(), sites, self.attribution, self.label, self._integration, self.positions)
+        for site, attribution in of_sites:
             rows, device = len(attribution.record.query), attribution.record.query.device
             rule = DropRule(p, q, batch.key(site, self.name), batch.positions(rows, device), self.direction)
             keep[site] = self._keep(attribution, rule)

@@ -2,11 +2,13 @@
 
     W ← W − lr · ∂L/∂W at W + e,    e = ρ T² g / ‖T g‖,    T = |W| + η,    g = ∂L/∂W at W
 
+T is 1 for biases, as in the public code: it scales the parameters with "weight" in their name.
+
 The sharpness does not change where a layer is scaled up and the next one down.
 
 Kwon et al., "ASAM: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning of Deep Neural Networks",
 arXiv 2102.11600.
-Differs from the paper in: T is |W| + η for biases and norms too; e is computed for each micro-batch of each process,
+Differs from the paper in: e is computed for each micro-batch of each process,
 from the model's own loss.
 """
 

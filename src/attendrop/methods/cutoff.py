@@ -1,12 +1,16 @@
 """Cutoff: in a second view of each example, tokens, features or a span of tokens are cut from the embeddings.
 
     x_cut = x with some rows or columns set to 0            token, feature or span
-    L = ½ (CE + CE_cut) + ½ λ · JS(P, P_cut)                half of the paper's CE + CE_cut + λ · JS
+    L = ½ (CE + CE_cut) + ½ λ · D(P, P_cut)                 half of the paper's CE + CE_cut + λ · D
+
+No token attends to one that is cut, as in the public code. D is its divergence, ½ (KL(M‖P) + KL(M‖P_cut)) with the mean
+M, or the textbook's Jensen–Shannon divergence, which has both KLs the other way round.
 
 Shen et al., "A Simple but Tough-to-Beat Data Augmentation Approach for Natural Language Understanding and Generation",
 arXiv 2009.13818.
 Differs from the paper in: both losses and the divergence count half, so that the loss has the size of a plain one;
-there is one augmented view; x is the input of the first block, after the sum with the positions, its norm and dropout.
+there is one augmented view; x is the input of the first block, after the sum with the positions, its norm and dropout;
+a head that reads a mean over the tokens reads those that are cut, too.
 """
 
 from __future__ import annotations
@@ -61,6 +65,7 @@ class Cutoff(ComparesViews):
         ratio: share of the tokens or features that is cut; a number from 0 to 1, or a schedule
         kind: "token" (single tokens), "feature" (the same features of all tokens) or "span" (a run of tokens)
         weight: λ of the divergence; a number from 0, or a schedule
+        divergence: "reference", that of the public code, or "js", the textbook's Jensen–Shannon divergence
     """
 
     name: ClassVar[str] = "cutoff"
@@ -68,6 +73,7 @@ class Cutoff(ComparesViews):
     ratio: Strength = hyper(0.1, high=1, search="0.05..0.4")
     kind: str = hyper("span", choices=KINDS, search="token,feature,span")
     weight: Strength = hyper(1.0, search="log:0.1..10")
+    divergence: str = hyper("reference", choices=("reference", "js"))
 
     @property
     def views(self) -> int:
@@ -85,21 +91,28 @@ class Cutoff(ComparesViews):
             return Plan()
         # In float64, in which the number of tokens is rounded down.
         ratio = step.strength(f"{self.name} ratio", self.ratio, torch.float64)
-        tokens = real_keys(step.model, step.seams.sites[0], batch.examples)
 
-        def cut(x: Tensor) -> Tensor:
-            of_features = self.kind == "feature"
-            real = torch.ones_like(x.chunk(2)[1][:, 0], dtype=torch.bool) if of_features else tokens
+        def gone(real: Tensor) -> Tensor:
+            """Return what is cut, of both views."""
             shape = (real.shape[0], 1, 1, real.shape[1])
-            draws = batch.uniform(-1, shape, x.device, self.name).reshape(real.shape)
-            gone = cut_of(draws, real, ratio, self.kind).unsqueeze(1 if of_features else -1)
-            return x.masked_fill(torch.cat([torch.zeros_like(gone), gone]), 0)
+            draws = batch.uniform(-1, shape, real.device, self.name).reshape(real.shape)
+            cut = cut_of(draws, real, ratio, self.kind)
+            return torch.cat([torch.zeros_like(cut), cut])
 
-        return Plan(edits={-1: (cut,)})
+        def cut_features(x: Tensor) -> Tensor:
+            return x.masked_fill(gone(torch.ones_like(x.chunk(2)[1][:, 0], dtype=torch.bool)).unsqueeze(1), 0)
+
+        if self.kind == "feature":
+            return Plan(edits={-1: (cut_features,)})
+        sites = step.seams.sites
+        cut = gone(real_keys(step.model, sites[0], batch.examples))
+        readers = [site.index for site in sites if site.kind == "cross" or site.stack == sites[0].stack]
+        keep = dict.fromkeys(readers, ~cut[:, None, None])
+        return Plan(keep=keep, edits={-1: (lambda x: x.masked_fill(cut.unsqueeze(-1), 0),)})
 
     def penalty(self, outputs: Any, batch: MicroBatch) -> Tensor | None:
         step = batch.step
         if self.views == 1 or value_at(self.weight, step.progress) == 0:
             return None
         weight = step.strength(f"{self.name} weight", self.weight)
-        return 0.5 * weight * pair_of(outputs, batch).divergence("js")
+        return 0.5 * weight * pair_of(outputs, batch).divergence("js" if self.divergence == "js" else "from_middle")

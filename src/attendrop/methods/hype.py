@@ -1,9 +1,10 @@
 """HyPe: a little noise on the hidden states that enter each layer.
 
-    h̃ = h + z,    z ~ N(0, σ²) or U(−σ, σ)        h: the input of a layer, the embeddings included
+    h̃ = h + z,    z ~ N(0, σ²) or U(0, σ)         h: the input of a layer, the embeddings included
 
 Yuan et al., "HyPe: Better Pre-trained Language Model Fine-tuning with Hidden Representation Perturbation",
 arXiv 2212.08853.
+U(0, σ) is the uniform noise of the authors' code. It is meant for a model whose own dropout is 0.
 Differs from the paper in: in a model with an encoder and a decoder the input of the decoder's first layer gets no
 noise.
 """
@@ -37,8 +38,8 @@ class HyPe(Regularizer):
     """Noise on the input of each layer.
 
     Args:
-        sigma: size of the noise: the standard deviation of the normal, or half the width of the uniform distribution;
-            a number from 0, or a schedule
+        sigma: size of the noise: the standard deviation of the normal, or the width of the uniform distribution; a
+            number from 0, or a schedule
         noise: "normal" or "uniform"
     """
 
@@ -58,7 +59,9 @@ class HyPe(Regularizer):
 
         def add_noise(block: int) -> Edit:
             def edit(x: Tensor) -> Tensor:
-                return x + noise_of(draws_like(x, batch, block, self.name), sigma, self.noise).to(x.dtype)
+                draws = draws_like(x, batch, block, self.name)
+                noise = sigma * draws if self.noise == "uniform" else noise_of(draws, sigma, self.noise)
+                return x + noise.to(x.dtype)
 
             return edit
 

@@ -12,6 +12,7 @@ Differs from the paper in: biases and norms are penalised as all other weights a
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from ..core.hyper import hyper
-from ..core.step import Step
+from ..core.step import Loop, Step
 from ..kernels.foreach import pull
 from ._shared.origin import RemembersOrigin
 from ._shared.weights import in_graph
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,6 +45,15 @@ class L2SP(RemembersOrigin):
     def origin(self, name: str, parameter: nn.Parameter) -> Tensor:
         """Zero for the factors of a LoRA adapter."""
         return torch.zeros_like(parameter) if ".lora_" in name else parameter.detach().clone()
+
+    def check_loop(self, model: nn.Module, loop: Loop) -> None:
+        decay = getattr(loop.arguments, "weight_decay", 0)
+        if decay and (self.alpha or self.beta):
+            logger.warning(
+                "weight_decay is %g, which pulls the weights to zero while L2-SP pulls them to the pretrained ones; "
+                "the authors' is 0.",
+                decay,
+            )
 
     @torch.no_grad()
     def on_gradients(self, step: Step) -> None:

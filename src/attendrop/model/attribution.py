@@ -107,22 +107,25 @@ def attributions(
     method: str = "ga",
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
+    positions: str = "all",
 ) -> Iterator[tuple[int, Attribution]]:
     """Yield each site with its attribution. The probe has ended before the first one is yielded."""
-    gradients, records = _probed(probe, sites, method, label, rule or IntegrationRule())
+    gradients, records = _probed(probe, sites, method, label, rule or IntegrationRule(), positions)
     for site in sites:
         if site in records:  # a block that the model has skipped by itself has no attribution
             yield site, Attribution(method, records[site], gradients.pop(site, None))
 
 
-def _probed(probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule) -> Probed:
+def _probed(
+    probe: Probe, sites: Sequence[int], method: str, label: str, rule: IntegrationRule, positions: str
+) -> Probed:
     """∂F/∂O of the sites, where the method needs it, and their records."""
     if method in ("aa", "rd"):
         with probe.untracked(), torch.no_grad():
             return {}, probe.forward(Plan(record=frozenset(sites), like_masked=frozenset(sites)))[1]
     if _attributes_loss(probe, method, label):
         return _of_loop_loss(probe, sites, method, rule)
-    objective = objective_for(probe.model, probe.batch, label)
+    objective = objective_for(probe.model, probe.batch, label, positions)
     with_labels = needs_labels(head_of(probe.model, probe.batch))
     if method == "ga":
         with probe.untracked():
@@ -179,9 +182,10 @@ def scores(
     method: str = "ga",
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
+    positions: str = "all",
 ) -> Iterator[tuple[int, Tensor | None, Record]]:
     """Yield each site with its map of scores and the record of the unscaled pass: one map in memory at a time."""
-    for site, attribution in attributions(probe, sites, method, label, rule):
+    for site, attribution in attributions(probe, sites, method, label, rule, positions):
         yield site, attribution.scores(), attribution.record
 
 
@@ -281,6 +285,7 @@ def attribute(
     layers: Layers = "all",
     label: str = "pseudo",
     rule: IntegrationRule | None = None,
+    positions: str = "all",
 ) -> dict[int, Tensor]:
     """Return how much the prediction of `model` on `batch` depends on each attention position.
 
@@ -291,6 +296,7 @@ def attribute(
         layers: "all", "first", a layer number, a list or a slice of them, "encoder", "decoder" or "cross".
         label: "pseudo", the model's own prediction, or "gold".
         rule: where on the path "iga" takes gradients; by default the paper's 20 steps.
+        positions: of token labels, "all" that are not padding, or the "labelled" ones.
 
     Returns:
         {layer: map [B, H, Q, K]}. In a model with several stacks the keys count its attention calls in order
@@ -302,5 +308,5 @@ def attribute(
     if method not in ATTRIBUTIONS or method == "rd":
         raise ValueError(f"method is {method!r}; it must be 'ga', 'iga' or 'aa'.")
     with bound(model) as seams:
-        maps = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule)
+        maps = scores(Probe(model, seams, batch), seams.select(layers), method, label, rule, positions)
         return {site: score for site, score, _ in maps if score is not None}

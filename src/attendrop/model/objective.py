@@ -2,16 +2,18 @@
 
     classification     Σ_b F_{b, c̃}, the logit of the predicted class (or of the gold one)
     regression         −loss against the gold value
-    everything else    Σ_i log P(c̃_i), over choices, labels, span ends or positions that are neither padding nor ignored
+    everything else    Σ_i log P(c̃_i), over choices, labels, span ends or positions (below)
     no prediction      −loss, where the training loop computes a loss from embeddings or scores of several texts
 
-`c̃` is the model's own prediction (`label="pseudo"`) or the gold label (`label="gold"`).
+`c̃` is the model's own prediction (`label="pseudo"`) or the gold label (`label="gold"`). Positions of token labels are
+all that are not padding (`positions="all"`) or those with a label (`positions="labelled"`); only the latter have a gold
+label, and a language model predicts no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from .sites import unwrapped
 
 IGNORED = -100
 LABEL_SOURCES = ("pseudo", "gold")
+POSITIONS = ("all", "labelled")
 
 # Names of classes whose head has one prediction for each example.
 _OF_WHOLE_EXAMPLES = tuple(f"For{what}Classification" for what in ("Sequence", "Image", "Video", "Audio"))
@@ -74,13 +77,16 @@ def needs_labels(head: str) -> bool:
     return head == "regression"
 
 
-def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseudo") -> Objective:
+def objective_for(
+    model: nn.Module, batch: Mapping[str, Any], label: str = "pseudo", positions: str = "all"
+) -> Objective:
     """Return the objective of `model` on `batch`.
 
     Targets are fixed at the first call: an integrated path keeps its label.
     """
     head = head_of(model, batch)
     check_choice("label", label, LABEL_SOURCES)
+    check_choice("positions", positions, POSITIONS)
     wanted = ("start_positions", "end_positions") if head == "span" else ("labels",)
     if (label == "gold" or head == "regression") and not all(name in batch for name in wanted):
         raise ValueError(
@@ -130,7 +136,10 @@ def objective_for(model: nn.Module, batch: Mapping[str, Any], label: str = "pseu
         "choice": choice,
         "span": span,
     }
-    return TokenObjective(batch, gold, shift=head == "causal") if head in ("token", "causal") else heads[head]
+    if head not in ("token", "causal"):
+        return heads[head]
+    is_tagger = type(unwrapped(model)).__name__.endswith("ForTokenClassification")
+    return TokenObjective(batch, gold, head == "causal", positions == "all" and is_tagger and not gold)
 
 
 @dataclass
@@ -144,11 +153,13 @@ class TokenObjective:
         batch: the inputs, with labels where they are needed.
         gold: whether c̃ is the label; otherwise it is the model's prediction.
         shift: whether a position predicts the next token.
+        is_over_all: whether positions without a label count, too.
     """
 
     batch: Mapping[str, Any]
     gold: bool
     shift: bool
+    is_over_all: bool = False
     targets: Tensor | None = None  # [B, T]: the labels, once they are fixed; ignored positions have IGNORED
 
     def __call__(self, outputs: Any) -> Tensor:
@@ -176,10 +187,11 @@ class TokenObjective:
     def repeated(self, copies: int) -> TokenObjective:
         """Return the objective for several copies of the batch, whose labels are those that are fixed now."""
         assert self.targets is not None
-        return TokenObjective(self.batch, self.gold, self.shift, self.targets.repeat(copies, 1))
+        return replace(self, targets=self.targets.repeat(copies, 1))
 
     def _targets(self, logits: Tensor, part: slice, length: int) -> Tensor:
-        counted = counted_positions(self.batch, (len(logits), length), logits.device, self.shift)[:, part]
+        batch = {name: x for name, x in self.batch.items() if not (self.is_over_all and name == "labels")}
+        counted = counted_positions(batch, (len(logits), length), logits.device, self.shift)[:, part]
         labels = predicted_labels(self.batch["labels"], self.shift)[:, part] if self.gold else logits.argmax(-1)
         return labels.masked_fill(~counted, IGNORED).detach()
 

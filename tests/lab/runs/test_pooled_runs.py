@@ -68,7 +68,10 @@ def test_snippets_of_the_card_give_the_predicted_logits(place: Path, monkeypatch
     folder = run(place, "single", text_pair=None)
     monkeypatch.chdir(place)
     card = (folder / "README.md").read_text()
-    ours, theirs = (code.replace("FOLDER", str(folder)) for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL))
+    blocks = [code.replace("FOLDER", str(folder)) for code in re.findall(r"```python\n(.*?)```", card, re.DOTALL)]
+    ours, theirs = (
+        next(b for b in blocks if sign in b) for sign in ("model = load_classifier", "SentenceTransformer(")
+    )
     names: dict[str, Any] = {}
     exec(ours, names)
     exec(theirs, names)

@@ -51,6 +51,7 @@ def ascend(
     rho: float | Tensor,
     eta: float | None,
     is_moved: Tensor,
+    scaled: Sequence[bool] | None = None,
 ) -> None:
     """Move weights along a gradient: W ← W + e, e = ρ T² g / ‖T g‖; the norm is over all weights.
 
@@ -63,10 +64,12 @@ def ascend(
         rho: ρ, above 0; a number, or 0-d float32 tensor on the device.
         eta: T is |W| + eta; None: T is 1.
         is_moved: 0-d bool tensor on the device; it becomes True.
+        scaled: for each weight, whether eta is used for it; otherwise its T is 1. None: for all of them.
     """
     gradients = [gradient.contiguous() for gradient in gradients]
     implementation = _implementation(weights, trained, gradients)
-    implementation.ascend(weights, trained, gradients, rho, eta, is_moved)
+    etas = [eta if scaled is None or is_scaled else None for is_scaled in scaled or [True] * len(weights)]
+    implementation.ascend(weights, trained, gradients, rho, etas, is_moved)
 
 
 def restore(weights: Sequence[Tensor], trained: Sequence[Tensor], is_moved: Tensor) -> None:

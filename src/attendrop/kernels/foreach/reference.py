@@ -32,17 +32,17 @@ def ascend(
     trained: Sequence[Tensor],
     gradients: Sequence[Tensor],
     rho: float | Tensor,
-    eta: float | None,
+    etas: Sequence[float | None],
     is_moved: Tensor,
 ) -> None:
     """Keep W in `trained`, and write W + e over it."""
     torch._foreach_copy_(list(trained), list(weights))
     norms = []
-    for weight, gradient in zip(trained, gradients, strict=True):
+    for weight, gradient, eta in zip(trained, gradients, etas, strict=True):
         scale = _scale(weight, eta)
         norms.append((_wide(gradient) if scale is None else scale.mul_(gradient)).norm())
     factor = step_factor(torch.stack(norms).square(), rho)
-    for weight, before, gradient in zip(weights, trained, gradients, strict=True):
+    for weight, before, gradient, eta in zip(weights, trained, gradients, etas, strict=True):
         step, scale = factor * _wide(gradient), _scale(before, eta)
         if scale is not None:
             step.mul_(scale).mul_(scale)

@@ -255,16 +255,19 @@ def ascend(
     trained: Sequence[Tensor],
     gradients: Sequence[Tensor],
     rho: float | Tensor,
-    eta: float | None,
+    etas: Sequence[float | None],
     is_moved: Tensor,
 ) -> None:
-    lists, squares = list(_by_dtypes(weights, trained, gradients)), []
-    for each in lists:
+    lists, squares = [], []
+    for eta in dict.fromkeys(etas):
+        rows = [row for row, own in zip(zip(weights, trained, gradients, strict=True), etas, strict=True) if own == eta]
+        lists += [(each, eta) for each in _by_dtypes(*zip(*rows, strict=True))]
+    for each, eta in lists:
         squares.append(torch.empty(each.grid, dtype=each.wide, device=is_moved.device))
         kinds = eta is not None, each.dtypes[0]
         squares_kernel[each.grid](*each.arguments, squares[-1], each.number(eta or 0.0), *kinds, **each.sizes)
     factor = step_factor(torch.cat(squares), rho)
-    for each in lists:
+    for each, eta in lists:
         kinds = eta is not None, each.dtypes[0]
         ascend_kernel[each.grid](*each.arguments, each.number(factor), each.number(eta or 0.0), *kinds, **each.sizes)
     is_moved.fill_(True)

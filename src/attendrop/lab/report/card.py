@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from ...errors import one_line
 from ...utils.files import write_whole
 from ..records import FolderRecord
-from ..tasks import METRICS, TASKS, Task, find_task, kind_of, modality_of
+from ..tasks import METRICS, TASKS, Task, find_task, modality_of
 from ..tasks.hub import is_hub_name
 from ._markdown import markdown_code, markdown_text
 from .evaluation import SHOWN_CLASSES, baselines_in_card, scores_in_card
+from .usage import is_pooled, usage
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
@@ -58,7 +59,7 @@ def make_card(record: FolderRecord, folder: Path) -> ModelCard:
     """
     from huggingface_hub import ModelCard
 
-    text = _text(record, folder.absolute() / "run.yaml")
+    text = _text(record, folder)
     return ModelCard(f"---\n{_metadata(record, folder.resolve().name).to_yaml()}\n---\n\n{text}")
 
 
@@ -139,7 +140,7 @@ def amount(record: FolderRecord, split: str) -> str:
     return f"{record.examples[split]:,}" + ("" if available is None else f" of {available:,}")
 
 
-def _text(record: FolderRecord, settings_file: Path) -> str:
+def _text(record: FolderRecord, folder: Path) -> str:
     config, versions = record.settings, record.versions
     examples = ", ".join(f"{amount(record, split)} {split}" for split in record.examples)
     methods = _bullets(_method(fields) for fields in record.regularizers)
@@ -150,8 +151,6 @@ def _text(record: FolderRecord, settings_file: Path) -> str:
     caveats = "".join(f"\n{markdown_text(caveat)}\n" for caveat in record.caveats)
     task = Task.from_dict(record.task_definition)
     modality = modality_of(task)
-    predict = f"`attendrop predict FOLDER {modality.on_command_line(task)}`"
-    use = predict if kind_of(task).has_answers else "`attendrop train --model FOLDER`, to fine-tune it"
     return f"""# {markdown_text(Path(config["model"]).name)} on {markdown_text(record.task)}
 
 Fine-tuned with attendrop {versions["attendrop"]}.
@@ -166,55 +165,25 @@ Examples of {markdown_code(record.task)}: {examples}. {modality.how_cut(task, re
 {methods or "Plain fine-tuning without a regulariser." + chr(10)}
 ## Training
 
-{settings}{_runs(record, settings_file)}
+{settings}{_runs(record, folder.absolute() / "run.yaml")}
 ## Scores
 
 {scores}{_pictures(record)}{caveats}{_CURVES if record.cost.steps else ""}
 ## Use
 
-{_loading(record, task)}
-or {use}.
+{usage(record, task, folder)}
 
 {", ".join(f"{library} {version}" for library, version in versions.items())}
 """
-
-
-def _is_pooled(record: FolderRecord) -> bool:
-    """Return whether the head reads a pooling, which no class of transformers does."""
-    return "PooledFor" in record.model_class
 
 
 def _library(record: FolderRecord, task: Task) -> str:
     """Return the library that loads the model."""
     from ...model.sentence_files import LIBRARY
 
-    if not _is_pooled(record):
+    if not is_pooled(record):
         return "transformers"
     return "attendrop" if task.is_encoded_apart else LIBRARY
-
-
-def _loading(record: FolderRecord, task: Task) -> str:
-    """Return how the model is loaded in Python."""
-    from ...model.sentence_files import SNIPPET
-
-    modality = modality_of(task)
-    processor = f'{modality.processor_called} = {modality.processor_class}.from_pretrained("FOLDER")'
-    if not _is_pooled(record):
-        model_class = modality.model_class(task)
-        return (
-            f"```python\nfrom transformers import {modality.processor_class}, {model_class}\n\n{processor}\n"
-            f'model = {model_class}.from_pretrained("FOLDER")\n```\n'
-        )
-    read = "the first token" if record.settings.get("pooling") == "cls" else "the mean over the tokens"
-    texts = ", of each of the two texts by itself (`input_ids` are `[examples, 2, tokens]`)"
-    others = f"This gives the same logits:\n\n```python\n{SNIPPET}\n```\n"
-    return (
-        f"The class of the model is `{record.model_class}`: its head reads {read}"
-        f"{texts if task.is_encoded_apart else ''}, which no class of transformers does. `AutoModel` loads the encoder "
-        f"without the head.\n\n```python\nfrom attendrop import load_classifier\n"
-        f"from transformers import {modality.processor_class}\n\n{processor}\n"
-        f'model = load_classifier("FOLDER")\n```\n\n{"" if task.is_encoded_apart else others}'
-    )
 
 
 def _method(fields: Mapping[str, Any]) -> str:

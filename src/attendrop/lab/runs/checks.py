@@ -51,6 +51,8 @@ _RANGES: dict[str, tuple[float, float, bool, bool]] = {
     "focal_gamma": (0, inf, False, False),
     "lora_alpha": (0, inf, True, False),
     "lora_dropout": (0, 1, False, True),
+    "dropout": (0, 1, False, True),
+    "attention_dropout": (0, 1, False, True),
     "num_train_epochs": (0, inf, True, False),
     "learning_rate": (0, inf, True, False),
     "weight_decay": (0, inf, False, False),

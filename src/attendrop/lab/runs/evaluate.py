@@ -84,7 +84,7 @@ def evaluate_file(
         raise UserError(
             f"{file} has no labels, and without them there is nothing to evaluate; see `attendrop predict`."
         )
-    outputs = run.outputs(data, batch_size, progress)
+    outputs = run.load().outputs(data, batch_size, progress)
     answers = outputs.answers()
     assert answers is not None
     results = evaluate(answers, path, run.temperature)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,24 @@ class Rows:
             columns[name] = column.flatten().to_numpy(zero_copy_only=False), padding.get(name, 0)
             lengths = np.asarray(column.value_lengths(), dtype=np.int64)
         endings = len(split[0]["input_ids"]) if has_endings else 1
+        return cls(columns, lengths, endings, tokenizer.padding_side == "left")
+
+    @classmethod
+    def of_lists(cls, encoded: Mapping[str, list[Any]], tokenizer: Any, has_endings: bool = False) -> Rows:
+        """Return the rows of a few encoded examples.
+
+        Args:
+            encoded: What an encoder returned: a list of tokens for each example, or one for each answer.
+            tokenizer: The tokenizer, which says how to pad.
+            has_endings: Whether an example has one list of tokens for each answer to choose from.
+        """
+        padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        columns, lengths = {}, np.zeros(0, np.int64)
+        for name in [name for name in tokenizer.model_input_names if name in encoded]:
+            rows = list(chain.from_iterable(encoded[name])) if has_endings else encoded[name]
+            columns[name] = np.fromiter(chain.from_iterable(rows), np.int64), padding.get(name, 0)
+            lengths = np.array([len(row) for row in rows], np.int64)
+        endings = len(encoded["input_ids"][0]) if has_endings else 1
         return cls(columns, lengths, endings, tokenizer.padding_side == "left")
 
     def length(self, examples: np.ndarray) -> int:

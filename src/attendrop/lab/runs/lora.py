@@ -26,7 +26,8 @@ def load_for_training(config: RunConfig, task: tasks.Task, tokenizer: Any, notes
     check_libraries(config)
     model = tasks.load_model(
         config.model, task, trust_remote_code=config.trust_remote_code, tokenizer=tokenizer, notes=notes,
-        quantization=_quantization(config), pooling=config.pooling,
+        quantization=_quantization(config), pooling=config.pooling, dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
     )  # fmt: skip
     if not config.lora:
         return model
@@ -79,8 +80,9 @@ def merged(model: Any, config: RunConfig, task: tasks.Task) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             model.save_pretrained(folder)
             base = tasks.load_model(
-                config.model, task, trust_remote_code=config.trust_remote_code, pooling=config.pooling
-            )
+                config.model, task, trust_remote_code=config.trust_remote_code, pooling=config.pooling,
+                dropout=config.dropout, attention_dropout=config.attention_dropout,
+            )  # fmt: skip
             model = PeftModel.from_pretrained(base, folder).to(device)
     whole = model.merge_and_unload()
     for parameter in whole.parameters():

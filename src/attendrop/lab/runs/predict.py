@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,28 @@ class Finished:
     decimals: int = 4
     threshold: float = 0.5
 
+    def load(self) -> Predictor:
+        """Load the model and its tokenizer."""
+        tokenizer = tasks.load_processor(str(self.folder), self.task)
+        model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer, is_finished=True)
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        return Predictor(self, tokenizer, model)
+
+
+@dataclass
+class Predictor:
+    """A finished run whose model is in memory.
+
+    Attributes:
+        run: The run.
+        tokenizer: The tokenizer, image processor or feature extractor.
+        model: The model, on its device.
+    """
+
+    run: Finished
+    tokenizer: Any
+    model: Any
+
     def outputs(self, data: tasks.Data, batch_size: int, progress: Progress | None = None) -> Outputs:
         """Run the model on `data.test`.
 
@@ -81,12 +104,43 @@ class Finished:
             batch_size: The number of examples in a batch.
             progress: Called after each batch with the number of examples that are done, and of all.
         """
-        tokenizer = tasks.load_processor(str(self.folder), self.task)
-        prepared = tasks.prepare(data, tokenizer, self.max_length)
-        model = tasks.load_model(str(self.folder), self.task, tokenizer=tokenizer, is_finished=True)
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        assert prepared.test is not None
-        total, done = len(prepared.test), 0
+        prepared = tasks.prepare(data, self.tokenizer, self.run.max_length)
+        split, starts = prepared.test, prepared.word_starts.get("test")
+        assert split is not None
+        rows = (
+            CollatedRows(split, prepared.collator)
+            if prepared.keeps_columns
+            else Rows.of_split(split, self.tokenizer, tasks.kind_of(self.run.task).has_endings)
+        )
+        return Outputs(self.run, data, self._values(rows, starts, len(split), batch_size, progress), starts)
+
+    def columns(self, texts: Sequence[Any], batch_size: int) -> dict[str, list[Any]]:
+        """Return the columns of texts and of their predictions.
+
+        Args:
+            texts: The texts; for a task of text pairs, two for each example. In tagging, each may be a list of words.
+            batch_size: The number of examples in a batch.
+        """
+        run = self.run
+        columns = _example_columns(run.task, texts)
+        if tasks.modality_of(run.task).reads_files:
+            data = tasks.Data(run.task, None, None, Dataset.from_dict(columns))
+            return {**columns, **self.outputs(data, batch_size).columns(tuple(columns))}
+        encoded = self._encoder(columns)
+        starts = encoded.pop("word_starts", None)
+        rows = Rows.of_lists(encoded, self.tokenizer, tasks.kind_of(run.task).has_endings)
+        values = self._values(rows, starts, len(next(iter(columns.values()))), batch_size)
+        outputs = Outputs(run, tasks.Data(run.task, None, None), values, starts)
+        return {**columns, **outputs.columns(tuple(columns))}
+
+    @cached_property
+    def _encoder(self) -> Any:
+        modality, notes = tasks.modality_of(self.run.task), list[str]()
+        length = modality.length_limit(self.run.task, self.tokenizer, self.run.max_length, notes)
+        return modality.encoder(self.run.task, self.tokenizer, length)
+
+    def _values(self, rows: Any, starts: Any, total: int, batch_size: int, progress: Progress | None = None) -> Any:
+        done = 0
 
         def count(examples: int) -> None:
             nonlocal done
@@ -94,14 +148,9 @@ class Finished:
             if progress is not None:
                 progress(done, total)
 
-        starts, kind = prepared.word_starts.get("test"), tasks.kind_of(self.task)
-        rows = (
-            CollatedRows(prepared.test, prepared.collator)
-            if prepared.keeps_columns
-            else Rows.of_split(prepared.test, tokenizer, kind.has_endings)
-        )
-        values = run_model(model, rows, tokenizer, self.task, batch_size, self.max_length, count, starts)
-        return Outputs(self, data, kind.as_values(values), starts)
+        run = self.run
+        values = run_model(self.model, rows, self.tokenizer, run.task, batch_size, run.max_length, count, starts)
+        return tasks.kind_of(run.task).as_values(values)
 
 
 @dataclass
@@ -165,24 +214,31 @@ def text_columns(
     """
     check_whole("batch_size", batch_size, 1)
     run = read_finished(folder, temperature)
-    task = run.task
+    _example_columns(run.task, texts)  # what cannot be predicted is refused before the model is loaded
+    return run.load().columns(texts, batch_size), run.task
+
+
+def _example_columns(task: tasks.Task, texts: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return texts as the columns of the task; raise a `UserError` if one cannot be predicted."""
     kind = tasks.kind_of(task)
     width = len(kind.inputs(task))
     if len(texts) % width:
         raise UserError(f"{len(texts)} texts are given, but one example of {task.name} has {width}.")
     for number, text in enumerate(texts, 1):
-        if not text.strip() or "\0" in text:
-            problem = "has a NUL character" if "\0" in text else "is empty"
+        parts = [text] if isinstance(text, str) else text
+        joined = " ".join(parts)
+        if not all(part.strip() for part in parts) or not parts or "\0" in joined:
+            problem = "has a NUL character" if "\0" in joined else "is empty"
             raise UserError(f"text {number} of {len(texts)} {problem}; give a text with at least one word.")
     columns: dict[str, list[Any]] = {name: list(texts[i::width]) for i, name in enumerate(task.text[:width])}
     if kind.is_per_word:
-        columns = {name: [text.split() for text in values] for name, values in columns.items()}
+        split = {name: [t.split() if isinstance(t, str) else list(t) for t in of] for name, of in columns.items()}
+        columns = {**columns, **split}
     for name, values in columns.items():
         for value in values:
             if (unusable := tasks.modality_of(task).problem(task, name, value)) is not None:
                 raise UserError(f"the example {unusable.text}; {unusable.advice}.")
-    outputs = run.outputs(tasks.Data(task, None, None, Dataset.from_dict(columns)), batch_size)
-    return {**columns, **outputs.columns(tuple(columns))}, task
+    return columns
 
 
 def predict_file(
@@ -219,7 +275,7 @@ def predict_file(
     if path is not None:
         _check_output(path, Path(file), overwrite)
     data, columns = read_rows(file, run.task, options)
-    outputs = run.outputs(data, batch_size, progress)
+    outputs = run.load().outputs(data, batch_size, progress)
     assert data.test is not None
     task = run.task
     if task.label is not None and task.label in data.test.column_names:

@@ -33,6 +33,8 @@ def choose_checkpoint(config: RunConfig, trainer: Any, note: Callable[[str], Non
         "class_weights": config.class_weights,
         "balanced_sampling": config.balanced_sampling,
         "focal_gamma": config.focal_gamma,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
     }
     if config.lora:
         names = ("lora_r", "lora_alpha", "lora_dropout", "lora_targets", "quantize")

@@ -334,7 +334,8 @@ class Run:
         record.kept, record.soup, record.baselines = kept, soup, baselines
         if trainer.args.should_save:
             mark_unfinished(folder)
-        trainer.save_model(str(folder))
+        with tasks.saved_with_length(self.tokenizer, self.max_length, self.data.task):
+            trainer.save_model(str(folder))
         self.predict(trainer, evaluator, folder)
         if trainer.args.should_save:
             evaluator.write(folder, self.data, self.prepared)
@@ -401,7 +402,7 @@ class Run:
             regularizers=[regularizer.to_dict() for regularizer in trainer.regularizers],
             task=self.config.task or Path(str(self.config.train_file)).name,
             task_definition={**asdict(self.data.task), "labels": list(self.data.task.labels)},
-            max_length=self.max_length,
+            max_length=self.max_length if tasks.kind_of(self.data.task).is_generated else self.prepared.max_length,
             model_class=type(unwrapped(trainer.model)).__name__,
             seed=trainer.args.seed,
             versions=versions(),

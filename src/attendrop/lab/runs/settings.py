@@ -170,6 +170,12 @@ class RunConfig:
     method: list[str] = field(
         default_factory=list, metadata=_metadata("A method, written name:field=value,field=value; may be repeated.")
     )
+    dropout: float | None = _setting(
+        None, "The model's own dropout of hidden states, embeddings and the head; by default that of its configuration."
+    )
+    attention_dropout: float | None = _setting(
+        None, "The model's own dropout of attention weights; by default that of its configuration."
+    )
     preset: str | None = _setting(
         None,
         "`recommended`: plain fine-tuning by the default recipe (docs/verdict.md says why); `paper`: the papers' "
@@ -244,10 +250,15 @@ class RunConfig:
 
     def settings(self) -> dict[str, Any]:
         """Return all settings but the secrets in one flat dictionary, which `make_config` accepts."""
-        own = {name: value for name in RUN_SETTINGS if (value := getattr(self, name)) not in (None, [], False)}
+        own = {
+            name: value
+            for name in RUN_SETTINGS
+            if (value := getattr(self, name)) not in (None, [], False) or (value == 0 and name in _MAY_BE_ZERO)
+        }
         return {**own, **{name: value for name, value in self.training.items() if value is not None}}
 
 
+_MAY_BE_ZERO = ("dropout", "attention_dropout")  # 0 is another value than none, and equals False
 _NOT_SETTINGS = ("training", "explicit", "secrets")
 RUN_SETTINGS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in _NOT_SETTINGS]
 

@@ -32,7 +32,8 @@ PAPER_LEARNING_RATES = "1e-5,2e-5,3e-5"  # of plain fine-tuning
 _LAST = ("attendout.reward_on", "freelb.steps")
 _GRID_POINTS = 5  # of a range without a step
 _NOT_SEARCHED = ("seed", "data_seed", "output_dir")
-_ALSO_SEARCHED = ("max_length", "patience")  # settings of attendrop that are searched like training arguments
+# Settings of attendrop that are searched like training arguments.
+_ALSO_SEARCHED = ("max_length", "patience", "dropout", "attention_dropout")
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(log:)?({_NUMBER})\.\.({_NUMBER})(?::({_NUMBER}))?")
 

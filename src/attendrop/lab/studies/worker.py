@@ -177,7 +177,7 @@ class Worker:
     def _load_model(self, config: RunConfig, data: tasks.Data, seed: int) -> _ModelOnDevice:
         adapters = (config.lora, config.lora_r, config.lora_alpha, config.lora_dropout, tuple(config.lora_targets))
         head = (data.task.modality, data.task.kind, tuple(data.task.labels))
-        read = (config.pooling, config.pairs)
+        read = (config.pooling, config.pairs, config.dropout, config.attention_dropout)
         key = (config.model, config.trust_remote_code, head, read, adapters, config.quantize)
         if self._model is None or self._model.key != key:
             self._model = None  # frees its memory before the next one is loaded

@@ -18,7 +18,7 @@ from .metrics import METRICS, Metric
 from .modalities import modality_of
 from .models import load_config, load_model, load_processor, load_tokenizer
 from .pooling import with_pairs
-from .positions import check_length, note_length
+from .positions import check_length, note_length, saved_with_length
 from .predictions import as_text, write_predictions, write_submission
 from .prepare import Prepared, prepare
 from .split import at_most, few_shots, fraction, split_validation
@@ -64,6 +64,7 @@ __all__ = [
     "modality_of",
     "note_length",
     "prepare",
+    "saved_with_length",
     "split_validation",
     "with_pairs",
     "write_predictions",

@@ -18,10 +18,12 @@ from ...utils.loading import wrong_weights
 from ...utils.manifest import check_sealed
 from ...utils.quiet import quiet_transformers
 from .catalogue import Task
+from .dropout import set_dropout
 from .hub import error_chain, is_path, offline_if_unreachable
 from .kinds import kind_of
 from .modalities import modality_of
 from .pooling import AUTO, OWN_HEAD, choose_pooling, set_pooling
+from .positions import own_length
 
 T = TypeVar("T")
 
@@ -74,6 +76,7 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name} has no tokenizer: its vocabulary is empty.")
     tokenizer.padding_side = "right"
+    tokenizer.model_max_length = own_length(tokenizer)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -150,6 +153,8 @@ def load_model(
     notes: list[str] | None = None,
     quantization: Any = None,
     pooling: str = AUTO,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
     is_finished: bool = False,
 ) -> Any:
     """Load the model with the head for `task`, in float32.
@@ -167,6 +172,8 @@ def load_model(
         quantization: A quantisation configuration of transformers, for weights that stay frozen.
         pooling: What the head of a text classifier reads: "mean", "cls", "model" for the head of the model's own class,
             or "auto".
+        dropout: The model's own dropout of hidden states; None = that of its configuration.
+        attention_dropout: The model's own dropout of attention weights; None = that of its configuration.
         is_finished: Whether this is the model of a finished run, in which no weight may be missing.
 
     Example:
@@ -185,6 +192,7 @@ def load_model(
     old_labels = dict(getattr(config, "id2label", None) or {})
     new_labels = tuple(task.labels if labels is None else labels) if kind_of(task).has_named_labels else ()
     kind_of(task).set_head(config, new_labels)
+    set_dropout(str(name), config, dropout, attention_dropout)
     modality = modality_of(task)
     class_name = modality.model_class(task)
     auto = getattr(transformers, class_name)

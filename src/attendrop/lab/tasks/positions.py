@@ -1,7 +1,9 @@
-"""The number of tokens that a model has positions for."""
+"""The number of tokens that a model has positions for, and that a finished run was trained with."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...errors import UserError
@@ -9,6 +11,7 @@ from ...model.pooled_config import LENGTH_FIELD, pooling_of
 from .catalogue import Task
 from .kinds import kind_of
 
+OWN_LENGTH_FIELD = "attendrop_own_max_length"  # in the configuration of a saved tokenizer
 _RESERVED = 8  # a model may use a few of its positions for itself: RoBERTa and BART begin at 2
 
 
@@ -42,6 +45,34 @@ def note_length(model: Any, max_length: int) -> None:
     """
     if pooling_of(model.config) is not None:
         setattr(model.config, LENGTH_FIELD, max_length)
+
+
+@contextmanager
+def saved_with_length(tokenizer: Any, max_length: int, task: Task) -> Iterator[None]:
+    """Save a tokenizer with the maximum length of the run as its own, so that other libraries truncate as we do.
+
+    Its own limit is saved beside it, for further training (`load_tokenizer`).
+
+    Args:
+        tokenizer: The tokenizer; image processors and feature extractors are saved as they are.
+        max_length: The maximum length in tokens.
+        task: The task of the run.
+    """
+    if not hasattr(tokenizer, "model_max_length") or not kind_of(task).has_answers:
+        yield
+        return
+    own = tokenizer.model_max_length
+    tokenizer.init_kwargs.setdefault(OWN_LENGTH_FIELD, own)
+    tokenizer.model_max_length = min(max_length, own)
+    try:
+        yield
+    finally:
+        tokenizer.model_max_length = own
+
+
+def own_length(tokenizer: Any) -> int:
+    """Return the limit of a tokenizer itself, which a finished run may have saved with a smaller one."""
+    return int(tokenizer.init_kwargs.get(OWN_LENGTH_FIELD, tokenizer.model_max_length))
 
 
 def _most_tokens(model: Any, tokenizer: Any, task: Task, length: int) -> int:

@@ -11,7 +11,7 @@ and does the same on its accelerators. So nothing has to be kept for accumulatio
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -37,13 +37,15 @@ class _Weights(NamedTuple):
     weights: list[Tensor]
     trained: list[Tensor]  # W, while the weights are W + e
     is_moved: Tensor  # whether they are: 0-d bool tensor, on their device
+    scaled: list[bool]  # whether T is not 1 for it
 
     @classmethod
-    def of(cls, weights: list[Tensor]) -> _Weights:
-        is_moved = torch.zeros((), dtype=torch.bool, device=weights[0].device)
-        return cls(weights, [torch.empty_like(weight) for weight in weights], is_moved)
+    def of(cls, weights: dict[str, nn.Parameter]) -> _Weights:
+        is_moved = torch.zeros((), dtype=torch.bool, device=next(iter(weights.values())).device)
+        scaled = ["weight" in name for name in weights]
+        return cls([*weights.values()], [torch.empty_like(weight) for weight in weights.values()], is_moved, scaled)
 
-    def are(self, weights: list[Tensor]) -> bool:
+    def are(self, weights: Sequence[Tensor]) -> bool:
         """Return whether these are the weights, on the same device as before."""
         if len(weights) != len(self.weights):
             return False
@@ -63,7 +65,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
 
     @property
     def scale_offset(self) -> float | None:
-        """T is |W| plus this number; None: T is 1."""
+        """T is |W| plus this number for parameters with "weight" in their name, and 1 for others; None: 1 for all."""
         return None
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
@@ -92,8 +94,8 @@ class AscendsWeights(RestoresWeights, ProbesModel):
         self.restore_weights()  # a step that was interrupted has left other weights
         if value_at(self.rho, step.progress) == 0:
             return
-        weights: list[Tensor] = list(self._parameters.trained(step.model).values())
-        if self._all is None or not self._all.are(weights):
+        weights = self._parameters.trained(step.model)
+        if self._all is None or not self._all.are(list(weights.values())):
             refuse_sharded(type(self).__name__, step.model)
             self._all = _Weights.of(weights)
 
@@ -114,7 +116,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
     def _ascend(self, batch: MicroBatch) -> None:
         """Write W + e over W. It may run several times for one micro-batch: a captured plan first runs as a trial."""
         assert self._all is not None
-        weights, trained, is_moved = self._all
+        weights, trained, is_moved, scaled = self._all
         with torch.no_grad():
             restore(weights, trained, is_moved)
         probe = batch.probe()
@@ -124,7 +126,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
             gradients = [torch.zeros_like(x) if g is None else g for x, g in zip(weights, raw, strict=True)]
             rho = batch.step.strength(f"{self.name} rho", self.rho)
             # In place, because a captured graph reads the weights at their addresses.
-            ascend(weights, trained, gradients, rho, self.scale_offset, is_moved)
+            ascend(weights, trained, gradients, rho, self.scale_offset, is_moved, scaled)
 
     def restore_weights(self) -> None:
         self._restore(None)
@@ -138,7 +140,7 @@ class AscendsWeights(RestoresWeights, ProbesModel):
         if self._model is None:
             return
         assert self._all is not None
-        weights, trained, is_moved = self._all
+        weights, trained, is_moved, _ = self._all
         if step is None:
             restore(weights, trained, is_moved)
         else:

@@ -2,6 +2,7 @@
 
     kl    ½ (KL(P₁‖P₂) + KL(P₂‖P₁)) = ½ Σ (P₁ − P₂)(log P₁ − log P₂)
     js    ½ (KL(P₁‖M) + KL(P₂‖M)),  M = ½ (P₁ + P₂)
+    from_middle    ½ (KL(M‖P₁) + KL(M‖P₂))
 
 P is the predicted distribution: over the classes or the choices of an example; over the vocabulary at each position
 with a label, for token labels and language models (in a causal model the label is the next token); Bernoulli for each
@@ -39,7 +40,17 @@ def jensen_shannon(a: Tensor, b: Tensor) -> Tensor:
     return 0.5 * (a.exp() * (a - middle) + b.exp() * (b - middle)).sum(-1)
 
 
-_KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"kl": symmetric_kl, "js": jensen_shannon}
+def from_middle(a: Tensor, b: Tensor) -> Tensor:
+    """½ (KL(M‖P₁) + KL(M‖P₂)) from log P₁ and log P₂, over the last dimension."""
+    middle = torch.logaddexp(a, b) - math.log(2)
+    return (middle.exp() * (middle - 0.5 * (a + b))).sum(-1)
+
+
+_KINDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "kl": symmetric_kl,
+    "js": jensen_shannon,
+    "from_middle": from_middle,
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Pair:
         """Return the divergence of the two views.
 
         Args:
-            kind: "kl" or "js".
+            kind: "kl", "js" or "from_middle".
             reduction: "batchmean", the mean over examples or positions, or "sum" over all of them.
         """
         if self.head == "regression":

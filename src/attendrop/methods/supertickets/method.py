@@ -40,7 +40,7 @@ class SuperTickets(ChangesFirstWeights):
 
     Args:
         tickets: what is masked: `Tickets`, a dictionary with its fields "heads" and "feed_forwards", or the path of a
-            file that `Tickets.save` wrote; by default nothing
+            file that `Tickets.save` wrote; training without any is refused
     """
 
     name: ClassVar[str] = "supertickets"
@@ -69,6 +69,11 @@ class SuperTickets(ChangesFirstWeights):
         return {"method": self.name, "tickets": self.tickets.to_dict()}
 
     def check(self, model: nn.Module, seams: Seams, epochs: int | None) -> None:
+        if self.tickets == Tickets():
+            raise ValueError(
+                "SuperTickets.tickets is empty, so nothing would be masked; it must name a file that Tickets.save "
+                "wrote, such as supertickets:tickets=tickets.json. attendrop.find_supertickets finds them."
+            )
         refuse_sharded("SuperTickets", model)
         self._places = masked_places(self.tickets, model, seams)
         for (name, *_), (parameter, dim, index) in zip(self._places.entries, self._places.of(model), strict=True):
