@@ -25,7 +25,6 @@ from ..core.capabilities import KeepsState
 from ..core.state import find_missing_state
 from ..core.trainer_protocol import TrainerProtocol
 from ..utils.distributed import gather_objects
-from ..utils.files import remove
 from ..utils.manifest import NoManifest, find_problem, read_manifest, seal
 from .checkpoint_folders import STAGING, delete_old_checkpoints, move_into_place, numbered_checkpoints
 from .fingerprint import data_fingerprint, model_fingerprint
@@ -311,8 +310,10 @@ class Checkpoints:
         name = f"checkpoint-{step}"
         staging = Path(folder, STAGING)
         if args.local_process_index == 0:
-            remove(staging)  # of a process that was killed, or a link, which is never followed
-            (staging / name).mkdir(parents=True)
+            if staging.is_symlink():
+                staging.unlink(missing_ok=True)  # never followed
+            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            (staging / name).mkdir(parents=True, exist_ok=True)
         trainer.accelerator.wait_for_everyone()
         self.staging = staging
         try:

@@ -47,7 +47,7 @@ def whole_file(path: str | Path, is_text: bool = False, flush: bool = True) -> I
     path = Path(path)
     unfinished = path.with_name(path.name + UNFINISHED)
     try:
-        remove(unfinished)  # of a killed process, or a link
+        _remove(unfinished)  # of a killed process, or a link
         options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""} if is_text else {}
         with unfinished.open("x" if is_text else "xb", **options) as file:
             with suppress(OSError):
@@ -59,7 +59,7 @@ def whole_file(path: str | Path, is_text: bool = False, flush: bool = True) -> I
         unfinished.replace(path)
     except BaseException as error:
         with suppress(OSError):
-            remove(unfinished)
+            _remove(unfinished)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk does not say where
         raise
@@ -130,7 +130,7 @@ def whole_folder(folder: str | Path, is_stale: Callable[[str], bool] = lambda na
     staging = (folder if _must_stay(folder) else folder.parent) / f"{folder.name}{UNFINISHED}"
     draft = staging / folder.name  # with the name that a title in it may show
     try:
-        remove(staging)  # of a killed process, or a link
+        _remove(staging)  # of a killed process, or a link
         staging.mkdir()
         draft.mkdir()
         yield draft
@@ -143,7 +143,7 @@ def whole_folder(folder: str | Path, is_stale: Callable[[str], bool] = lambda na
         flush_to_disk(folder.parent)
     finally:
         with suppress(OSError):
-            remove(staging)
+            _remove(staging)
 
 
 def _must_stay(folder: Path) -> bool:
@@ -158,10 +158,10 @@ def _replace_files(draft: Path, folder: Path, is_stale: Callable[[str], bool]) -
     names = {path.name for path in draft.iterdir()}
     for old in list(folder.iterdir()):
         if old != draft.parent and old.name not in names and is_stale(old.name):
-            remove(old)
+            _remove(old)
     for path in list(draft.iterdir()):
         if path.is_dir():
-            remove(folder / path.name)
+            _remove(folder / path.name)
         path.replace(folder / path.name)
 
 
@@ -200,7 +200,7 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
-def remove(path: Path) -> None:
+def _remove(path: Path) -> None:
     """Delete a file, a folder or a symbolic link, never what a link points to."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
