@@ -32,6 +32,19 @@ def simulated_ensembles() -> str:
     return table(["members", "5 seeds", "10 seeds", "20 seeds"], [[name, *of] for name, of in shares.items()])
 
 
+def simulated_calibration() -> str:
+    """Estimates of the calibration error, and the loss after temperature scaling, of simulated models."""
+    lines = [
+        [row["accuracy"], row["factor"], f"{int(row['examples']):,}"]
+        + [f"{float(row[name]) + 0.0:.1f}" for name in ("true_error", "error", "debiased")]
+        + [f"{float(row[name]):.3f}" for name in ("loss", "scaled_loss")]
+        + [f"{float(row['doubled']):.1f}"]
+        for row in last_rows(RESULTS / "calibration.csv", ("accuracy", "factor", "examples"))
+    ]
+    titles = ["accuracy", "logits", "examples", "true ECE", "mean ECE", "debiased", "loss", "scaled", "doubled"]
+    return table(titles, lines)
+
+
 def examples() -> str:
     """What came out of the examples with real weights."""
     measured = last_rows(RESULTS / "examples-cuda.csv", ("example", "score", "method", "seed"))
@@ -78,5 +91,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "simulated-bca": lambda: simulated("coverage of BCa"),
     "simulated-power": lambda: simulated("power"),
     "simulated-ensembles": simulated_ensembles,
+    "simulated-calibration": simulated_calibration,
     "simulated-equivalence": lambda: simulated('false "no difference"'),
 }

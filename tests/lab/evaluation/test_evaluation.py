@@ -247,8 +247,8 @@ def test_a_temperature_is_fitted_only_where_it_can_be() -> None:
     gold = np.arange(90) % 3
     said = np.where(np.arange(90) < 18, (gold + 1) % 3, gold)
     temperature, _ = choose_temperature(answers_of(20 * np.eye(3)[said], gold))
-    # four of five are right: e^(20 / T) = 2 · 4
-    assert temperature == pytest.approx(20 / np.log(8), rel=1e-3)
+    # four of five are right: e^(20 / T) = 2 · 4 without the prior, which pulls T a little towards 1
+    assert 0.85 * 20 / np.log(8) < temperature < 20 / np.log(8)
     assert choose_temperature(answers_of(20 * np.eye(3)[gold], gold))[0] == 1
     assert choose_temperature(answers_of(20 * np.eye(3)[said[:40]], gold[:40]))[0] == 1
 

@@ -34,6 +34,7 @@ from attendrop.lab.statistics.paired import (
 from attendrop.lab.statistics.sequential import SequentialDesign
 from attendrop.lab.statistics.tuning_curves import expected_best, tuning_curve
 from attendrop.lab.statistics.verdict import Comparison, Question, judge, judge_family
+from scripts import simulate_calibration
 from scripts.simulate_statistics import DIFFERENCES, SEEDS, Simulation
 
 DESIGN = SequentialDesign(max_seeds=40)
@@ -528,6 +529,7 @@ def test_calibrated_probabilities_have_a_small_error() -> None:
     labels = (generator.random((20_000, 1)) > probabilities.cumsum(1)).sum(1)
     assert calibration.calibration_error(probabilities, labels) < 0.015
     assert calibration.calibration_error(probabilities, labels, equal_mass=True) < 0.015
+    assert abs(calibration.debiased_calibration_error(probabilities, labels)) < 0.01
 
 
 def test_temperature_corrects_overconfident_logits() -> None:
@@ -541,14 +543,37 @@ def test_temperature_corrects_overconfident_logits() -> None:
     assert np.isfinite(calibration.softmax(np.array([[1e4, -1e4]]))).all()
 
 
-def test_scaled_probabilities_use_the_temperature_of_the_other_half() -> None:
+def test_scaled_probabilities_use_the_temperature_of_the_other_folds() -> None:
     generator = np.random.default_rng(1)
-    logits, labels = generator.normal(0, 3, (50, 3)), generator.integers(0, 3, 50)
+    logits, labels = generator.normal(0, 3, (52, 3)), generator.integers(0, 3, 52)
     scaled = calibration.scaled_probabilities(logits, labels)
-    for first in (0, 1):
-        temperature = calibration.fit_temperature(logits[1 - first :: 2], labels[1 - first :: 2])
-        assert np.allclose(scaled[first::2], calibration.softmax(logits[first::2], temperature))
+    for first in range(5):
+        others = np.arange(52) % 5 != first
+        temperature = calibration.fit_temperature(logits[others], labels[others])
+        assert np.allclose(scaled[first::5], calibration.softmax(logits[first::5], temperature))
     assert np.allclose(calibration.scaled_probabilities(logits[:1], labels[:1]), calibration.softmax(logits[:1]))
+
+
+def test_temperature_stays_moderate_where_every_prediction_is_right() -> None:
+    logits, labels = np.tile([[3.0, 0.0], [0.0, 3.0]], (50, 1)), np.tile([0, 1], 50)
+    assert 0.3 < calibration.fit_temperature(logits, labels) < 1
+    labels[0] = 1  # one error, in the fold whose temperature is fitted to examples without errors
+    scaled = calibration.scaled_probabilities(logits, labels)
+    assert calibration.log_loss(scaled, labels) < 2 * calibration.log_loss(calibration.softmax(logits), labels)
+
+
+@pytest.mark.parametrize("accuracy", [0.92, 0.96])
+def test_scaling_does_not_double_the_loss_of_few_examples(accuracy: float) -> None:
+    row = simulate_calibration.simulate(accuracy, 1.0, 100, 60)
+    assert row.doubled == 0  # 5 and 23 % of evaluations before
+    assert row.scaled_loss < 1.1 * row.loss
+
+
+@pytest.mark.parametrize(("accuracy", "factor"), [(0.77, 1.0), (0.86, 1.0), (0.86, 3.0), (0.92, 3.0)])
+def test_debiased_calibration_error_is_right_on_average(accuracy: float, factor: float) -> None:
+    row = simulate_calibration.simulate(accuracy, factor, 277, 60)
+    assert row.debiased == pytest.approx(row.true_error, abs=1.2)
+    assert row.error - row.true_error > (2.5 if factor == 1 else 0)
 
 
 def test_interval_of_a_score_over_examples() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..statistics.calibration import (
     brier_score,
-    calibration_error,
+    debiased_calibration_error,
     fit_temperature,
     reliability,
     score_interval,
@@ -32,7 +32,7 @@ def calibration_of(answers: Answers, temperature: float) -> dict[str, Any]:
         probabilities = softmax(logits, value)
         table = reliability(probabilities, gold)
         summary[name] = {
-            "ece": calibration_error(probabilities, gold),
+            "ece": max(0.0, debiased_calibration_error(probabilities, gold)),
             "brier": brier_score(probabilities, gold),
             "reliability": table._asdict(),
         }

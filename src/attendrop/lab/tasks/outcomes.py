@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..records import StudyRecord
-from ..statistics.calibration import brier_score, calibration_error, log_loss
+from ..statistics.calibration import brier_score, debiased_calibration_error, log_loss
 from .metrics import metric_label
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
@@ -98,7 +98,8 @@ OUTCOMES: dict[str, Outcome] = {
         Outcome("score", "score", 0.01, reads=_score, greater_is_better=None, family="score"),
         Outcome("loss", "loss", 0.02, family="loss", is_in_headline=True),  # the Trainer computes it
         Outcome(
-            "ece", "calibration error", 0.01, calibration_error, family="calibration", short="ECE", is_in_headline=True
+            "ece", "calibration error", 0.01, debiased_calibration_error, family="calibration", short="ECE",
+            is_in_headline=True,
         ),
         Outcome("brier", "Brier score", 0.01, brier_score, family="calibration"),
         Outcome(
@@ -106,8 +107,8 @@ OUTCOMES: dict[str, Outcome] = {
             is_in_terminal=False,
         ),
         Outcome(
-            "scaled_ece", "calibration error after temperature scaling", 0.01, calibration_error, is_scaled=True,
-            family="calibration", is_compared=False,
+            "scaled_ece", "calibration error after temperature scaling", 0.01, debiased_calibration_error,
+            is_scaled=True, family="calibration", is_compared=False,
         ),
         Outcome(
             "cost", "cost", 0.05, reads=_cost, phrase="training time", is_relative=True,
