@@ -104,7 +104,7 @@ def test_a_token_after_a_method_is_refused_and_never_shown_or_written(
     assert "method 'ema' has hub_token after the @, which would be stored with the study" in " ".join(shown.err.split())
     assert "hf_secret" not in shown.out + shown.err
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UserError, match="has 'hub_token' after the @|has hub_token after the @") as refused:
+    with pytest.raises(UserError, match="has hub-token after the @") as refused:
         parse_contender("ema@learning_rate=1e-5, hub-token=hf_secret")
     assert "hf_secret" not in str(refused.value)
 

@@ -14,7 +14,7 @@ from ...utils.checks import check_choice
 from ..runs.losses import UNWEIGHTED
 from ..runs.recipe import needs_model_loss
 from ..runs.settings import make_config
-from .data_sets import OF_THE_STUDY, add_setting, check_data_sets
+from .data_sets import OF_THE_STUDY, add_setting, check_data_sets, refuse_secrets
 from .spec import FROZEN, KEEP, RunSpec, with_absolute_paths
 
 PLAIN = "plain"  # fine-tuning without a method
@@ -43,11 +43,12 @@ def parse_contender(text: str) -> Contender:
     """
     joined, has_settings, rest = text.strip().partition("@")
     method, settings = joined.strip(), dict[str, str]()
+    refuse_secrets(rest, f"method {method!r}")
     for part in rest.split(",") if has_settings else []:
         name, equals, value = part.partition("=")
         if not equals or not name.strip() or name.strip() in OF_THE_STUDY:
             raise UserError(
-                f"method {method!r} has {name!r} after the @; settings of its own are written name=value, with commas "
+                f"method {text!r} has {part!r} after the @; settings of its own are written name=value, with commas "
                 "between them, and are settings of `attendrop train` that describe no output and no seed."
             )
         add_setting(settings, name, value, f"method {method!r}")
